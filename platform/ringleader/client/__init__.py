@@ -1,0 +1,1 @@
+"""The SDK: no torch, no ray."""

@@ -1,0 +1,36 @@
+"""The point-to-point seam: tensors between two ranks of one generation."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Work(Protocol):
+    """A transfer under way."""
+
+    def wait(self) -> None:
+        """Block until done. Raises ExchangeBroken when the peer is lost, the deadline passed, or `abort` was called."""
+
+
+class Transport(Protocol):
+    """Ordered, tagged point-to-point transfers among the members of one generation.
+
+    A pair's transfers with the same tag match in the order of their calls. Tensors are contiguous and stay untouched
+    until `wait` returns.
+    """
+
+    rank: int
+    size: int
+
+    def isend(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
+
+    def irecv(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
+
+    def native_all_reduce(self, tensor: Tensor) -> Work:
+        """The library's own sum over all ranks, in place."""
+
+    def abort(self) -> None:
+        """From any thread: this generation is over; waits end with ExchangeBroken as soon as the library lets them."""
+
+    def close(self) -> None:
+        """Release the connections; idempotent."""

@@ -1,0 +1,51 @@
+"""The plan of one generation: who belongs, who owns which shard, where to start and who heals from whom."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One agreed membership of an attempt, handed to every member by the supervisor.
+
+    Attributes:
+        attempt: which start of the job; fences off ghosts of the one before.
+        generation: grows by one with each plan of the attempt.
+        members: worker ids in rank order; servers stand behind the workers.
+        servers: how many of the last members are parameter servers (own no shard, hold the optimiser).
+        shards: the number of logical shards L.
+        start_step: the first step this generation computes = the newest step applied anywhere.
+        heals: (receiver, donor) worker ids; a receiver takes the donor's whole committed state first.
+        recorded_step: metrics and ledger rows of all steps below this are stored; rank 0 reports from here.
+        meeting: "host:port" of the rendezvous store.
+        cause: what made this generation, in the words of `generation.formed`: start, lost, join, resize, drain.
+    """
+
+    attempt: int
+    generation: int
+    members: tuple[str, ...]
+    servers: int
+    shards: int
+    start_step: int
+    heals: tuple[tuple[str, str], ...]
+    recorded_step: int
+    meeting: str
+    cause: str
+
+    @property
+    def world(self) -> int:
+        """Workers that own shards, servers not counted."""
+        return len(self.members) - self.servers
+
+    def rank_of(self, worker: str) -> int:
+        return self.members.index(worker)
+
+    def shards_of(self, rank: int) -> range:
+        """The contiguous logical shards that `rank` owns; empty for a server."""
+        return owned(rank, self.world, self.shards)
+
+
+def owned(rank: int, world: int, shards: int) -> range:
+    """Balanced contiguous ownership: rank r of n owns [r*L//n, (r+1)*L//n)."""
+    if rank >= world:
+        return range(shards, shards)
+    return range(rank * shards // world, (rank + 1) * shards // world)

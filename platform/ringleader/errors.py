@@ -1,0 +1,138 @@
+"""Every error Ringleader raises on purpose: what happened, to what, and what to do next."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class RingleaderError(Exception):
+    """The root of the tree. `code` is stable and travels over the wire; `hint` says what to do next."""
+
+    code = "platform_error"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+class SpecInvalid(RingleaderError):
+    """The job file is wrong. `errors` holds one {pointer, value, allowed, message} a finding."""
+
+    code = "spec_invalid"
+
+    def __init__(self, errors: Sequence[dict[str, Any]]) -> None:
+        self.errors = list(errors)
+        lines = [f"{e['pointer']}: {e['message']}" for e in self.errors]
+        super().__init__("the job file is not valid: " + "; ".join(lines))
+
+
+class PackageRefused(RingleaderError):
+    """An uploaded working directory holds something that must not be unpacked."""
+
+    code = "package_refused"
+
+    def __init__(self, entry: str, why: str) -> None:
+        self.entry = entry
+        super().__init__(
+            f"the package entry {entry!r} was refused: {why}.",
+            hint="Pack plain files and folders below the working directory only.",
+        )
+
+
+class ApiProblem(RingleaderError):
+    """The API answered with a problem (RFC 9457)."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, hint: str = "", errors: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.code = code
+        self.errors = list(errors)
+
+
+class ApiUnreachable(RingleaderError):
+    """No answer from the control plane before the deadline."""
+
+    code = "api_unreachable"
+
+
+class JobFailed(RingleaderError):
+    """The job ended without success; carries the reason and the last log lines."""
+
+    def __init__(self, job_id: str, state: str, reason: dict[str, Any] | None, log_lines: Sequence[str]) -> None:
+        self.job_id = job_id
+        self.state = state
+        self.reason = reason or {}
+        self.log_lines = list(log_lines)
+        self.code = self.reason.get("code", state)
+        super().__init__(
+            f"job {job_id} {state}: {self.reason.get('message', 'no reason recorded')}",
+            hint=self.reason.get("hint", ""),
+        )
+
+
+class WaitTimeout(RingleaderError):
+    """A wait with a deadline passed it; the job itself goes on."""
+
+    code = "wait_timeout"
+
+
+class EntrypointImport(RingleaderError):
+    """The training function cannot be imported."""
+
+    code = "entrypoint_import"
+
+
+class EntrypointRaised(RingleaderError):
+    """The training function raised; the message is its traceback."""
+
+    code = "entrypoint_raised"
+
+
+class NoStep(RingleaderError):
+    """The training function returned without committing a step."""
+
+    code = "no_step"
+
+
+class StepMisuse(RingleaderError):
+    """`session.step` was not called exactly once in a turn of the loop, or called outside it."""
+
+    code = "entrypoint_raised"
+
+
+class DatasetUnsupported(RingleaderError, TypeError):
+    """The dataset has no length or no random access."""
+
+    code = "entrypoint_raised"
+
+
+class NonFiniteLoss(RingleaderError):
+    """The global loss of a step is NaN or infinite."""
+
+    code = "nonfinite_loss"
+
+
+class CallMismatch(RingleaderError):
+    """Two members are at different session calls: user code branched on something that differs."""
+
+    code = "entrypoint_raised"
+
+
+class ExchangeBroken(RingleaderError):
+    """A member stopped answering inside an exchange. Recovered by the next plan, never shown to user code."""
+
+    def __init__(self, *, rank: int, phase: str, bucket: int | None, why: str) -> None:
+        self.rank = rank
+        self.phase = phase
+        self.bucket = bucket
+        where = f"bucket {bucket}" if bucket is not None else "no bucket"
+        super().__init__(f"the exchange broke at rank {rank} in phase {phase} ({where}): {why}")
+
+
+class Dismissed(BaseException):
+    """Unwinds the training function of a worker that has to leave; not an error, so not an Exception."""

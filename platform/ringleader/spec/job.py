@@ -1,0 +1,216 @@
+"""The job file: one model for YAML, REST body and SDK argument. Unknown keys are errors."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+
+from ringleader.errors import SpecInvalid
+
+Architecture = Literal["ring", "parameter_server"]
+Algorithm = Literal["auto", "direct", "ring", "native"]
+
+ENTRYPOINT = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+PACKAGE = re.compile(r"^sha256:[0-9a-f]{64}$")
+CANONICAL: frozenset[str] = frozenset({"auto", "direct"})
+MAX_WORKERS = 4096
+
+PositiveInt = Annotated[int, Field(strict=True, ge=1)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Label = Annotated[str, Field(max_length=200)]
+
+
+class Part(BaseModel):
+    """A frozen part of the job file that admits no key it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Workers(Part):
+    """How many workers, and what each one needs."""
+
+    min: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] = 1
+    max: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] = 1
+    cpus: Annotated[float, Field(ge=0, le=1024)] = 1
+    gpus: Annotated[int, Field(strict=True, ge=0, le=64)] = 0
+    memory_gb: Annotated[float, Field(ge=0, le=65536)] = 0
+    placement: Literal["pack", "spread"] = "pack"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) is above max ({self.max}); allowed: min <= max")
+        return self
+
+
+class Batch(Part):
+    """The global batch and the fixed number of logical shards it is cut into."""
+
+    global_size: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] = 64
+    logical_shards: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] | None = None
+
+
+class Sync(Part):
+    """How the workers' models are kept in step."""
+
+    intra_node: Architecture = "ring"
+    inter_node: Architecture = "ring"
+    algorithm: Algorithm | None = None
+    reproducible: Annotated[bool, Field(strict=True)] | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.intra_node != self.inter_node:
+            raise ValueError(
+                f"intra_node ({self.intra_node}) and inter_node ({self.inter_node}) differ; allowed: the same for both"
+            )
+        if self.architecture == "parameter_server" and self.algorithm is not None:
+            raise ValueError("algorithm is not used by parameter_server; allowed: leave it out")
+        if self.reproducible and (self.algorithm or "auto") not in CANONICAL:
+            raise ValueError(
+                f"reproducible: true and algorithm: {self.algorithm} exclude each other, its sums depend on the "
+                f"world; allowed: algorithm auto or direct, or reproducible: false"
+            )
+        return self
+
+    @property
+    def architecture(self) -> Architecture:
+        return self.intra_node
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether the result may not depend on who computed what (the default where the algorithm allows it)."""
+        if self.reproducible is None:
+            return (self.algorithm or "auto") in CANONICAL
+        return self.reproducible
+
+
+class Policy(Part):
+    """When a worker that beats but does not advance is evicted."""
+
+    stall_timeout_s: Annotated[float, Field(gt=0)] = 300
+
+
+class Debug(Part):
+    """What to record beyond the usual."""
+
+    ledger: Annotated[bool, Field(strict=True)] = False
+
+
+class JobSpec(Part):
+    """A whole job file, checked. `JobSpec.parse` gives errors by key; the constructor raises pydantic's."""
+
+    name: Name
+    entrypoint: str
+    working_dir: str | None = None
+    params: dict[str, JsonValue] = {}
+    labels: dict[Name, Label] = {}
+    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+    workers: Workers = Workers()
+    batch: Batch = Batch()
+    sync: Sync = Sync()
+    seed: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] = 0
+    project: Name = "default"
+    max_failures: Count = 3
+    max_runtime_s: Annotated[float, Field(gt=0)] | None = None
+    policy: Policy = Policy()
+    debug: Debug = Debug()
+
+    @field_validator("sync", mode="before")
+    @classmethod
+    def _one_word(cls, value: Any) -> Any:
+        """`sync: ring` is short for the same architecture inside and between nodes."""
+        if isinstance(value, str):
+            return {"intra_node": value, "inter_node": value}
+        return value
+
+    @field_validator("entrypoint")
+    @classmethod
+    def _function(cls, value: str) -> str:
+        if not ENTRYPOINT.match(value):
+            raise ValueError("allowed: module:function, for example ringleader_jobs.digits:train")
+        return value
+
+    @model_validator(mode="after")
+    def _enough_shards(self) -> Self:
+        if self.shards < self.workers.max:
+            raise ValueError(
+                f"batch.logical_shards ({self.shards}) is below workers.max ({self.workers.max}); "
+                f"allowed: logical_shards >= workers.max"
+            )
+        return self
+
+    @property
+    def shards(self) -> int:
+        """L, the number of logical shards, constant for the job's life."""
+        return self.batch.logical_shards or self.workers.max
+
+    @classmethod
+    def parse(cls, source: Any) -> Self:
+        """Check a mapping (from YAML or JSON).
+
+        Raises:
+            SpecInvalid: naming every wrong key, its value and what is allowed.
+        """
+        if not isinstance(source, dict):
+            raise SpecInvalid(
+                [{"pointer": "", "value": None, "allowed": "a mapping", "message": "the job file is not a mapping"}]
+            )
+        try:
+            return cls.model_validate(source)
+        except ValidationError as error:
+            raise SpecInvalid([_finding(e) for e in error.errors(include_url=False)]) from None
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a job file.
+
+        Raises:
+            SpecInvalid: when it cannot be read, is no YAML, or is wrong.
+        """
+        try:
+            source = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise SpecInvalid(
+                [{"pointer": "", "value": str(path), "allowed": "a readable YAML file", "message": str(error)}]
+            ) from None
+        return cls.parse(source)
+
+
+def _finding(error: Any) -> dict[str, Any]:
+    """One pydantic error as {pointer, value, allowed, message}."""
+    parts = [str(p) for p in error["loc"]]
+    pointer = "".join("/" + p.replace("~", "~0").replace("/", "~1") for p in parts)
+    value = error.get("input")
+    if isinstance(value, (dict, list)) and error["type"] != "extra_forbidden":
+        value = None
+    message = error["msg"].removeprefix("Value error, ")
+    allowed = message.split("allowed: ", 1)[1] if "allowed: " in message else _allowed(error)
+    if error["type"] == "extra_forbidden":
+        message = f"unknown key {parts[-1]!r} (value {value!r}); {allowed}"
+    elif value is not None:
+        message = f"{message} (got {value!r})"
+    return {"pointer": pointer, "value": value, "allowed": allowed, "message": message}
+
+
+def _allowed(error: Any) -> str:
+    context = error.get("ctx") or {}
+    if error["type"] == "extra_forbidden":
+        return "allowed: " + ", ".join(sorted(_keys_at(error["loc"][:-1])))
+    if "expected" in context:
+        return str(context["expected"])
+    return str(error["msg"].removeprefix("Value error, "))
+
+
+def _keys_at(location: tuple[int | str, ...]) -> set[str]:
+    """The keys of the part that `location` points to."""
+    part: type[BaseModel] = JobSpec
+    for key in location:
+        field = part.model_fields.get(str(key))
+        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
+            return set()
+        part = field.annotation
+    return set(part.model_fields)

@@ -1,0 +1,63 @@
+"""What a training step needs from a way of synchronising: slice gradients go in, the next weights come out."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Exchange(Protocol):
+    """One generation's exchange among the members of a plan. Called from the training thread only, but for `abort`.
+
+    A step is `begin_step`, then `begin_slice`, backward, `end_slice` for each owned shard that is present, then
+    `finish`, the update, `publish`. A member that owns no present shard calls `begin_step`, `finish`, `publish`.
+    Every wait ends by a deadline, a broken peer or `abort`, with `ExchangeBroken`.
+    """
+
+    updates: bool
+    """Whether this member's optimiser makes the next weights: every worker of a ring, only the server otherwise."""
+
+    used: list[bool]
+    """Per parameter: whether any slice of this step gave it a gradient on this member."""
+
+    exposed_s: float
+    """Seconds the training thread was blocked on communication since the exchange was opened."""
+
+    def begin_step(self, present: frozenset[int]) -> None:
+        """Open a step. `present` are the shards of the whole batch that have rows; absent ones are skipped in the sum."""
+
+    def begin_slice(self, shard: int) -> None:
+        """The next backward computes the gradient of `shard`, from zero. Shards come in ascending order."""
+
+    def end_slice(self) -> None:
+        """The backward is done; parameters it did not reach count as zero. After the last present owned shard
+        every bucket is on its way (most left during the backward)."""
+
+    def finish(self, word: Tensor) -> Tensor:
+        """Wait until all buckets and the control word are reduced.
+
+        Args:
+            word: (word_length,) float32. Members write disjoint entries and zeros elsewhere, so its sum is exact in
+                any order.
+
+        Returns:
+            the summed word. Where `updates`, every parameter's `.grad` is then the sum over all present shards in
+            the canonical order (or the schedule's order where the job is not reproducible).
+        """
+
+    def publish(self) -> None:
+        """After the update: a server sends its weights, a worker of a server receives them; a ring has nothing to do."""
+
+    def all_reduce(self, values: Tensor) -> Tensor:
+        """Sum of a small float64 tensor whose non-zero entries are disjoint between members. Blocks."""
+
+    def send_state(self, rank: int, payload: Tensor) -> None:
+        """Send (n,) uint8 to a healing member."""
+
+    def receive_state(self, rank: int) -> Tensor:
+        """Receive what `send_state` sent: (n,) uint8."""
+
+    def abort(self) -> None:
+        """From any thread: end every wait of this generation soon."""
+
+    def close(self) -> None:
+        """Release sockets and threads; idempotent. Parameters keep their values."""

@@ -1,0 +1,1 @@
+"""What a training function sees: the Session, and the step transaction behind it."""

@@ -1,0 +1,71 @@
+"""The two seams between a training session and the world around it. `runtime/` implements them over Ray; `local.py`
+in one process."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ringleader.comm.transports import Transport
+from ringleader.elastic import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """What a worker says when it waits for a plan.
+
+    Attributes:
+        generation: the generation it leaves; 0 before its first.
+        applied: global steps whose update it has applied.
+        why: empty at a planned boundary or before the first plan, else the sentence of the broken exchange.
+    """
+
+    generation: int
+    applied: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A member's place in a plan. `transport` is None when it is the only member."""
+
+    plan: Plan
+    rank: int
+    transport: Transport | None
+
+
+class Coordinator(Protocol):
+    """How a session learns who belongs. Called from the training thread."""
+
+    def next_seat(self, parked: Parked) -> Seat:
+        """Report, then wait for the next plan and connect to its members. Raises Dismissed when this worker leaves."""
+
+    def plan_pending(self) -> bool:
+        """Whether a newer plan has been announced: the step that says so is the last of its generation."""
+
+    def stop_requested(self) -> bool:
+        """Whether the job is asked to end after this step."""
+
+
+class Outlet(Protocol):
+    """Where settled records leave the worker. Rank 0 reports; every member keeps what is not yet acknowledged."""
+
+    def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
+        """All values of one settled step."""
+
+    def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
+        """The settled rows of one step: (n,) int32 shard and (n,) int64 row of the dataset, checked against the
+        checksums that travelled with the gradients."""
+
+    def settled(self, step: int) -> None:
+        """All steps below `step` are settled: log lines printed before may leave."""
+
+    def replayed(self) -> None:
+        """The running step starts over: log lines of it are dropped."""
+
+    def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
+        """Newest committed step and what the training thread does now (forward, backward, exchange, update,
+        evaluate, parked): sent with the next heartbeat; `rows` owned scale the stall deadline."""
+
+    def recorded_step(self) -> int:
+        """Records of steps below this are stored by the supervisor."""

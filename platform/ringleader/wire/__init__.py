@@ -1,0 +1,1 @@
+"""JSON shapes and states that server, SDK, page and supervisor share."""

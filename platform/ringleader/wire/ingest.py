@@ -1,0 +1,88 @@
+"""What a supervisor posts to `POST /jobs/{id}/ingest`: settled records, numbered per stream, and the live status.
+
+The receiver keeps, per (attempt, stream), the highest `seq` it has stored and skips what it already has, so a
+record sent twice is stored once. `acked` tells the sender what it may forget.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ringleader.wire.states import State
+from ringleader.wire.views import Progress, Result, View, Why, WorkerView
+
+Seq = Annotated[int, Field(ge=1)]
+
+
+class EventRecord(View):
+    """An event of §5.5, e.g. worker.lost {worker, rank, pid, cause, step} or recovered {detect_s, …, steps_lost}."""
+
+    stream: Literal["events"] = "events"
+    seq: Seq
+    at: datetime
+    generation: int
+    type: Annotated[str, Field(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)]
+    data: dict[str, Any]
+
+
+class MetricRecord(View):
+    """All metric values of one settled step."""
+
+    stream: Literal["metrics"] = "metrics"
+    seq: Seq
+    at: datetime
+    generation: int
+    step: Annotated[int, Field(ge=0)]
+    values: dict[str, float | None]
+
+
+class LogRecord(View):
+    """One printed line."""
+
+    stream: Literal["logs"] = "logs"
+    seq: Seq
+    at: datetime
+    worker: str
+    level: Literal["info", "error"]
+    line: Annotated[str, Field(max_length=16_384)]
+
+
+class OutcomeRecord(View):
+    """How the attempt ended: the last record a supervisor sends."""
+
+    stream: Literal["outcome"] = "outcome"
+    seq: Seq
+    at: datetime
+    outcome: Literal["succeeded", "failed", "cancelled"]
+    reason: Why | None = None
+    result: Result | None = None
+
+
+Record = Annotated[EventRecord | MetricRecord | LogRecord | OutcomeRecord, Field(discriminator="stream")]
+
+
+class Status(View):
+    """The attempt as it is now; the newest replaces the one before and nothing of it is kept."""
+
+    state: Literal[State.STARTING, State.RUNNING, State.RECOVERING]
+    generation: int
+    world_size: int
+    progress: Progress
+    workers: list[WorkerView]
+    failures_spent: int = 0
+    dropped: dict[str, int] = {}
+
+
+class Ingest(View):
+    """The body of one post."""
+
+    attempt: Annotated[int, Field(ge=1)]
+    status: Status | None = None
+    records: Annotated[list[Record], Field(max_length=5000)] = []
+
+
+class Acknowledged(View):
+    """The highest stored seq of each stream of this attempt."""
+
+    acked: dict[str, int]

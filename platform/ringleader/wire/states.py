@@ -1,0 +1,50 @@
+"""The states of a job, the one table of legal moves between them, and the reasons a job can fail for."""
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """What a job is doing, as every client sees it."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return not EDGES[self]
+
+
+EDGES: dict[State, frozenset[State]] = {
+    State.QUEUED: frozenset({State.STARTING, State.CANCELLED, State.FAILED}),
+    State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.QUEUED}),
+    State.RUNNING: frozenset({State.RECOVERING, State.STOPPING, State.QUEUED}),
+    State.RECOVERING: frozenset({State.RUNNING, State.STOPPING, State.QUEUED}),
+    State.STOPPING: frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED}),
+    State.SUCCEEDED: frozenset(),
+    State.FAILED: frozenset(),
+    State.CANCELLED: frozenset(),
+}
+"""`stopping` stores its target first: the end it will reach is decided before anything is torn down."""
+
+
+class Reason(StrEnum):
+    """Why a job failed (`reason.code`)."""
+
+    ENTRYPOINT_IMPORT = "entrypoint_import"
+    ENTRYPOINT_RAISED = "entrypoint_raised"
+    NO_STEP = "no_step"
+    NONFINITE_LOSS = "nonfinite_loss"
+    OUT_OF_MEMORY = "out_of_memory"
+    MIN_WORKERS_LOST = "min_workers_lost"
+    MAX_RUNTIME = "max_runtime"
+    PLATFORM_ERROR = "platform_error"
+
+
+RETRIED: frozenset[Reason] = frozenset({Reason.MIN_WORKERS_LOST, Reason.PLATFORM_ERROR})
+"""Failures of the cluster rather than of the job: the next attempt may fare better, within `max_failures`."""

@@ -1,0 +1,169 @@
+"""What the API shows: jobs, events, workers, metric points, log lines, problems. Shared by server, SDK and page."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from ringleader.wire.states import State
+
+
+class View(BaseModel):
+    """A frozen JSON shape."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Why(View):
+    """A reason in words (`reason`, `pending_reason`)."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class Progress(View):
+    """Committed steps, all steps where they are known, and the epoch."""
+
+    step: int = 0
+    total_steps: int | None = None
+    epoch: int = 0
+
+
+class Failures(View):
+    """The failure budget."""
+
+    spent: int = 0
+    max: int = 3
+
+
+class Tracking(View):
+    """Where MLflow shows the job."""
+
+    run_id: str = ""
+    url: str = ""
+
+
+class Urls(View):
+    """Where the job is found: REST and page."""
+
+    self: str = ""
+    page: str = ""
+
+
+class Result(View):
+    """What a succeeded job leaves behind. Times in seconds."""
+
+    steps: int
+    samples: int
+    loss: float | None
+    scores: dict[str, float] = {}
+    generations: int
+    reproducible: bool
+    reproducible_why: str = ""
+    weights_sha256: str
+    weights_uri: str = ""
+    run_id: str = ""
+    wall_s: float
+    compute_s: float
+    exposed_communication_s: float
+    idle_s: float
+    recovery_s: float
+    ledger_uri: str = ""
+
+
+class JobView(View):
+    """A job as `GET /jobs/{id}` shows it."""
+
+    id: str
+    name: str
+    project: str
+    labels: dict[str, str]
+    owner: str
+    spec: dict[str, Any]
+    state: State
+    pending_reason: Why | None
+    reason: Why | None
+    attempt: int
+    generation: int
+    world_size: int
+    progress: Progress
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    failures: Failures
+    result: Result | None
+    tracking: Tracking
+    urls: Urls
+
+
+class JobPage(View):
+    """A page of jobs."""
+
+    items: list[JobView]
+    next_cursor: str | None
+
+
+class EventView(View):
+    """Something that happened to a job. Types: job.<state>, worker.joined, worker.lost, generation.formed, recovered."""
+
+    seq: int
+    type: str
+    at: datetime
+    attempt: int
+    generation: int
+    data: dict[str, Any]
+
+
+class WorkerView(View):
+    """A worker or server of a running job. `shards` is [start, stop) of the logical shards it owns."""
+
+    id: str
+    role: str
+    rank: int | None
+    pid: int
+    node: str
+    state: str
+    generation: int
+    shards: tuple[int, int]
+
+
+class MetricPoint(View):
+    """One value of one metric at one settled step."""
+
+    step: int
+    value: float
+    at: datetime
+    generation: int
+
+
+class LogLine(View):
+    """One line a worker or the supervisor printed."""
+
+    seq: int
+    at: datetime
+    worker: str
+    level: str
+    line: str
+
+
+class Finding(View):
+    """One wrong key: a JSON pointer, the value given and what is allowed."""
+
+    pointer: str
+    value: Any = None
+    allowed: str = ""
+    message: str = ""
+
+
+class Problem(View):
+    """An error body (RFC 9457, application/problem+json)."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    code: str
+    hint: str = ""
+    errors: list[Finding] = []
+    request_id: str = ""
