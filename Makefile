@@ -1,0 +1,45 @@
+# Two commands on a fresh machine: make demo, make test. See CONTRIBUTING.md.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv/bin
+BENCH ?= recovery
+export TORCH_INDEX ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help machine setup test check demo bench chaos clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | column -t -s '|'
+
+machine:
+	@command -v "$(PYTHON)" >/dev/null || { echo "set-up: there is no '$(PYTHON)'. Name a Python 3.11, 3.12 or 3.13: make PYTHON=python3.12 setup" >&2; exit 1; }
+	@"$(PYTHON)" scripts/check_machine.py
+
+setup: machine  ## virtual environment, packages, page (only what has changed)
+	@"$(PYTHON)" scripts/setup.py
+
+test: setup  ## all tests; browser tests need Chromium (REQUIRE_BROWSER=1: or fail)
+	@"$(PYTHON)" scripts/setup.py browser
+	$(VENV)/python -m pytest tests
+
+check: setup  ## formatting, lint, types, import contracts, the page's lint, types and tests
+	$(VENV)/ruff format --check platform api jobs tests scripts
+	$(VENV)/ruff check platform api jobs tests scripts
+	$(VENV)/mypy
+	$(VENV)/lint-imports --no-cache --no-logo
+	@"$(VENV)/python" scripts/page.py lint typecheck test
+
+demo: machine  ## train digits, kill a worker, see that nothing was lost
+	@started=$$SECONDS; "$(PYTHON)" scripts/setup.py && $(VENV)/python -m ringleader.cli.demo; \
+	code=$$?; echo "make demo: $$((SECONDS - started)) s with its set-up"; exit $$code
+
+bench: setup  ## make bench BENCH=recovery
+	$(VENV)/ringleader bench $(BENCH) --json
+
+chaos: setup  ## long seeded fault runs
+	$(VENV)/python -m pytest tests/chaos -m chaos --timeout 3600
+
+clean:  ## remove everything that was made here
+	rm -rf .venv api/web/node_modules api/web/dist api/ringleader_api/static dist build test-results
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find platform api jobs tests scripts -name __pycache__ -prune -exec rm -rf {} +
