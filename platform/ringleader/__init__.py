@@ -14,7 +14,16 @@ _HOME = {
     "local_session": "ringleader.train",
     "weights_sha256": "ringleader.train",
 }
-__all__ = ["Client", "Job", "JobFailed", "JobSpec", "Session", "__version__", "local_session", "weights_sha256"]
+__all__ = [
+    "Client",
+    "Job",
+    "JobFailed",
+    "JobSpec",
+    "Session",
+    "__version__",
+    "local_session",
+    "weights_sha256",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -63,7 +63,9 @@ class ApiUnreachable(RingleaderError):
 class JobFailed(RingleaderError):
     """The job ended without success; carries the reason and the last log lines."""
 
-    def __init__(self, job_id: str, state: str, reason: dict[str, Any] | None, log_lines: Sequence[str]) -> None:
+    def __init__(
+        self, job_id: str, state: str, reason: dict[str, Any] | None, log_lines: Sequence[str]
+    ) -> None:
         self.job_id = job_id
         self.state = state
         self.reason = reason or {}
@@ -88,9 +90,14 @@ class EntrypointImport(RingleaderError):
 
 
 class EntrypointRaised(RingleaderError):
-    """The training function raised; the message is its traceback."""
+    """The training function raised; the message is its traceback. `step` and `shard` are -1 outside a slice."""
 
     code = "entrypoint_raised"
+
+    def __init__(self, message: str, *, step: int = -1, shard: int = -1) -> None:
+        super().__init__(message)
+        self.step = step
+        self.shard = shard
 
 
 class NoStep(RingleaderError):
@@ -130,6 +137,7 @@ class ExchangeBroken(RingleaderError):
         self.rank = rank
         self.phase = phase
         self.bucket = bucket
+        self.why = why
         where = f"bucket {bucket}" if bucket is not None else "no bucket"
         super().__init__(f"the exchange broke at rank {rank} in phase {phase} ({where}): {why}")
 

@@ -5,22 +5,31 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from ringleader.errors import SpecInvalid
 
 Architecture = Literal["ring", "parameter_server"]
 Algorithm = Literal["auto", "direct", "ring", "native"]
 
-ENTRYPOINT = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-PACKAGE = re.compile(r"^sha256:[0-9a-f]{64}$")
+ENTRYPOINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 CANONICAL: frozenset[str] = frozenset({"auto", "direct"})
+PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
 MAX_WORKERS = 4096
 
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Label = Annotated[str, Field(max_length=200)]
+EnvValue = Annotated[str, Field(max_length=32_768, pattern=r"^[^\x00]*$")]
 
 
 class Part(BaseModel):
@@ -34,9 +43,9 @@ class Workers(Part):
 
     min: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] = 1
     max: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] = 1
-    cpus: Annotated[float, Field(ge=0, le=1024)] = 1
+    cpus: Annotated[float, Field(strict=True, ge=0, le=1024)] = 1
     gpus: Annotated[int, Field(strict=True, ge=0, le=64)] = 0
-    memory_gb: Annotated[float, Field(ge=0, le=65536)] = 0
+    memory_gb: Annotated[float, Field(strict=True, ge=0, le=65536)] = 0
     placement: Literal["pack", "spread"] = "pack"
 
     @model_validator(mode="after")
@@ -108,7 +117,7 @@ class JobSpec(Part):
     working_dir: str | None = None
     params: dict[str, JsonValue] = {}
     labels: dict[Name, Label] = {}
-    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], EnvValue] = {}
     workers: Workers = Workers()
     batch: Batch = Batch()
     sync: Sync = Sync()
@@ -130,7 +139,7 @@ class JobSpec(Part):
     @field_validator("entrypoint")
     @classmethod
     def _function(cls, value: str) -> str:
-        if not ENTRYPOINT.match(value):
+        if not ENTRYPOINT.fullmatch(value):
             raise ValueError("allowed: module:function, for example ringleader_jobs.digits:train")
         return value
 
@@ -140,6 +149,11 @@ class JobSpec(Part):
             raise ValueError(
                 f"batch.logical_shards ({self.shards}) is below workers.max ({self.workers.max}); "
                 f"allowed: logical_shards >= workers.max"
+            )
+        if self.batch.global_size < self.shards:
+            raise ValueError(
+                f"batch.global_size ({self.batch.global_size}) is below the number of logical shards "
+                f"({self.shards}); allowed: a row or more for every shard"
             )
         return self
 
@@ -157,7 +171,14 @@ class JobSpec(Part):
         """
         if not isinstance(source, dict):
             raise SpecInvalid(
-                [{"pointer": "", "value": None, "allowed": "a mapping", "message": "the job file is not a mapping"}]
+                [
+                    {
+                        "pointer": "",
+                        "value": None,
+                        "allowed": "a mapping",
+                        "message": "the job file is not a mapping",
+                    }
+                ]
             )
         try:
             return cls.model_validate(source)
@@ -175,7 +196,14 @@ class JobSpec(Part):
             source = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise SpecInvalid(
-                [{"pointer": "", "value": str(path), "allowed": "a readable YAML file", "message": str(error)}]
+                [
+                    {
+                        "pointer": "",
+                        "value": str(path),
+                        "allowed": "a readable YAML file",
+                        "message": str(error),
+                    }
+                ]
             ) from None
         return cls.parse(source)
 
@@ -190,7 +218,7 @@ def _finding(error: Any) -> dict[str, Any]:
     message = error["msg"].removeprefix("Value error, ")
     allowed = message.split("allowed: ", 1)[1] if "allowed: " in message else _allowed(error)
     if error["type"] == "extra_forbidden":
-        message = f"unknown key {parts[-1]!r} (value {value!r}); {allowed}"
+        message = f"unknown key {parts[-1]!r} (value {value!r}); allowed: {allowed}"
     elif value is not None:
         message = f"{message} (got {value!r})"
     return {"pointer": pointer, "value": value, "allowed": allowed, "message": message}
@@ -199,7 +227,9 @@ def _finding(error: Any) -> dict[str, Any]:
 def _allowed(error: Any) -> str:
     context = error.get("ctx") or {}
     if error["type"] == "extra_forbidden":
-        return "allowed: " + ", ".join(sorted(_keys_at(error["loc"][:-1])))
+        return ", ".join(sorted(_keys_at(error["loc"][:-1])))
+    if error["type"] == "missing":
+        return "a value: this key is required"
     if "expected" in context:
         return str(context["expected"])
     return str(error["msg"].removeprefix("Value error, "))
@@ -210,7 +240,11 @@ def _keys_at(location: tuple[int | str, ...]) -> set[str]:
     part: type[BaseModel] = JobSpec
     for key in location:
         field = part.model_fields.get(str(key))
-        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
+        if (
+            field is None
+            or not isinstance(field.annotation, type)
+            or not issubclass(field.annotation, BaseModel)
+        ):
             return set()
         part = field.annotation
     return set(part.model_fields)

@@ -105,7 +105,7 @@ class JobPage(View):
 
 
 class EventView(View):
-    """Something that happened to a job. Types: job.<state>, worker.joined, worker.lost, generation.formed, recovered."""
+    """Something that happened: job.<state>, worker.joined, worker.lost, generation.formed, recovered."""
 
     seq: int
     type: str

@@ -1,0 +1,276 @@
+"""The packed working directory: a deterministic zip, and the gate that admits plain files only."""
+
+import hashlib
+import io
+import os
+import shutil
+import stat
+import struct
+import tempfile
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from ringleader.errors import PackageRefused
+
+MAX_PACKED_BYTES = 100 << 20
+MAX_UNPACKED_BYTES = 512 << 20
+MAX_ENTRIES = 10_000
+EXCLUDED = frozenset(
+    {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".DS_Store", ".ipynb_checkpoints"}
+    | {".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox"}
+)
+EXCLUDED_SUFFIXES = frozenset({".pyc", ".pyo"})
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_CHUNK = 1 << 18
+_MAX_TABLE_BYTES = 16 << 20  # the table of contents, before it is read into memory
+_END = struct.Struct("<4s4H2LH")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_ENCRYPTED = 0x1 | 0x40 | 0x2000
+
+
+def digest(data: bytes) -> str:
+    """The name a package travels under: `sha256:` and 64 hex digits."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def pack(directory: Path) -> bytes:
+    """Zip a folder; the same files give the same bytes on every machine with the same zlib.
+
+    Version control, caches, virtual environments and node_modules stay out. A link to a file inside the
+    folder is packed as that file.
+
+    Raises:
+        PackageRefused: a link that leaves the folder or leads to one, a device, too many or too big files.
+    """
+    root = directory.resolve()
+    if not root.is_dir():
+        raise PackageRefused(str(directory), "it is not a folder")
+    packed = io.BytesIO()
+    total = 0
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for count, (name, path) in enumerate(_files(root), start=1):
+            status = path.stat()
+            total += status.st_size
+            _within(count, total, name)
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3
+            entry.external_attr = (stat.S_IFREG | (0o755 if status.st_mode & 0o100 else 0o644)) << 16
+            archive.writestr(entry, path.read_bytes())
+    if packed.tell() > MAX_PACKED_BYTES:
+        raise PackageRefused(str(directory), f"packed it has more than {MAX_PACKED_BYTES >> 20} MB")
+    return packed.getvalue()
+
+
+def check(path: Path) -> None:
+    """Read a package to its end without writing anything.
+
+    Raises:
+        PackageRefused: naming the first entry that `unpack` would not take.
+    """
+    with path.open("rb") as stream:
+        _walk(stream, lambda entry, chunks: _drain(chunks))
+
+
+def unpack(data: bytes | Path, destination: Path) -> None:
+    """Unpack whole or not at all: `destination` appears once every entry has been checked and written.
+
+    Raises:
+        PackageRefused: as `check`; nothing is left behind.
+        FileExistsError: `destination` already holds something.
+    """
+    if destination.exists() and any(destination.iterdir()):
+        raise FileExistsError(f"{destination} is not empty")
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
+    try:
+        with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb") as stream:
+            _walk(stream, lambda entry, chunks: _write(partial, entry, chunks))
+        partial.chmod(0o755)
+        partial.rename(destination)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    """(name in the package, path) of everything to pack, sorted by name."""
+    found: list[tuple[str, Path]] = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [f for f in folders if f not in EXCLUDED]
+        here = Path(folder)
+        for name in [*files, *(f for f in folders if (here / f).is_symlink())]:
+            path = here / name
+            if name in EXCLUDED or path.suffix in EXCLUDED_SUFFIXES:
+                continue
+            relative = path.relative_to(root).as_posix()
+            _packable(relative, path, root)
+            found.append((relative, path))
+    return iter(sorted(found))
+
+
+def _packable(name: str, path: Path, root: Path) -> None:
+    if path.is_symlink():
+        target = path.resolve()
+        if not target.is_relative_to(root):
+            raise PackageRefused(name, "it is a link that leaves the working directory")
+        if target.is_dir():
+            raise PackageRefused(name, "it is a link to a folder")
+    if not path.is_file():
+        raise PackageRefused(name, "it is no regular file")
+    _safe_name(name)
+
+
+def _walk(stream: IO[bytes], take: Callable[[zipfile.ZipInfo, Iterator[bytes]], None]) -> None:
+    """Check the table of contents as a whole, then hand each entry's bytes to `take`."""
+    _bounded_table(stream)
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error) as error:
+        raise PackageRefused("", f"it is not a readable zip file ({error})") from None
+    _check_table(entries)
+    for entry in entries:
+        take(entry, _content(stream, entry))
+
+
+def _bounded_table(stream: IO[bytes]) -> None:
+    """Refuse what would not even let its table of contents be read cheaply."""
+    size = stream.seek(0, os.SEEK_END)
+    if size > MAX_PACKED_BYTES:
+        raise PackageRefused("", f"it has {size} bytes, more than {MAX_PACKED_BYTES >> 20} MB")
+    start = max(0, size - _END.size - 0xFFFF)
+    stream.seek(start)
+    tail = stream.read()
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or len(tail) - at < _END.size:
+        raise PackageRefused("", "it is not a zip file")
+    table_bytes = _END.unpack_from(tail, at)[5]
+    if table_bytes > _MAX_TABLE_BYTES or tail[max(0, at - 20) : at].startswith(b"PK\x06\x07"):
+        raise PackageRefused("", f"it has more than {MAX_ENTRIES} entries")
+    stream.seek(0)
+
+
+def _check_table(entries: list[zipfile.ZipInfo]) -> None:
+    files: set[str] = set()
+    folders: set[str] = set()
+    total = 0
+    for count, entry in enumerate(entries, start=1):
+        _plain(entry)
+        total += entry.file_size
+        _within(count, total, entry.filename)
+        folded = unicodedata.normalize("NFC", entry.filename.rstrip("/")).casefold()
+        parents = {str(p) for p in PurePosixPath(folded).parents} - {"."}
+        taken = files | folders if not entry.is_dir() else files
+        if folded in taken or parents & files:
+            raise PackageRefused(
+                entry.filename, "another entry has the same name (upper and lower case are one)"
+            )
+        folders |= parents
+        (folders if entry.is_dir() else files).add(folded)
+
+
+def _plain(entry: zipfile.ZipInfo) -> None:
+    """Refuse all but a plain file or folder with a name that stays inside."""
+    _safe_name(entry.orig_filename)
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
+        what = "a link" if kind == stat.S_IFLNK else "a device, pipe or socket"
+        raise PackageRefused(entry.filename, f"it is {what}")
+    if entry.flag_bits & _ENCRYPTED:
+        raise PackageRefused(entry.filename, "it is encrypted")
+    if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        raise PackageRefused(entry.filename, "its compression is neither stored nor deflated")
+    if entry.is_dir() and entry.file_size:
+        raise PackageRefused(entry.filename, "it is a folder with content")
+
+
+def _safe_name(name: str) -> None:
+    parts = name.removesuffix("/").split("/")
+    if name.startswith("/"):
+        raise PackageRefused(name, "its name is absolute")
+    if ".." in parts:
+        raise PackageRefused(name, "its name leaves the working directory")
+    if "\\" in name or (len(name) > 1 and name[1] == ":"):
+        raise PackageRefused(name, "its name holds a backslash or a drive letter")
+    if (
+        any(part in {"", "."} or len(part.encode(errors="replace")) > 255 for part in parts)
+        or len(name) > 1024
+    ):
+        raise PackageRefused(name[:200], "its name has an empty or overlong part")
+    if any(unicodedata.category(c) in {"Cc", "Cs"} for c in name):
+        raise PackageRefused(name, "its name holds a control character")
+
+
+def _within(count: int, total_bytes: int, name: str) -> None:
+    if count > MAX_ENTRIES:
+        raise PackageRefused(name, f"there are more than {MAX_ENTRIES} entries")
+    if total_bytes > MAX_UNPACKED_BYTES:
+        raise PackageRefused(name, f"unpacked there are more than {MAX_UNPACKED_BYTES >> 20} MB")
+
+
+def _content(stream: IO[bytes], entry: zipfile.ZipInfo) -> Iterator[bytes]:
+    """The entry's bytes, never more than it declares (zipfile's own reader cuts a lying entry short)."""
+    stream.seek(max(0, entry.header_offset))
+    header = stream.read(_LOCAL.size)
+    if len(header) < _LOCAL.size or not header.startswith(b"PK\x03\x04"):
+        raise PackageRefused(entry.filename, "its header is damaged")
+    *_, name_length, extra_length = _LOCAL.unpack(header)
+    stream.seek(name_length + extra_length, os.SEEK_CUR)
+    written = crc = 0
+    for chunk in _inflated(stream, entry):
+        written += len(chunk)
+        crc = zlib.crc32(chunk, crc)
+        if written > entry.file_size:
+            raise PackageRefused(
+                entry.filename, f"it holds more than the {entry.file_size} bytes it declares"
+            )
+        yield chunk
+    if written != entry.file_size or crc != entry.CRC:
+        raise PackageRefused(entry.filename, "its content is damaged")
+
+
+def _inflated(stream: IO[bytes], entry: zipfile.ZipInfo) -> Iterator[bytes]:
+    if entry.compress_type == zipfile.ZIP_STORED:
+        yield from _raw(stream, entry.compress_size)
+        return
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        for raw in _raw(stream, entry.compress_size):
+            pending = raw
+            while pending:
+                yield inflater.decompress(pending, _CHUNK)
+                pending = inflater.unconsumed_tail
+                if inflater.unused_data:
+                    raise PackageRefused(entry.filename, "its content goes on after its end")
+        yield inflater.flush()  # what a full chunk held back, a few hundred bytes
+    except zlib.error:
+        raise PackageRefused(entry.filename, "its content is damaged") from None
+
+
+def _raw(stream: IO[bytes], size: int) -> Iterator[bytes]:
+    while size and (chunk := stream.read(min(size, _CHUNK))):
+        size -= len(chunk)
+        yield chunk
+
+
+def _drain(chunks: Iterator[bytes]) -> None:
+    for _ in chunks:
+        pass
+
+
+def _write(root: Path, entry: zipfile.ZipInfo, chunks: Iterator[bytes]) -> None:
+    target = root / entry.filename
+    if entry.is_dir():
+        _drain(chunks)
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    mode = 0o755 if (entry.external_attr >> 16) & 0o100 else 0o644
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as file:
+        for chunk in chunks:
+            file.write(chunk)

@@ -1,0 +1,86 @@
+"""The job file: what is wrong is named with its key, its value and what is allowed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringleader.errors import SpecInvalid
+from ringleader.spec import JobSpec
+
+GOOD: dict[str, Any] = {"name": "a", "entrypoint": "m:f"}
+
+WRONG = [
+    ({"worker": {"min": 2}}, "/worker", "workers"),
+    ({"workers": {"min": 3, "max": 2}}, "/workers", "min <= max"),
+    ({"workers": {"min": "3"}}, "/workers/min", "integer"),
+    ({"workers": {"min": True}}, "/workers/min", "integer"),
+    ({"workers": {"cpus": "1"}}, "/workers/cpus", "number"),
+    ({"workers": {"cpus": True}}, "/workers/cpus", "number"),
+    ({"workers": {"max": 4}, "batch": {"logical_shards": 2}}, "", "logical_shards >= workers.max"),
+    ({"workers": {"max": 4}, "batch": {"global_size": 2}}, "", "a row or more for every shard"),
+    ({"entrypoint": "no_colon"}, "/entrypoint", "module:function"),
+    ({"entrypoint": "os:abort\n"}, "/entrypoint", "module:function"),
+    ({"env": {"A": "x\x00y"}}, "/env/A", "pattern"),
+    ({"env": {"1A": "x"}}, "/env/1A", "pattern"),
+    ({"sync": "rung"}, "/sync/intra_node", "'ring' or 'parameter_server'"),
+    ({"sync": {"intra_node": "ring", "inter_node": "parameter_server"}}, "/sync", "the same for both"),
+    ({"sync": {"algorithm": "native", "reproducible": True}}, "/sync", "algorithm auto or direct"),
+    (
+        {"sync": {"intra_node": "parameter_server", "inter_node": "parameter_server", "algorithm": "ring"}},
+        "/sync",
+        "leave it out",
+    ),
+    ({"max_runtime_s": 0}, "/max_runtime_s", "greater than 0"),
+    ({"params": {"lr": float("nan")}}, "/params/lr", "finite"),
+]
+
+
+@pytest.mark.parametrize(("change", "pointer", "allowed"), WRONG, ids=lambda v: str(v)[:40])
+def test_every_wrong_key_is_named_with_what_is_allowed(
+    change: dict[str, Any], pointer: str, allowed: str
+) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        JobSpec.parse(GOOD | change)
+    (finding,) = [e for e in caught.value.errors if e["pointer"].startswith(pointer)][:1]
+    assert allowed in finding["allowed"] + finding["message"], finding
+    assert not finding["allowed"].startswith("allowed")
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(SpecInvalid, match="/name"):
+        JobSpec.parse({"entrypoint": "m:f"})
+
+
+def test_what_is_no_mapping_or_no_yaml_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecInvalid, match="not a mapping"):
+        JobSpec.parse(["a"])
+    (tmp_path / "job.yaml").write_text("a: [")
+    with pytest.raises(SpecInvalid):
+        JobSpec.load(tmp_path / "job.yaml")
+
+
+def test_one_word_sets_both_architectures() -> None:
+    spec = JobSpec.parse(GOOD | {"sync": "parameter_server"})
+    assert spec.sync.intra_node == spec.sync.inter_node == "parameter_server"
+
+
+@pytest.mark.parametrize(
+    ("sync", "same_bits"),
+    [
+        ({}, True),
+        ({"algorithm": "direct"}, True),
+        ({"algorithm": "native"}, False),
+        ({"algorithm": "ring"}, False),
+        ({"reproducible": False}, False),
+    ],
+)
+def test_same_bits_are_the_default_where_the_algorithm_allows_them(
+    sync: dict[str, Any], same_bits: bool
+) -> None:
+    assert JobSpec.parse(GOOD | {"sync": sync}).sync.same_bits is same_bits
+
+
+def test_a_job_file_survives_the_wire() -> None:
+    spec = JobSpec.parse(GOOD | {"workers": {"min": 1, "max": 3}, "params": {"lr": 0.1}})
+    assert JobSpec.parse(spec.model_dump(mode="json")) == spec
