@@ -1,8 +1,17 @@
 """What a training step needs from a way of synchronising: slice gradients go in, the next weights come out."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
+
+from ringleader.comm.buckets import Buckets
+
+Check = Callable[[Tensor], None]
+
+
+def accept(_: Tensor) -> None:
+    """Any word is fine."""
 
 
 class Exchange(Protocol):
@@ -16,14 +25,20 @@ class Exchange(Protocol):
     updates: bool
     """Whether this member's optimiser makes the next weights: every worker of a ring, only the server otherwise."""
 
-    used: list[bool]
-    """Per parameter: whether any slice of this step gave it a gradient on this member."""
+    @property
+    def used(self) -> list[bool]:
+        """Per parameter: whether any slice of this step gave it a gradient on this member."""
 
-    exposed_s: float
-    """Seconds the training thread was blocked on communication since the exchange was opened."""
+    @property
+    def exposed_s(self) -> float:
+        """Seconds the training thread was blocked on communication since the exchange was opened."""
+
+    @property
+    def buckets(self) -> Buckets:
+        """Handed to `open_exchange` for the next generation, which uses their memory again where that is safe."""
 
     def begin_step(self, present: frozenset[int]) -> None:
-        """Open a step. `present` are the shards of the whole batch that have rows; absent ones are skipped in the sum."""
+        """Open a step. `present` are the shards of the whole batch with rows; absent ones are skipped in the sum."""
 
     def begin_slice(self, shard: int) -> None:
         """The next backward computes the gradient of `shard`, from zero. Shards come in ascending order."""
@@ -32,10 +47,15 @@ class Exchange(Protocol):
         """The backward is done; parameters it did not reach count as zero. After the last present owned shard
         every bucket is on its way (most left during the backward)."""
 
-    def finish(self, word: Tensor) -> Tensor:
+    def meet(self, word: Tensor) -> Tensor:
+        """The sum of the members' control words without any gradient: the head of an evaluation or a barrier."""
+
+    def finish(self, word: Tensor, check: Check = accept) -> Tensor:
         """Wait until all buckets and the control word are reduced.
 
         Args:
+            check: gets the summed word as soon as it is there; what it raises ends the wait for the buckets, which
+                never come from a member that is somewhere else in the program.
             word: (word_length,) float32. Members write disjoint entries and zeros elsewhere, so its sum is exact in
                 any order.
 
@@ -45,7 +65,7 @@ class Exchange(Protocol):
         """
 
     def publish(self) -> None:
-        """After the update: a server sends its weights, a worker of a server receives them; a ring has nothing to do."""
+        """After the update: a server sends its weights, its workers receive them; a ring has nothing to do."""
 
     def all_reduce(self, values: Tensor) -> Tensor:
         """Sum of a small float64 tensor whose non-zero entries are disjoint between members. Blocks."""

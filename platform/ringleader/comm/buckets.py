@@ -1,0 +1,221 @@
+"""Where gradients live between backward and update: flat buckets in backward order, filled by hooks.
+
+A bucket has rows. Each row is one partial sum of the canonical tree, flat over the bucket's parameters; slices arrive
+in ascending shard order and the two top rows are added as soon as they are siblings. A parameter of `alone_bytes` or
+more has a bucket to itself, whose row simply is the tensor that autograd hands over: no copy. The small ones share
+buckets of up to `capacity_bytes` and are copied in once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils.hooks import RemovableHandle
+
+from ringleader.errors import StepMisuse
+
+CAPACITY_BYTES = 25 << 20
+ALONE_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Some parameters' gradients in one flat span.
+
+    Attributes:
+        number: the place in the order in which buckets are exchanged.
+        members: parameter numbers in the order of their spans.
+        starts: the first element of each member; `length` at the end.
+        rows: (length,) tensors; row 0 holds the result after the exchange.
+        missing: members that the running backward has not reached yet.
+    """
+
+    number: int
+    members: tuple[int, ...]
+    starts: tuple[int, ...]
+    like: Tensor
+    rows: list[Tensor] = field(default_factory=list)
+    missing: int = 0
+
+    @property
+    def length(self) -> int:
+        return self.starts[-1]
+
+    @property
+    def alone(self) -> bool:
+        return len(self.members) == 1
+
+    def row(self, number: int) -> Tensor:
+        """(length,) row `number`, made where it is missing."""
+        while len(self.rows) <= number:
+            self.rows.append(self.like.new_empty(self.length))
+        return self.rows[number]
+
+
+class Buckets:
+    """The buckets of one list of parameters. One exchange at a time attaches to them.
+
+    Attributes:
+        used: per parameter, whether a backward since `begin_step` reached it.
+        tainted: a transfer may still write into the rows; nobody uses them again.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        *,
+        capacity_bytes: int = CAPACITY_BYTES,
+        alone_bytes: int = ALONE_BYTES,
+    ) -> None:
+        self.parameters = list(parameters)
+        self.buckets = _lay_out(self.parameters, capacity_bytes, alone_bytes)
+        self.used = [False] * len(self.parameters)
+        self.tainted = False
+        self._home = {p: (bucket, k) for bucket in self.buckets for k, p in enumerate(bucket.members)}
+        self._reached = [False] * len(self.parameters)
+        self._row = 0
+        self._adds = 0
+        self._complete: Callable[[Bucket], None] = _ignore
+        self._open = False
+        self._hooks = [self._hook(number) for number in self._home]
+
+    def begin_step(self) -> None:
+        self.used = [False] * len(self.parameters)
+        self._open = False
+
+    def begin_slice(self, row: int, adds: int, complete: Callable[[Bucket], None]) -> None:
+        """The next backward's gradient becomes row `row`, which is then added `adds` times to the row below it.
+
+        Args:
+            complete: called with each bucket as soon as the backward has filled it and the adds are done.
+        """
+        self._row, self._adds, self._complete, self._open = row, adds, complete, True
+        self._reached = [False] * len(self.parameters)
+        for bucket in self.buckets:
+            bucket.missing = len(bucket.members)
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def end_slice(self) -> None:
+        """Parameters that the backward did not reach count as zero."""
+        for bucket in self.buckets:
+            for k, number in enumerate(bucket.members):
+                if not self._reached[number]:
+                    self._place(bucket, k, None)
+        self._open = False
+
+    def expose(self) -> None:
+        """Every parameter's gradient becomes a view into row 0."""
+        for number, (bucket, k) in self._home.items():
+            self.parameters[number].grad = self.view(bucket, k, 0)
+
+    def view(self, bucket: Bucket, member: int, row: int) -> Tensor:
+        """The member's part of a row, in the parameter's shape."""
+        start, stop = bucket.starts[member], bucket.starts[member + 1]
+        parameter = self.parameters[bucket.members[member]]
+        return bucket.row(row)[start:stop].view(parameter.shape)
+
+    def load_parameters(self, bucket: Bucket) -> None:
+        """Copy the parameters' values into row 0."""
+        with torch.no_grad():
+            for k, number in enumerate(bucket.members):
+                self.view(bucket, k, 0).copy_(self.parameters[number])
+
+    def store_parameters(self) -> None:
+        """Copy row 0 of every bucket into the parameters."""
+        with torch.no_grad():
+            for number, (bucket, k) in self._home.items():
+                self.parameters[number].copy_(self.view(bucket, k, 0))
+
+    def forget_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def release(self) -> None:
+        """Take the hooks off the parameters; idempotent. A backward then fills `.grad` as usual."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _hook(self, number: int) -> RemovableHandle:
+        def place(parameter: Tensor) -> None:
+            if self._open:
+                self._arrived(number, parameter)
+
+        handle: RemovableHandle = self.parameters[number].register_post_accumulate_grad_hook(place)  # type: ignore[no-untyped-call]
+        return handle
+
+    def _arrived(self, number: int, parameter: Tensor) -> None:
+        gradient = parameter.grad
+        if self._reached[number]:
+            self._open = False
+            raise StepMisuse(
+                f"parameter {number} of shape {tuple(parameter.shape)} received two gradients in one slice.",
+                hint="Call session.step once with the sum of all losses; checkpoint with use_reentrant=False.",
+            )
+        parameter.grad = None
+        self.used[number] = True
+        bucket, k = self._home[number]
+        self._place(bucket, k, gradient)
+
+    def _place(self, bucket: Bucket, member: int, gradient: Tensor | None) -> None:
+        """Put a gradient (None: zeros) where it belongs. The first add is done here: one pass less over the memory."""
+        self._reached[bucket.members[member]] = True
+        if gradient is not None and gradient.is_sparse:
+            gradient = gradient.to_dense()
+        if self._adds:
+            # Zeros are added too: -0.0 + 0.0 is 0.0, whoever owns the slice.
+            self.view(bucket, member, self._row - 1).add_(0.0 if gradient is None else gradient)
+        elif gradient is None:
+            self.view(bucket, member, self._row).zero_()
+        elif bucket.alone and gradient.is_contiguous() and gradient.dtype == bucket.like.dtype:
+            _adopt(bucket, self._row, gradient)
+        else:
+            self.view(bucket, member, self._row).copy_(gradient)
+        bucket.missing -= 1
+        if bucket.missing == 0:
+            for top in range(self._row - 1, self._row - self._adds, -1):
+                bucket.row(top - 1).add_(bucket.row(top))
+            self._complete(bucket)
+
+
+def _ignore(_: Bucket) -> None:
+    """No slice is open."""
+
+
+def _adopt(bucket: Bucket, row: int, gradient: Tensor) -> None:
+    """Make the tensor itself the row."""
+    if row:
+        bucket.row(row - 1)
+    del bucket.rows[row : row + 1]
+    bucket.rows.insert(row, gradient.view(-1))
+
+
+def _lay_out(parameters: Sequence[Parameter], capacity_bytes: int, alone_bytes: int) -> list[Bucket]:
+    """Group the trainable parameters, last first, and order the groups by the parameter that is ready last."""
+    groups: list[list[int]] = []
+    filling: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for number in reversed(range(len(parameters))):
+        parameter = parameters[number]
+        if not parameter.requires_grad:
+            continue
+        if parameter.nbytes >= alone_bytes:
+            groups.append([number])
+            continue
+        kind = (parameter.dtype, parameter.device)
+        group = filling.get(kind)
+        if group is None or sum(parameters[n].nbytes for n in group) + parameter.nbytes > capacity_bytes:
+            group = filling[kind] = []
+            groups.append(group)
+        group.append(number)
+    groups.sort(key=lambda group: -group[-1])
+    return [_bucket(order, group, parameters) for order, group in enumerate(groups)]
+
+
+def _bucket(order: int, group: list[int], parameters: Sequence[Parameter]) -> Bucket:
+    starts = [0]
+    for number in group:
+        starts.append(starts[-1] + parameters[number].numel())
+    return Bucket(order, tuple(group), tuple(starts), parameters[group[0]].detach())

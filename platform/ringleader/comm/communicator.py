@@ -1,0 +1,184 @@
+"""The communication threads of one generation: exchanges run there while the training thread computes.
+
+A communicator lives as long as its generation. The first error ends it: the transport is aborted at once, so that peers
+which wait for this member learn of it in milliseconds, and every later call raises the same error.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.executor import Scratch, execute
+from ringleader.comm.schedules import Step
+from ringleader.comm.transports import Transport
+from ringleader.errors import ExchangeBroken
+
+BULK, EXPRESS = 0, 1
+"""The two lanes: buckets in their order; words, small sums and state beside them."""
+
+JOIN_S = 2.0
+LOOK_S = 1.0
+
+
+class Ticket:
+    """One exchange handed to a lane."""
+
+    __slots__ = ("bucket", "finished", "phase")
+
+    def __init__(self, phase: str, bucket: int | None) -> None:
+        self.phase = phase
+        self.bucket = bucket
+        self.finished = False
+
+
+Job = tuple[Ticket, Callable[[Scratch], None]]
+
+
+class Communicator:
+    """Runs exchanges over one transport. `submit`, `wait`, `close` belong to the training thread, `abort` to any."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.rank = transport.rank
+        self.size = transport.size
+        self.blocked_s = 0.0
+        self._transport = transport
+        self._changed = threading.Condition()
+        self._error: ExchangeBroken | None = None
+        self._unfinished = 0
+        self._queues: list[queue.SimpleQueue[Job | None]] = [queue.SimpleQueue() for _ in (BULK, EXPRESS)]
+        self._threads = [
+            threading.Thread(target=self._serve, args=(q,), name=f"ringleader-comm-{lane}", daemon=True)
+            for lane, q in enumerate(self._queues)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(
+        self,
+        steps: Sequence[Step],
+        rows: Sequence[Tensor],
+        *,
+        tag: int,
+        phase: str,
+        bucket: int | None,
+        lane: int,
+    ) -> Ticket:
+        """Start a schedule's steps on `rows`, which belong to the lane until `wait` returns."""
+        ready = _recorded(rows)
+
+        def run(scratch: Scratch) -> None:
+            ready()
+            execute(steps, rows, scratch, self._transport, tag)
+
+        return self._submit(run, phase, bucket, lane)
+
+    def submit_native(self, row: Tensor, *, phase: str, bucket: int) -> Ticket:
+        """Start the library's own all-reduce on `row`."""
+        ready = _recorded([row])
+
+        def run(_: Scratch) -> None:
+            ready()
+            self._transport.native_all_reduce(row).wait()
+
+        return self._submit(run, phase, bucket, BULK)
+
+    def wait(self, tickets: Sequence[Ticket]) -> None:
+        """Block until all are done.
+
+        Raises:
+            ExchangeBroken: a peer is lost, a deadline passed, or `abort` was called; without delay.
+        """
+        since = time.perf_counter()
+        try:
+            with self._changed:
+                while self._error is None and not all(t.finished for t in tickets):
+                    # Each transfer has its own deadline on the lane, and a lane never ends without notice.
+                    self._changed.wait(LOOK_S)
+                error = self._error
+        finally:
+            self.blocked_s += time.perf_counter() - since
+        if error is not None:
+            raise _again(error)
+
+    def abort(self) -> None:
+        self._break(
+            ExchangeBroken(rank=self.rank, phase="abort", bucket=None, why="the generation was given up")
+        )
+
+    def close(self) -> bool:
+        """End the lanes and the connections; idempotent.
+
+        Returns:
+            whether the lanes have ended, so that no transfer can touch the memory that was handed to them.
+        """
+        for lane in self._queues:
+            lane.put(None)
+        if self._error is not None or self._unfinished:
+            # Left in the middle of a step: a lane may be waiting for a peer.
+            self._transport.abort()
+        until = time.monotonic() + JOIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._transport.close()
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _submit(self, run: Callable[[Scratch], None], phase: str, bucket: int | None, lane: int) -> Ticket:
+        if self._error is not None:
+            raise _again(self._error)
+        ticket = Ticket(phase, bucket)
+        with self._changed:
+            self._unfinished += 1
+        self._queues[lane].put((ticket, run))
+        return ticket
+
+    def _serve(self, jobs: "queue.SimpleQueue[Job | None]") -> None:
+        scratch = Scratch()
+        while (job := jobs.get()) is not None and self._error is None:
+            ticket, run = job
+            error = _attempt(ticket, run, scratch, self.rank)
+            del job, run
+            if error is not None:
+                self._break(error)
+                return
+            with self._changed:
+                ticket.finished = True
+                self._unfinished -= 1
+                self._changed.notify_all()
+
+    def _break(self, error: ExchangeBroken) -> None:
+        with self._changed:
+            if self._error is None:
+                self._error = error
+            self._changed.notify_all()
+        self._transport.abort()
+
+
+def _attempt(
+    ticket: Ticket, run: Callable[[Scratch], None], scratch: Scratch, rank: int
+) -> ExchangeBroken | None:
+    """Run a job. The error is made anew: its traceback would keep the transfers' memory and sockets alive."""
+    try:
+        run(scratch)
+        return None
+    except ExchangeBroken as error:
+        rank, why = error.rank, error.why
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+    return ExchangeBroken(rank=rank, phase=ticket.phase, bucket=ticket.bucket, why=why)
+
+
+def _again(error: ExchangeBroken) -> ExchangeBroken:
+    return ExchangeBroken(rank=error.rank, phase=error.phase, bucket=error.bucket, why=error.why)
+
+
+def _recorded(rows: Sequence[Tensor]) -> Callable[[], None]:
+    """A wait for what the device still has to do to `rows`; nothing on the CPU."""
+    if not rows or rows[0].device.type != "cuda":
+        return lambda: None
+    event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    return event.synchronize

@@ -1,0 +1,140 @@
+"""What a schedule is: who sends which span to whom and what is added, as plain data, without tensors."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ringleader.comm.tree import Node, Tree
+
+PARTIALS, RESULTS = 0, 1
+"""The two channels of an exchange. A pair's messages on one channel match in the order of their steps."""
+
+Span = tuple[int, int]
+"""[start, stop) of elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Start sending a span of a row. Waits for a `Receive` of the same place and span; does not wait to be received."""
+
+    peer: int
+    place: int
+    span: Span
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Start receiving a span. The memory is not read or written again before a later step that names it has waited."""
+
+    peer: int
+    place: int
+    span: Span
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """into += source, element by element over the span. Waits for transfers of the same places and span."""
+
+    into: int
+    source: int
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """Fill the span with zeros: a member without a partial sum in an order that is not canonical."""
+
+    place: int
+    span: Span
+
+
+Step = Send | Receive | Add | Zero
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rank's part in the sum of a bucket.
+
+    A place >= 0 is a row of the bucket; place -1-k is slot k of scratch memory, which holds one chunk at a time. Every
+    rank has row 0, and the result ends there.
+
+    Attributes:
+        rank: whose steps these are.
+        length: elements in the bucket.
+        rows: for each rank, the tree nodes whose sums lie in its rows 0, 1, ... in ascending order.
+        tree: the canonical order.
+        chunk: elements in one message at most.
+        window: chunks of one peer's partial sums that may be on their way at once.
+    """
+
+    rank: int
+    length: int
+    rows: tuple[tuple[Node, ...], ...]
+    tree: Tree
+    chunk: int = 1 << 20
+    window: int = 2
+
+    @property
+    def world(self) -> int:
+        return len(self.rows)
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """All other ranks, starting behind this one, so that not everybody sends to the same peer first."""
+        return tuple((self.rank + k) % self.world for k in range(1, self.world))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One way of summing a bucket over all ranks.
+
+    Attributes:
+        name: as in the job file.
+        canonical: whether the result's bits depend on the tree alone.
+        steps: the steps of one rank, in order.
+        sent: the elements that a rank sends, as a closed formula: the planner's, and the tests count the steps by it.
+    """
+
+    name: str
+    canonical: bool
+    steps: Callable[[Part], Iterator[Step]]
+    sent: Callable[[Part], int]
+
+
+def even_spans(length: int, world: int) -> tuple[Span, ...]:
+    """Rank r owns [r*n//P, (r+1)*n//P)."""
+    return tuple((r * length // world, (r + 1) * length // world) for r in range(world))
+
+
+def chunks(span: Span, chunk: int) -> Iterator[Span]:
+    """Cut a span into pieces of at most `chunk` elements."""
+    for start in range(span[0], span[1], chunk):
+        yield start, min(start + chunk, span[1])
+
+
+def size(span: Span) -> int:
+    return span[1] - span[0]
+
+
+def fold(tree: Tree, operands: Sequence[tuple[Node, int]]) -> list[tuple[int, int]]:
+    """The adds that complete the tree.
+
+    Args:
+        operands: (node, place) of every partial sum, in ascending order of the nodes; one of them at place 0.
+
+    Returns:
+        (into, source) pairs in order; the sum ends at place 0.
+    """
+    stack: list[Node] = []
+    places: list[int] = []
+    adds: list[tuple[int, int]] = []
+    for node, place in operands:
+        stack, merges = tree.push(stack, node)
+        places.append(place)
+        for _ in range(merges):
+            right, left = places.pop(), places.pop()
+            into, source = (right, left) if right == 0 else (left, right)
+            adds.append((into, source))
+            places.append(into)
+    return adds

@@ -1,0 +1,142 @@
+"""Transfers between threads of one process: the transport of tests and of `direct` comparisons without sockets."""
+
+import threading
+import time
+from collections import defaultdict, deque
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.transports.transport import Work
+from ringleader.errors import ExchangeBroken
+
+NATIVE = -1
+"""The tag of `native_all_reduce`; callers use tags from 0."""
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """One end of a transfer; `broken` says why it will never be done."""
+
+    tensor: Tensor
+    members: tuple[int, int]
+    done: bool = False
+    broken: str = ""
+
+
+Lane = tuple[int, int, int]
+
+
+class Hub:
+    """The meeting place of one generation's threads.
+
+    Bytes move straight from the sender's tensor into the receiver's at the moment both ends are there, so a schedule
+    that touches memory too early shows wrong sums here as it would over a network card.
+    """
+
+    def __init__(self, size: int, deadline_s: float = 10.0) -> None:
+        self.size = size
+        self.deadline_s = deadline_s
+        self.bytes_sent = [0] * size
+        self._changed = threading.Condition()
+        self._sends: dict[Lane, deque[_Transfer]] = defaultdict(deque)
+        self._receives: dict[Lane, deque[_Transfer]] = defaultdict(deque)
+        self._gone: dict[int, str] = {}
+
+    def transport(self, rank: int) -> "InProcessTransport":
+        return InProcessTransport(self, rank)
+
+    def lose(self, rank: int, why: str = "connection closed by peer") -> None:
+        """From any thread: every transfer with `rank`, begun or to come, is broken."""
+        with self._changed:
+            self._gone.setdefault(rank, why)
+            for queues in (self._sends, self._receives):
+                for lane, queue in queues.items():
+                    for transfer in queue if rank in lane[:2] else ():
+                        transfer.broken = why
+            self._changed.notify_all()
+
+    def begin(self, tensor: Tensor, lane: Lane, *, sends: bool) -> _Transfer:
+        """Queue one end of a transfer on (source, target, tag) and move the bytes if the other end is there."""
+        if not tensor.is_contiguous():
+            raise ValueError("a transfer needs a contiguous tensor; call .contiguous() first")
+        transfer = _Transfer(tensor, lane[:2])
+        with self._changed:
+            transfer.broken = next((why for rank, why in self._gone.items() if rank in lane[:2]), "")
+            (self._sends if sends else self._receives)[lane].append(transfer)
+            self._move(lane)
+        return transfer
+
+    def wait(self, transfer: _Transfer, peer: int) -> None:
+        until = time.monotonic() + self.deadline_s
+        with self._changed:
+            while not (transfer.done or transfer.broken):
+                if not self._changed.wait(until - time.monotonic()):
+                    transfer.broken = f"no answer within {self.deadline_s} s"
+        if not transfer.done:
+            raise ExchangeBroken(rank=peer, phase="transfer", bucket=None, why=transfer.broken)
+
+    def _move(self, lane: Lane) -> None:
+        sends, receives = self._sends[lane], self._receives[lane]
+        while sends and receives and not sends[0].broken and not receives[0].broken:
+            source, target = sends.popleft(), receives.popleft()
+            target.tensor.copy_(source.tensor)
+            self.bytes_sent[lane[0]] += source.tensor.nbytes
+            source.done = target.done = True
+            self._changed.notify_all()
+
+
+@dataclass(slots=True)
+class _HubWork:
+    hub: Hub
+    transfer: _Transfer
+    peer: int
+
+    def wait(self) -> None:
+        self.hub.wait(self.transfer, self.peer)
+
+
+@dataclass(slots=True)
+class _NativeWork:
+    """Sums in rank order; every rank computes the same."""
+
+    tensor: Tensor
+    arriving: list[tuple[Work, Tensor]]
+    leaving: list[Work]
+    rank: int
+
+    def wait(self) -> None:
+        for work in [*(w for w, _ in self.arriving), *self.leaving]:
+            work.wait()
+        others = [t for _, t in self.arriving]
+        parts = [*others[: self.rank], self.tensor.clone(), *others[self.rank :]]
+        torch.sum(torch.stack(parts), dim=0, out=self.tensor)
+
+
+class InProcessTransport:
+    """One thread's end of a hub. Implements Transport."""
+
+    def __init__(self, hub: Hub, rank: int) -> None:
+        self.rank = rank
+        self.size = hub.size
+        self._hub = hub
+
+    def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        return _HubWork(self._hub, self._hub.begin(tensor, (self.rank, peer, tag), sends=True), peer)
+
+    def irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        return _HubWork(self._hub, self._hub.begin(tensor, (peer, self.rank, tag), sends=False), peer)
+
+    def native_all_reduce(self, tensor: Tensor) -> Work:
+        peers = [r for r in range(self.size) if r != self.rank]
+        own = tensor.clone()
+        buffers = [torch.empty_like(tensor) for _ in peers]
+        arriving = [(self.irecv(b, r, NATIVE), b) for r, b in zip(peers, buffers, strict=True)]
+        return _NativeWork(tensor, arriving, [self.isend(own, r, NATIVE) for r in peers], self.rank)
+
+    def abort(self) -> None:
+        self._hub.lose(self.rank, "the generation was given up")
+
+    def close(self) -> None:
+        self._hub.lose(self.rank)

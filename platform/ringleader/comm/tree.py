@@ -1,0 +1,109 @@
+"""The canonical order of addition: a fixed binary tree over the shards 0..L-1.
+
+Node (level j, index i) covers the shards [i*2^j, (i+1)*2^j), cut off at L. A shard without rows is absent: it is
+skipped and never added as zeros, so a node with one present child is that child. How the sum associates therefore
+depends on L and the present shards alone, never on who holds what. Each add commutes, so its operands may swap places.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Node:
+    """One node of the tree; a leaf has level 0 and the shard's number as its index."""
+
+    level: int
+    index: int
+
+    def covers(self, total: int) -> range:
+        """The shards below this node in a tree over `total` shards."""
+        return range(min(self.index << self.level, total), min((self.index + 1) << self.level, total))
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The tree over `total` shards of which `present` have rows. Made by `tree_over`.
+
+    Attributes:
+        total: the number of logical shards L.
+        present: the shards that are summed.
+        before: (L+1) how many present shards lie before each shard.
+    """
+
+    total: int
+    present: frozenset[int]
+    before: tuple[int, ...]
+
+    def holds(self, node: Node) -> bool:
+        """Whether any present shard lies below `node`."""
+        covered = node.covers(self.total)
+        return self.before[covered.stop] > self.before[covered.start]
+
+    def is_root(self, node: Node) -> bool:
+        return node.index == 0 and (1 << node.level) >= self.total
+
+    def push(self, stack: Sequence[Node], node: Node) -> tuple[list[Node], int]:
+        """Lay the next complete node on a stack of complete nodes in ascending order.
+
+        Returns:
+            the stack after every possible merge, and how many times the two top nodes were added to get there.
+        """
+        after, adds = list(stack), 0
+        while not self.is_root(node):
+            sibling = Node(node.level, node.index ^ 1)
+            if self.holds(sibling):
+                if not after or after[-1] != sibling:
+                    break
+                after.pop()
+                adds += 1
+            node = Node(node.level + 1, node.index >> 1)
+        after.append(node)
+        return after, adds
+
+    def partials(self, shards: Iterable[int]) -> tuple[Node, ...]:
+        """The fewest nodes whose sums an owner of contiguous, ascending `shards` can make alone."""
+        stack: list[Node] = []
+        for shard in shards:
+            if shard in self.present:
+                stack, _ = self.push(stack, Node(0, shard))
+        return tuple(stack)
+
+
+@lru_cache(maxsize=256)
+def tree_over(total: int, present: frozenset[int]) -> Tree:
+    """The tree over `total` shards with only `present` of them in the sum."""
+    counts = accumulate((shard in present for shard in range(total)), initial=0)
+    return Tree(total, present, tuple(counts))
+
+
+def maximal_nodes(shards: range, total: int) -> tuple[Node, ...]:
+    """The maximal aligned subtrees of a contiguous range of shards when every shard is present."""
+    return tree_over(total, frozenset(range(total))).partials(shards)
+
+
+def combine(tree: Tree, values: Mapping[int, Value], add: Callable[[Value, Value], Value]) -> Value | None:
+    """The canonical sum by its definition; None when nothing is present.
+
+    Args:
+        values: one value for each present shard.
+        add: the elementwise addition.
+    """
+
+    def at(node: Node) -> Value | None:
+        if not tree.holds(node):
+            return None
+        if node.level == 0:
+            return values[node.index]
+        left = at(Node(node.level - 1, node.index * 2))
+        right = at(Node(node.level - 1, node.index * 2 + 1))
+        if left is None or right is None:
+            return right if left is None else left
+        return add(left, right)
+
+    return at(Node(max(tree.total - 1, 0).bit_length(), 0))

@@ -1,0 +1,85 @@
+"""One member's contribution to a step: its slices' gradients, added up along the tree as far as it can alone."""
+
+from collections.abc import Callable, Sequence
+
+from torch.nn import Parameter
+
+from ringleader.comm.buckets import Bucket, Buckets
+from ringleader.comm.schedules import Part
+from ringleader.comm.tree import Node, Tree, tree_over
+from ringleader.elastic import Plan
+
+
+class Contribution:
+    """Follows the slices of a step and hands out every bucket, in the fixed order, once its partial sums are final.
+
+    Where the job is not reproducible a worker's rows come as one merged slice and the tree stands over ranks, so
+    `total` is the world and rank r owns "shard" r.
+    """
+
+    def __init__(
+        self, plan: Plan, rank: int, buckets: Buckets, *, same_bits: bool, submit: Callable[[Bucket], None]
+    ) -> None:
+        self.buckets = buckets
+        self.total = plan.shards if same_bits else plan.world
+        owned = [plan.shards_of(r) if same_bits else range(r, r + 1) for r in range(plan.world)]
+        self._owned = [*owned, *(range(0) for _ in range(plan.servers))]
+        self._rank = rank
+        self._submit = submit
+        self._tree: Tree = tree_over(self.total, frozenset(range(self.total)))
+        self._parts: dict[tuple[frozenset[int], int], Part] = {}
+        self._stack: list[Node] = []
+        self._last_shard = -1
+        self._ready: set[int] = set()
+        self._next = 0
+
+    def begin_step(self, present: frozenset[int]) -> None:
+        self._tree = tree_over(self.total, present)
+        self._stack, self._ready, self._next = [], set(), 0
+        mine = [shard for shard in self._owned[self._rank] if shard in present]
+        self._last_shard = mine[-1] if mine else -1
+        self.buckets.begin_step()
+        if not mine:
+            for bucket in self.buckets.buckets:
+                self._submit(bucket)
+
+    def begin_slice(self, shard: int) -> None:
+        row = len(self._stack)
+        self._stack, adds = self._tree.push(self._stack, Node(0, shard))
+        last = shard == self._last_shard
+        self.buckets.begin_slice(row, adds, self._final if last else _partial)
+
+    def end_slice(self) -> None:
+        self.buckets.end_slice()
+
+    def part(self, bucket: Bucket) -> Part:
+        """This rank's part in the sum of `bucket` in the running step."""
+        key = (self._tree.present, bucket.number)
+        if key not in self._parts:
+            rows = tuple(self._tree.partials(owned) for owned in self._owned)
+            self._parts[key] = Part(self._rank, bucket.length, rows, self._tree)
+        return self._parts[key]
+
+    def _final(self, bucket: Bucket) -> None:
+        """All members exchange buckets in the same order: one that is complete early waits for those before it."""
+        self._ready.add(bucket.number)
+        while self._next in self._ready:
+            self._submit(self.buckets.buckets[self._next])
+            self._next += 1
+
+
+def _partial(_: Bucket) -> None:
+    """More slices of this member follow."""
+
+
+def reusable(buckets: Buckets | None, parameters: Sequence[Parameter]) -> Buckets:
+    """The buckets of the generation before where nothing can still write into them, else fresh ones."""
+    if buckets is not None and not buckets.tainted and _same(buckets.parameters, parameters):
+        return buckets
+    if buckets is not None:
+        buckets.release()
+    return Buckets(parameters)
+
+
+def _same(known: Sequence[Parameter], wanted: Sequence[Parameter]) -> bool:
+    return len(known) == len(wanted) and all(a is b for a, b in zip(known, wanted, strict=True))

@@ -1,0 +1,113 @@
+"""The registry of exchanges: from the words of the job file to what a session talks to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch.nn import Parameter
+
+from ringleader.comm.buckets import Buckets
+from ringleader.comm.schedules import SCHEDULES
+from ringleader.comm.transports import Transport
+from ringleader.elastic import Plan
+from ringleader.sync.contribution import reusable
+from ringleader.sync.exchange import Exchange
+from ringleader.sync.parameter_server import ParameterServer
+from ringleader.sync.ring import NATIVE, Ring
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Everything an architecture needs to open its exchange of one generation."""
+
+    algorithm: str
+    same_bits: bool
+    plan: Plan
+    rank: int
+    transport: Transport | None
+    parameters: Sequence[Parameter]
+    word_length: int
+    buckets: Buckets
+
+
+def open_exchange(
+    *,
+    architecture: str,
+    algorithm: str,
+    same_bits: bool,
+    plan: Plan,
+    rank: int,
+    transport: Transport | None,
+    parameters: list[Parameter],
+    word_length: int,
+    buckets: Buckets | None,
+) -> Exchange:
+    """Open one generation's exchange.
+
+    Args:
+        architecture: `ring` or `parameter_server`.
+        algorithm: a registered schedule, `native`, or `auto`; the parameter server does not use it.
+        same_bits: one slice per logical shard in canonical order. False: a worker's rows come as one merged slice,
+            and `present` and `begin_slice` speak of ranks instead of shards.
+        transport: None for a world of one.
+        buckets: the exchange of the generation before's `.buckets`, or None; used again where that is safe.
+    """
+    opening = Opening(
+        resolve(algorithm, same_bits=same_bits),
+        same_bits,
+        plan,
+        rank,
+        transport,
+        parameters,
+        word_length,
+        reusable(buckets, parameters),
+    )
+    return ARCHITECTURES[architecture](opening)
+
+
+def resolve(algorithm: str, *, same_bits: bool) -> str:
+    """The schedule that `auto` stands for, else the algorithm itself.
+
+    Raises:
+        ValueError: it does not exist, or its bits depend on the world although they may not.
+    """
+    chosen = ("direct" if same_bits else FASTEST) if algorithm == "auto" else algorithm
+    if chosen != NATIVE and chosen not in SCHEDULES:
+        raise ValueError(
+            f"there is no algorithm {algorithm!r}; allowed: auto, {NATIVE}, {', '.join(SCHEDULES)}"
+        )
+    if same_bits and (chosen == NATIVE or not SCHEDULES[chosen].canonical):
+        raise ValueError(f"{algorithm} does not add in canonical order; use direct, or give up the same bits")
+    return chosen
+
+
+def _ring(opening: Opening) -> Exchange:
+    return Ring(
+        plan=opening.plan,
+        rank=opening.rank,
+        algorithm=opening.algorithm,
+        same_bits=opening.same_bits,
+        transport=opening.transport,
+        buckets=opening.buckets,
+    )
+
+
+def _parameter_server(opening: Opening) -> Exchange:
+    if opening.transport is None:
+        raise ValueError(
+            "a parameter server and its workers are at least two members; this one has no transport"
+        )
+    return ParameterServer(
+        plan=opening.plan,
+        rank=opening.rank,
+        same_bits=opening.same_bits,
+        transport=opening.transport,
+        buckets=opening.buckets,
+    )
+
+
+FASTEST = "direct"
+
+ARCHITECTURES: dict[str, Callable[[Opening], Exchange]] = {
+    "ring": _ring,
+    "parameter_server": _parameter_server,
+}

@@ -1,0 +1,127 @@
+"""Workers in a ring of equals: every worker gets the summed gradients and makes the same next weights."""
+
+from torch import Tensor
+
+from ringleader.comm.buckets import Bucket, Buckets
+from ringleader.comm.communicator import BULK, Communicator, Ticket
+from ringleader.comm.schedules import SCHEDULES, Step
+from ringleader.comm.transports import Transport
+from ringleader.elastic import Plan
+from ringleader.sync.contribution import Contribution
+from ringleader.sync.exchange import Check, accept
+from ringleader.sync.side import BUCKETS, Side
+
+NATIVE = "native"
+
+
+class Ring:
+    """Implements Exchange for `sync: ring` over any schedule, or the library's own all-reduce. Alone it sends nothing.
+
+    Args:
+        algorithm: a registered schedule or `native`.
+        same_bits: one slice per logical shard, added in canonical order; else one merged slice per worker.
+        transport: None for a world of one.
+    """
+
+    updates = True
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        rank: int,
+        algorithm: str,
+        same_bits: bool,
+        transport: Transport | None,
+        buckets: Buckets,
+    ) -> None:
+        self._buckets = buckets
+        self._algorithm = algorithm
+        self._communicator = Communicator(transport) if transport is not None else None
+        self._side = Side(self._communicator)
+        self._mine = Contribution(plan, rank, buckets, same_bits=same_bits, submit=self._submit)
+        self._tickets: list[Ticket] = []
+        self._steps: dict[tuple[frozenset[int], int], tuple[Step, ...]] = {}
+        self._closed = False
+
+    @property
+    def buckets(self) -> Buckets:
+        return self._buckets
+
+    @property
+    def used(self) -> list[bool]:
+        return self._buckets.used
+
+    @property
+    def exposed_s(self) -> float:
+        return self._communicator.blocked_s if self._communicator else 0.0
+
+    def begin_step(self, present: frozenset[int]) -> None:
+        self._tickets = []
+        self._mine.begin_step(present)
+
+    def begin_slice(self, shard: int) -> None:
+        self._mine.begin_slice(shard)
+
+    def end_slice(self) -> None:
+        self._mine.end_slice()
+
+    def meet(self, word: Tensor) -> Tensor:
+        total, ticket = self._side.start_word(word)
+        if self._communicator is not None and ticket is not None:
+            self._communicator.wait([ticket])
+        return total
+
+    def finish(self, word: Tensor, check: Check = accept) -> Tensor:
+        total = self.meet(word)
+        check(total)
+        if self._communicator is not None:
+            self._communicator.wait(self._tickets)
+        self._buckets.expose()
+        return total
+
+    def publish(self) -> None:
+        """Everybody has made the weights already."""
+
+    def all_reduce(self, values: Tensor) -> Tensor:
+        return self._side.all_reduce(values)
+
+    def send_state(self, rank: int, payload: Tensor) -> None:
+        self._side.send_state(rank, payload)
+
+    def receive_state(self, rank: int) -> Tensor:
+        return self._side.receive_state(rank)
+
+    def abort(self) -> None:
+        if self._communicator is not None:
+            self._communicator.abort()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._communicator is not None and not self._communicator.close():
+            self._buckets.tainted = True
+
+    def _submit(self, bucket: Bucket) -> None:
+        if self._communicator is None:
+            return
+        part = self._mine.part(bucket)
+        rows = [bucket.row(k) for k in range(max(1, len(part.rows[part.rank])))]
+        if self._algorithm == NATIVE:
+            if not part.rows[part.rank]:
+                rows[0].zero_()
+            ticket = self._communicator.submit_native(rows[0], phase="reduce", bucket=bucket.number)
+        else:
+            tag = BUCKETS + 2 * bucket.number
+            ticket = self._communicator.submit(
+                self._steps_of(bucket), rows, tag=tag, phase="reduce", bucket=bucket.number, lane=BULK
+            )
+        self._tickets.append(ticket)
+
+    def _steps_of(self, bucket: Bucket) -> tuple[Step, ...]:
+        part = self._mine.part(bucket)
+        key = (part.tree.present, bucket.number)
+        if key not in self._steps:
+            self._steps[key] = tuple(SCHEDULES[self._algorithm].steps(part))
+        return self._steps[key]

@@ -1,0 +1,86 @@
+"""What members exchange beside the buckets: control words, small exact sums, and the state of a healing member."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.communicator import EXPRESS, Communicator, Ticket
+from ringleader.comm.schedules import SCHEDULES, Part, Receive, Send, Span, Step
+from ringleader.comm.schedules.schedule import chunks
+from ringleader.comm.tree import Node, tree_over
+
+WORD, SUM, STATE, BUCKETS = 0, 2, 4, 16
+"""Message tags: each takes two, one a channel; bucket b has BUCKETS + 2b."""
+
+GATHER_BYTES = 64 << 10
+"""Below this one hop with more bytes beats two hops with fewer."""
+
+STATE_CHUNK = 16 << 20
+
+
+def everyones_part(rank: int, size: int, length: int) -> Part:
+    """A sum to which every member brings one row."""
+    tree = tree_over(size, frozenset(range(size)))
+    return Part(rank, length, tuple((Node(0, r),) for r in range(size)), tree)
+
+
+def sum_steps(rank: int, size: int, values: Tensor) -> tuple[Step, ...]:
+    """Steps that give everybody the sum of everybody's values."""
+    schedule = SCHEDULES["gather" if values.nbytes <= GATHER_BYTES else "direct"]
+    return tuple(schedule.steps(everyones_part(rank, size, values.numel())))
+
+
+class Side:
+    """The express lane of a communicator; alone (None) every sum is the value itself."""
+
+    def __init__(self, communicator: Communicator | None) -> None:
+        self._communicator = communicator
+
+    def start_word(self, word: Tensor) -> tuple[Tensor, Ticket | None]:
+        """Begin to sum a control word; the result is complete once the ticket is waited for."""
+        total = word.detach().clone()
+        if self._communicator is None:
+            return total, None
+        steps = sum_steps(self._communicator.rank, self._communicator.size, total)
+        return total, self.start(steps, total, tag=WORD, phase="word")
+
+    def all_reduce(self, values: Tensor) -> Tensor:
+        total = values.detach().clone()
+        if self._communicator is not None:
+            steps = sum_steps(self._communicator.rank, self._communicator.size, total)
+            self._communicator.wait([self.start(steps, total.view(-1), tag=SUM, phase="all_reduce")])
+        return total
+
+    def send_state(self, rank: int, payload: Tensor) -> None:
+        """A header with the length, then the bytes in chunks."""
+        header = torch.tensor([payload.numel()], dtype=torch.int64)
+        self._block(_sends(rank, 1), header)
+        self._block(_sends(rank, payload.numel()), payload)
+
+    def receive_state(self, rank: int) -> Tensor:
+        header = torch.zeros(1, dtype=torch.int64)
+        self._block(_receives(rank, 1), header)
+        payload = torch.empty(int(header.item()), dtype=torch.uint8)
+        self._block(_receives(rank, payload.numel()), payload)
+        return payload
+
+    def start(self, steps: tuple[Step, ...], row: Tensor, *, tag: int, phase: str) -> Ticket:
+        assert self._communicator is not None, "a member that is alone sends nothing"
+        return self._communicator.submit(steps, [row], tag=tag, phase=phase, bucket=None, lane=EXPRESS)
+
+    def _block(self, steps: tuple[Step, ...], row: Tensor) -> None:
+        assert self._communicator is not None, "a member that is alone heals nobody"
+        self._communicator.wait([self.start(steps, row, tag=STATE, phase="state")])
+
+
+def _sends(peer: int, length: int) -> tuple[Step, ...]:
+    return tuple(Send(peer, 0, chunk, 0) for chunk in _pieces(length))
+
+
+def _receives(peer: int, length: int) -> tuple[Step, ...]:
+    return tuple(Receive(peer, 0, chunk, 0) for chunk in _pieces(length))
+
+
+def _pieces(length: int) -> Iterator[Span]:
+    return chunks((0, length), STATE_CHUNK)

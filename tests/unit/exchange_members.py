@@ -1,0 +1,114 @@
+"""Members of one generation as threads: each trains the same small net through its own exchange."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ringleader.comm.buckets import Buckets
+from ringleader.comm.transports.inprocess import Hub
+from ringleader.elastic import Plan
+from ringleader.sync import Exchange, open_exchange
+
+ROWS = 24
+
+
+def plan_of(workers: int, shards: int, servers: int = 0, generation: int = 1) -> Plan:
+    return Plan(
+        attempt=1,
+        generation=generation,
+        members=tuple(f"w{k}" for k in range(workers + servers)),
+        servers=servers,
+        shards=shards,
+        start_step=0,
+        heals=(),
+        recorded_step=0,
+        meeting="",
+        cause="start",
+    )
+
+
+def small_net() -> nn.Module:
+    """Parameters of many sizes, one never used, one below and one above the size that gets a bucket alone."""
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 3))
+    net.register_parameter("unused", nn.Parameter(torch.ones(5)))
+    return net
+
+
+def slice_rows(step: int, shard: int, shards: int) -> tuple[Tensor, Tensor]:
+    """The rows of one slice of a step's batch of ROWS."""
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(ROWS, 6, generator=generator)
+    y = torch.randn(ROWS, 3, generator=generator)
+    rows = slice(shard * ROWS // shards, (shard + 1) * ROWS // shards)
+    return x[rows], y[rows]
+
+
+@dataclass
+class Member:
+    """One member's net, optimiser and exchange."""
+
+    plan: Plan
+    rank: int
+    exchange: Exchange
+    net: nn.Module
+    optimizer: torch.optim.Optimizer
+    words: list[Tensor] = field(default_factory=list)
+
+    def train(self, steps: int, absent: frozenset[int] = frozenset()) -> dict[str, Tensor]:
+        present = frozenset(range(self.plan.shards)) - absent
+        for step in range(steps):
+            self.gradient(step, present)
+            word = torch.zeros(len(self.plan.members))
+            word[self.rank] = 2.0**-24 + step
+            self.words.append(self.exchange.finish(word))
+            if self.exchange.updates:
+                self.optimizer.step()
+            self.exchange.publish()
+        return {name: p.detach().clone() for name, p in self.net.named_parameters()}
+
+    def gradient(self, step: int, present: frozenset[int]) -> None:
+        self.exchange.begin_step(present)
+        for shard in self.plan.shards_of(self.rank):
+            if shard in present:
+                self.exchange.begin_slice(shard)
+                x, y = slice_rows(step, shard, self.plan.shards)
+                ((self.net(x) - y) ** 2).sum().div(ROWS).backward()
+                self.exchange.end_slice()
+
+
+def on_members(
+    plan: Plan, act: Callable[[Member], object], *, same_bits: bool = True, algorithm: str = "auto"
+) -> list:
+    """Run `act` for every member of the plan on its own thread; their results in rank order."""
+    size = len(plan.members)
+    hub = Hub(size)
+    # Made here: the random generator is shared by all threads.
+    nets = [small_net() for _ in range(size)]
+
+    def one(rank: int) -> object:
+        net = nets[rank]
+        buckets = Buckets(list(net.parameters()), capacity_bytes=1 << 10, alone_bytes=1 << 12)
+        exchange = open_exchange(
+            architecture="parameter_server" if plan.servers else "ring",
+            algorithm=algorithm,
+            same_bits=same_bits,
+            plan=plan,
+            rank=rank,
+            transport=hub.transport(rank) if size > 1 else None,
+            parameters=list(net.parameters()),
+            word_length=size,
+            buckets=buckets,
+        )
+        assert exchange.buckets is buckets
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        try:
+            return act(Member(plan, rank, exchange, net, optimizer))
+        finally:
+            exchange.close()
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(one, range(size)))

@@ -1,0 +1,254 @@
+"""Ring and parameter server over threads: the same bits, the right gradients, overlap, and a broken peer."""
+
+import threading
+import time
+
+import pytest
+import torch
+from exchange_members import ROWS, Member, on_members, plan_of, slice_rows, small_net
+
+from ringleader.comm.transports.inprocess import Hub
+from ringleader.errors import ExchangeBroken, StepMisuse
+from ringleader.sync import open_exchange
+
+SHARDS = 8
+
+
+def trained(
+    workers: int, servers: int = 0, absent: frozenset[int] = frozenset()
+) -> list[dict[str, torch.Tensor]]:
+    return on_members(plan_of(workers, SHARDS, servers), lambda m: m.train(4, absent))
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("absent", [frozenset(), frozenset({0, 1}), frozenset({3}), frozenset(range(1, 8))])
+def test_ring_and_parameter_server_of_any_world_train_to_the_same_bits(absent):
+    (alone,) = trained(1, absent=absent)
+    for workers in (2, 3, 5, 8):
+        assert all(equal(alone, net) for net in trained(workers, absent=absent)), f"ring of {workers}"
+    for workers in (1, 3, 4):
+        assert all(equal(alone, net) for net in trained(workers, 1, absent)), f"server with {workers}"
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_everybody_reads_the_same_exact_word(servers):
+    plan = plan_of(3, SHARDS, servers)
+
+    def words(member: Member) -> list[torch.Tensor]:
+        member.train(2)
+        return member.words
+
+    expected = [torch.full((3 + servers,), 2.0**-24 + step) for step in range(2)]
+    for seen in on_members(plan, words):
+        assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "direct", "ring", "native"])
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_gradients_equal_those_of_one_process_on_the_whole_batch(algorithm, world):
+    plan = plan_of(world, world)
+
+    def gradients(member: Member) -> list[torch.Tensor]:
+        member.gradient(0, frozenset(range(world)))
+        member.exchange.finish(torch.zeros(world))
+        return [p.grad.clone() for p in member.net.parameters()]
+
+    net = small_net()
+    x, y = slice_rows(0, 0, 1)
+    ((net(x) - y) ** 2).sum().div(ROWS).backward()
+    for seen in on_members(plan, gradients, same_bits=False, algorithm=algorithm):
+        for parameter, gradient in zip(net.parameters(), seen, strict=True):
+            expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            # The rows are added in another order: some units in the last place of float32.
+            assert torch.allclose(gradient, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_merged_slice_of_an_absent_rank_is_skipped():
+    plan = plan_of(3, 3)
+
+    def gradient(member: Member) -> torch.Tensor:
+        member.gradient(0, frozenset({0, 2}))
+        member.exchange.finish(torch.zeros(3))
+        return member.net[0].bias.grad.clone()
+
+    for algorithm in ("direct", "ring", "native"):
+        first, *others = on_members(plan, gradient, same_bits=False, algorithm=algorithm)
+        assert first.abs().sum() > 0
+        # Every rank holds the same result of the same adds.
+        assert all(torch.equal(first, other) for other in others)
+
+
+def test_used_says_which_parameters_a_member_reached():
+    def used(member: Member) -> dict[str, bool]:
+        member.gradient(0, frozenset({1}))
+        member.exchange.finish(torch.zeros(2))
+        names = [name for name, _ in member.net.named_parameters()]
+        return dict(zip(names, member.exchange.used, strict=True))
+
+    idle, busy = on_members(plan_of(2, 2), used)
+    assert not any(idle.values())
+    assert [name for name, reached in busy.items() if not reached] == ["unused"]
+
+
+def test_small_sums_and_state_cross_between_members():
+    def talk(member: Member) -> torch.Tensor:
+        values = torch.zeros(3, dtype=torch.float64)
+        values[member.rank] = 0.1 * (member.rank + 1)
+        total = member.exchange.all_reduce(values)
+        assert torch.equal(total, torch.tensor([0.1 * (k + 1) for k in range(3)], dtype=torch.float64))
+        state = torch.arange(1000, dtype=torch.int32).view(torch.uint8)
+        if member.rank == 0:
+            member.exchange.send_state(2, state)
+            member.exchange.send_state(2, state[:0])
+        elif member.rank == 2:
+            assert torch.equal(member.exchange.receive_state(0), state)
+            assert member.exchange.receive_state(0).numel() == 0
+        return total
+
+    on_members(plan_of(3, 3), talk)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_slice_that_does_not_reach_a_parameter_adds_plus_zero_whoever_owns_it(workers):
+    def gradient(member: Member) -> float:
+        (parameter,) = [p for name, p in member.net.named_parameters() if name == "unused"]
+        member.exchange.begin_step(frozenset({0, 1}))
+        for shard in member.plan.shards_of(member.rank):
+            member.exchange.begin_slice(shard)
+            if shard == 0:
+                (parameter * -0.0).sum().backward()
+            member.exchange.end_slice()
+        member.exchange.finish(torch.zeros(workers))
+        return torch.copysign(torch.ones(()), parameter.grad[0]).item()
+
+    assert on_members(plan_of(workers, 2), gradient) == [1.0] * workers
+
+
+class Recording:
+    """A transport that notes whether its first bucket left while a backward was under way."""
+
+    def __init__(self, inner: object, left: threading.Event) -> None:
+        self._inner = inner
+        self._left = left
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def isend(self, tensor: torch.Tensor, peer: int, tag: int) -> object:
+        self._left.set()
+        return self._inner.isend(tensor, peer, tag)
+
+
+def test_a_bucket_leaves_before_the_backward_ends():
+    hub, plan, left = Hub(2), plan_of(2, 2), threading.Event()
+    net = small_net()
+    exchange = open_exchange(
+        architecture="ring",
+        algorithm="direct",
+        same_bits=True,
+        plan=plan,
+        rank=0,
+        transport=Recording(hub.transport(0), left),
+        parameters=list(net[2:].parameters()),
+        word_length=1,
+        buckets=None,
+    )
+    during = []
+    hidden = net[1](net[0](torch.randn(4, 6)))
+    # The gradient of `hidden` comes last: it waits until the first bucket is on its way.
+    hidden.register_hook(lambda _: during.append(left.wait(10)))
+    exchange.begin_step(frozenset({0, 1}))
+    exchange.begin_slice(0)
+    net[2:](hidden).sum().backward()
+    exchange.end_slice()
+    assert during == [True]
+    exchange.abort()
+    exchange.close()
+
+
+def test_a_lost_peer_breaks_every_member():
+    plan = plan_of(3, 3)
+    hub = Hub(3)
+
+    def open_one(rank: int):
+        net = small_net()
+        return net, open_exchange(
+            architecture="ring",
+            algorithm="direct",
+            same_bits=True,
+            plan=plan,
+            rank=rank,
+            transport=hub.transport(rank),
+            parameters=list(net.parameters()),
+            word_length=1,
+            buckets=None,
+        )
+
+    members = [open_one(rank) for rank in range(2)]
+    for rank, (net, exchange) in enumerate(members):
+        exchange.begin_step(frozenset({0, 1, 2}))
+        exchange.begin_slice(rank)
+        net(torch.randn(2, 6)).sum().backward()
+        exchange.end_slice()
+    hub.lose(2)
+    for _, exchange in members:
+        with pytest.raises(ExchangeBroken, match="the exchange broke at rank") as caught:
+            exchange.finish(torch.zeros(1))
+        # The second to notice may hear it from the first, which gives up its connections.
+        assert caught.value.phase in {"reduce", "word"}
+        exchange.close()
+        assert not exchange.buckets.tainted
+
+
+def test_abort_ends_a_wait_from_another_thread():
+    def wait(member: Member) -> str:
+        if member.rank == 0:
+            threading.Timer(0.05, member.exchange.abort).start()
+            with pytest.raises(ExchangeBroken) as caught:
+                member.exchange.receive_state(1)
+            return caught.value.phase
+        return ""
+
+    assert on_members(plan_of(2, 2), wait)[0] in {"abort", "state"}
+
+
+def test_closing_in_the_middle_of_a_step_does_not_wait_for_the_peers():
+    left = threading.Event()
+
+    def leave(member: Member) -> float:
+        if member.rank == 0:
+            member.gradient(0, frozenset({0, 1}))
+            since = time.monotonic()
+            member.exchange.close()
+            left.set()
+            assert not member.exchange.buckets.tainted
+            return time.monotonic() - since
+        assert left.wait(30)
+        return 0.0
+
+    # Far below the deadline of the transport, 10 s, and of joining the lanes, 2 s, on a busy machine.
+    assert on_members(plan_of(2, 2), leave)[0] < 1.5
+
+
+def test_two_gradients_for_one_parameter_in_a_slice_are_refused():
+    net = small_net()
+    exchange = open_exchange(
+        architecture="ring",
+        algorithm="auto",
+        same_bits=True,
+        plan=plan_of(1, 1),
+        rank=0,
+        transport=None,
+        parameters=list(net.parameters()),
+        word_length=1,
+        buckets=None,
+    )
+    exchange.begin_step(frozenset({0}))
+    exchange.begin_slice(0)
+    net(torch.randn(2, 6)).sum().backward()
+    with pytest.raises(StepMisuse, match="two gradients"):
+        net(torch.randn(2, 6)).sum().backward()
+    exchange.close()
