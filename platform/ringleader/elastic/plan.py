@@ -13,7 +13,7 @@ class Plan:
         members: worker ids in rank order; servers stand behind the workers.
         servers: how many of the last members are parameter servers (own no shard, hold the optimiser).
         shards: the number of logical shards L.
-        start_step: the first step this generation computes = the newest step applied anywhere.
+        start_step: transactions (steps and evaluations) applied by the member that is furthest; who has fewer heals.
         heals: (receiver, donor) worker ids; a receiver takes the donor's whole committed state first.
         recorded_step: metrics and ledger rows of all steps below this are stored; rank 0 reports from here.
         meeting: "host:port" of the rendezvous store.

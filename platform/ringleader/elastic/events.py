@@ -1,0 +1,168 @@
+"""What can happen to an attempt. Every event carries the time it was seen, in seconds of one monotonic clock."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """There is no place on the cluster yet for a worker that was asked for."""
+
+    worker: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A worker that had to wait has a place and is starting."""
+
+    worker: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A worker waits for a plan.
+
+    Attributes:
+        generation: the one it leaves, 0 before its first.
+        applied: transactions it has applied (steps and evaluations).
+        step: global steps it has applied.
+        why: empty at a planned boundary and before its first plan.
+    """
+
+    worker: str
+    generation: int
+    applied: int
+    step: int
+    why: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seated:
+    """A member has its plan and is connected to the others."""
+
+    worker: str
+    generation: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """A member has the newest state and computes."""
+
+    worker: str
+    generation: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A member has applied `step` global steps."""
+
+    worker: str
+    generation: int
+    step: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A worker's process is gone for certain."""
+
+    worker: str
+    cause: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """A worker lives but must go: it is frozen or makes no progress."""
+
+    worker: str
+    cause: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The training function raised at (step, slice); its worker is done."""
+
+    worker: str
+    step: int
+    slice: int
+    traceback: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A worker ended for a reason that ends the attempt, in the words of `wire.states.Reason`."""
+
+    worker: str
+    reason: str
+    message: str
+    now: float
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A worker passed the final barrier; `digest` is the SHA-256 of its weights."""
+
+    worker: str
+    digest: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """The job shall have between `min` and `max` workers."""
+
+    min: int
+    max: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A worker's machine goes away at `deadline`."""
+
+    worker: str
+    deadline: float
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The attempt shall end at the next boundary, at the latest after `grace_s`."""
+
+    grace_s: float
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed. `patience_s` is how long an interrupted member may take to park at the present pace."""
+
+    now: float
+    patience_s: float
+
+
+Event = (
+    Waiting
+    | Placed
+    | Parked
+    | Seated
+    | Healed
+    | Committed
+    | Lost
+    | Evict
+    | Raised
+    | Failed
+    | Finished
+    | Resize
+    | Drain
+    | Cancel
+    | Tick
+)

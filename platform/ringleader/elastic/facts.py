@@ -1,0 +1,203 @@
+"""What each event says about the workers: the first half of the membership machine, before any decision."""
+
+from dataclasses import replace
+
+from ringleader.elastic import events as ev
+from ringleader.elastic.instructions import End, Instruction, Kill, Report
+from ringleader.elastic.recovery import Recovery
+from ringleader.elastic.state import Loss, Membership, Phase
+
+Step = tuple[Membership, tuple[Instruction, ...]]
+
+
+def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911 - one line per kind of event
+    """Write down what `event` says."""
+    match event:
+        case ev.Waiting(worker=worker):
+            return _move(state, worker, Phase.STARTING, Phase.WAITING, event.now), ()
+        case ev.Placed(worker=worker):
+            return _move(state, worker, Phase.WAITING, Phase.STARTING, event.now), ()
+        case ev.Parked():
+            return _parked(state, event), ()
+        case ev.Seated(generation=generation):
+            return _mark(state, generation, "seated", event.now), ()
+        case ev.Healed(generation=generation):
+            return _mark(state, generation, "healed", event.now), ()
+        case ev.Committed():
+            return _committed(state, event)
+        case ev.Lost(worker=worker, cause=cause):
+            return lose(state, worker, cause, event.now)
+        case ev.Evict(worker=worker, cause=cause):
+            return condemn(state, worker, cause, event.now)
+        case ev.Resize():
+            most = min(event.max, state.rules.shards)
+            return replace(state, min=min(event.min, most), max=most, resized=True), ()
+        case ev.Drain():
+            return _drained(state, event)
+        case ev.Tick():
+            return state, ()
+        case _:
+            return _end_news(state, event)
+
+
+def end(state: Membership, outcome: End) -> Step:
+    """The attempt is over."""
+    out = tuple(_report(state, loss) for loss in state.losses)
+    return replace(state, ended=outcome, losses=()), (*out, outcome)
+
+
+def condemn(state: Membership, worker: str, cause: str, now: float) -> Step:
+    """Kill a worker; it counts until its death is certain."""
+    found = state.find(worker)
+    if found is None or found.phase in (Phase.CONDEMNED, Phase.FINISHED):
+        return state, ()
+    member = found in state.members
+    state = state.put(replace(found, phase=Phase.CONDEMNED, cause=cause, since=now))
+    return (_break(state, now) if member else state), (Kill(worker, cause),)
+
+
+def lose(state: Membership, worker: str, cause: str, now: float) -> Step:
+    """A worker is gone for certain."""
+    found = state.find(worker)
+    if found is None or found.phase is Phase.FINISHED:
+        return state, ()
+    member = found in state.members
+    cause = found.cause or cause
+    if found.role == "server":
+        return end(
+            state, End("failed", "platform_error", f"the parameter server {worker} was lost: {cause}.")
+        )
+    if found.cause in ("resize", "drain") and not member:
+        return state.drop(worker), ()
+    rank = state.plan.rank_of(worker) if member and state.plan else None
+    state = replace(state.drop(worker), losses=(*state.losses, Loss(worker, rank, cause)))
+    if member:
+        state = replace(_break(state, now), last_loss=now)
+        state = replace(state, recovery=(state.recovery or Recovery(now)).mark("known", now))
+    if found.proven or cause == "raised":
+        return state, ()
+    return _spend(state, worker, cause)
+
+
+def report_losses(state: Membership) -> Step:
+    """Tell about the lost, now that the newest step anybody applied is known."""
+    steps = [w.step for w in state.members if w.phase is Phase.PARKED]
+    state = replace(state, committed=max([state.committed, *steps]))
+    return replace(state, losses=()), tuple(_report(state, loss) for loss in state.losses)
+
+
+def _report(state: Membership, loss: Loss) -> Report:
+    data = {"worker": loss.worker, "rank": loss.rank, "cause": loss.cause, "step": state.committed}
+    return Report("worker.lost", state.generation, data)
+
+
+def _spend(state: Membership, worker: str, cause: str) -> Step:
+    """A worker died before it ever committed: that spends a failure."""
+    state = replace(state, failures=state.failures + 1)
+    if state.failures <= state.rules.max_failures:
+        return state, ()
+    why = f"{state.failures} workers died before they committed a step, the last one {worker}: {cause}."
+    hint = "Look at the last log lines for what ends the workers; max_failures allows more tries."
+    return end(state, End("failed", "min_workers_lost", why, hint))
+
+
+def _move(state: Membership, worker: str, old: Phase, new: Phase, now: float) -> Membership:
+    found = state.find(worker)
+    if found is None or found.phase is not old:
+        return state
+    return state.put(replace(found, phase=new, since=now))
+
+
+def _parked(state: Membership, event: ev.Parked) -> Membership:
+    found = state.find(event.worker)
+    if found is None or event.generation != found.generation:
+        return state  # a ghost of an earlier generation
+    if found.phase not in (Phase.WAITING, Phase.STARTING, Phase.ACTIVE):
+        return state
+    state = state.put(
+        replace(
+            found,
+            phase=Phase.PARKED,
+            applied=event.applied,
+            step=event.step,
+            why=event.why,
+            since=event.now,
+        )
+    )
+    return _break(state, event.now) if event.why and event.generation else state
+
+
+def _break(state: Membership, now: float) -> Membership:
+    """The exchange of the current plan is over without a boundary."""
+    recovery = state.recovery or Recovery(sign=now)
+    if recovery.formed is not None:
+        recovery = recovery.again(now)
+    return replace(state, broken=True, recovery=recovery)
+
+
+def _mark(state: Membership, generation: int, name: str, now: float) -> Membership:
+    if state.recovery is None or generation != state.generation or state.recovery.formed is None:
+        return state
+    return replace(state, recovery=state.recovery.mark(name, now))
+
+
+def _committed(state: Membership, event: ev.Committed) -> Step:
+    if state.plan is None or event.generation != state.generation or event.step <= state.formed_step:
+        return state, ()
+    recovery, lost = state.recovery, max(0, state.committed - state.formed_step)
+    state = replace(state, committed=max(state.committed, event.step))
+    for member in state.members:
+        if not member.proven:
+            state = state.put(replace(member, proven=True))
+    if recovery is None or recovery.formed is None:
+        return state, ()
+    data = recovery.phases(event.now, lost)
+    return replace(state, recovery=None), (Report("recovered", state.generation, data),)
+
+
+def _drained(state: Membership, event: ev.Drain) -> Step:
+    found = state.find(event.worker)
+    if found is None or found.role == "server":
+        return state, ()  # a server cannot leave; its loss ends the attempt
+    if found not in state.members:
+        return condemn(state, event.worker, "drain", event.now)
+    return state.put(replace(found, leaving="drain")), ()
+
+
+def _end_news(state: Membership, event: ev.Event) -> Step:
+    """Events that say how a worker or the attempt ends."""
+    match event:
+        case ev.Raised():
+            return _raised(state, event)
+        case ev.Failed():
+            return end(state, End("failed", event.reason, event.message, event.hint))
+        case ev.Finished():
+            found = state.find(event.worker)
+            if found is None:
+                return state, ()
+            return state.put(replace(found, phase=Phase.FINISHED, digest=event.digest, since=event.now)), ()
+        case ev.Cancel():
+            return _cancelled(state, event)
+        case _:
+            return state, ()
+
+
+def _raised(state: Membership, event: ev.Raised) -> Step:
+    found = state.find(event.worker)
+    if found is None:
+        return state, ()
+    where = (event.step, event.slice)
+    others = [m for m in state.members if m.id != found.id and m.phase in (Phase.PARKED, Phase.ACTIVE)]
+    alone = found in state.members and not others  # nobody holds the state to try the slice again
+    if where in state.raised or found.role == "server" or alone:
+        return end(state, End("failed", "entrypoint_raised", event.traceback))
+    state = replace(state, raised=state.raised | {where})
+    state, out = lose(state, event.worker, "raised", event.now)
+    return state, (Kill(event.worker, "raised"), *out)
+
+
+def _cancelled(state: Membership, event: ev.Cancel) -> Step:
+    by = event.now + event.grace_s
+    if state.plan is None or state.short or event.grace_s <= 0:
+        return end(state, End("cancelled"))
+    return replace(state, cancel_by=min(by, state.cancel_by or by)), ()

@@ -1,0 +1,139 @@
+"""How the next plan is made of those who are parked: ranks, where to start, who heals from whom."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ringleader.elastic.instructions import Dismiss, Form, Instruction, Report
+from ringleader.elastic.plan import Plan
+from ringleader.elastic.state import Membership, Phase, Worker
+
+Step = tuple[Membership, tuple[Instruction, ...]]
+
+
+def newest(state: Membership) -> int | None:
+    """The newest step that a parked member holds the state of; None when every holder of the state is gone.
+
+    As long as no step has been committed anybody may begin from scratch.
+    """
+    floor = state.plan.start_step if state.plan else 0
+    applied = [w.applied for w in state.members if w.phase is Phase.PARKED]
+    step = max(applied, default=0)
+    if step < floor or (state.committed > 0 and not applied):
+        return None
+    return step
+
+
+def form(state: Membership, start_step: int, now: float) -> Step:
+    """Make the plan after the current one. Everybody in it is parked; the caller saw to `min`."""
+    workers = _choose(state, start_step)
+    servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
+    members = (*workers, *servers)
+    plan = Plan(
+        attempt=state.rules.attempt,
+        generation=state.generation + 1,
+        members=tuple(m.id for m in members),
+        servers=len(servers),
+        shards=state.rules.shards,
+        start_step=start_step,
+        heals=_heals(workers, servers, start_step),
+        recorded_step=0,
+        meeting="",
+        cause=_cause(state),
+    )
+    joined = [m for m in members if m.generation == 0]
+    state, dismissed = _dismiss(_seat(state, members, plan, now), plan)
+    return state, (Form(plan), *dismissed, *_reports(plan, joined, state.formed_step))
+
+
+def _choose(state: Membership, start_step: int) -> tuple[Worker, ...]:
+    """The workers of the plan in rank order: those who stay keep their order, joiners stand behind them.
+
+    Who shall leave stays for one more generation where `min` or the newest state depends on it.
+    """
+    stay = [w for w in state.members if w.phase is Phase.PARKED and w.role == "worker"]
+    if state.closing:
+        return tuple(stay)
+    chosen = [w for w in stay if not w.leaving]
+    chosen += state.where(lambda w: w.ready and w.role == "worker")
+    chosen = chosen[: state.max]
+    leaving = [w for w in stay if w.leaving]
+    needed = max(0, state.min - len(chosen))
+    if state.plan and not state.rules.servers and not any(_holds(w, start_step) for w in chosen):
+        leaving.sort(key=lambda w: not _holds(w, start_step))  # the newest state must not leave with them
+        needed = max(1, needed)
+    return (*chosen, *leaving[:needed]) if needed else tuple(chosen)
+
+
+def _holds(worker: Worker, start_step: int) -> bool:
+    return worker.generation > 0 and worker.applied == start_step
+
+
+def _heals(
+    workers: Sequence[Worker], servers: Sequence[Worker], start_step: int
+) -> tuple[tuple[str, str], ...]:
+    """Pairs of (receiver, donor). Before the first step everybody takes the state of one member, so that all are
+    equal even if the user's function is unseeded; later donors take turns."""
+    if start_step == 0:
+        donors = [servers[0] if servers else workers[0]]
+        behind = [w for w in (*workers, *servers) if w is not donors[0]]
+    else:
+        donors = [w for w in servers if _holds(w, start_step)]
+        donors = donors or [w for w in workers if _holds(w, start_step)]
+        behind = [w for w in (*workers, *servers) if not _holds(w, start_step)]
+    return tuple((w.id, donors[i % len(donors)].id) for i, w in enumerate(behind))
+
+
+def _cause(state: Membership) -> str:
+    if state.plan is None:
+        return "start"
+    if state.broken:
+        return "lost"
+    leaving = [m.leaving for m in state.members if m.leaving]
+    if leaving:
+        return "drain" if "drain" in leaving else "resize"
+    return "resize" if state.resized else "join"
+
+
+def _seat(state: Membership, members: Sequence[Worker], plan: Plan, now: float) -> Membership:
+    for member in members:
+        state = state.put(
+            replace(
+                member, phase=Phase.ACTIVE, since=now, generation=plan.generation, why="", interrupted=None
+            )
+        )
+    recovery = state.recovery.mark("formed", now) if state.recovery else None
+    return replace(
+        state,
+        generation=plan.generation,
+        plan=plan,
+        formed_step=max((m.step for m in members), default=0),
+        announced=0,
+        broken=False,
+        resized=False,
+        recovery=recovery,
+        short_since=None,
+    )
+
+
+def _dismiss(state: Membership, plan: Plan) -> Step:
+    """Parked workers that had to leave and are not in the plan may go."""
+    gone = state.where(lambda w: w.phase is Phase.PARKED and bool(w.leaving) and w.id not in plan.members)
+    for worker in gone:
+        state = state.drop(worker.id)
+    return state, tuple(Dismiss(w.id) for w in gone)
+
+
+def _reports(plan: Plan, joined: Sequence[Worker], step: int) -> tuple[Report, ...]:
+    data = {"members": list(plan.members), "cause": plan.cause, "step": step, "world": plan.world}
+    formed = Report("generation.formed", plan.generation, data)
+    return (
+        formed,
+        *(
+            Report(
+                "worker.joined",
+                plan.generation,
+                {"worker": w.id, "rank": plan.rank_of(w.id), "step": step},
+            )
+            for w in joined
+        ),
+    )

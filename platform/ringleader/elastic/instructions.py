@@ -1,0 +1,77 @@
+"""What the membership machine wants done. The supervisor turns each into calls on real workers."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ringleader.elastic.plan import Plan
+
+Role = Literal["worker", "server"]
+Outcome = Literal["succeeded", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Find a place and a process for a new worker."""
+
+    worker: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """End the waits of `generation` in this member so that it parks."""
+
+    worker: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Let this member know that `generation` is coming: all park at the same boundary."""
+
+    worker: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Hand the plan to all its members. `recorded_step` and `meeting` are filled in where they are known."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """A parked worker leaves: unwind its training function and end its process."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End this worker's process now; its death comes back as `Lost`."""
+
+    worker: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something users are told: an event of the job."""
+
+    type: str
+    generation: int
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The attempt is over; end whatever still runs. `reason` is of `wire.states.Reason`, empty unless failed."""
+
+    outcome: Outcome
+    reason: str = ""
+    message: str = ""
+    hint: str = ""
+
+
+Instruction = Start | Interrupt | Announce | Form | Dismiss | Kill | Report | End

@@ -1,0 +1,191 @@
+"""The membership machine: one event in, the next state and what to do out. Pure: no clock, no I/O, no randomness.
+
+One mechanism serves the start, a loss, a joiner, a resize and a drain: everybody parks, then a plan is formed.
+`handle` writes down what the event says (facts.py), then applies the same few rules to all that is known: who is
+missing is started, who must park is told, and when nobody computes any more the next plan is made (forming.py).
+"""
+
+from dataclasses import replace
+
+from ringleader.elastic import events as ev
+from ringleader.elastic.facts import condemn, end, lose, note, report_losses
+from ringleader.elastic.forming import form, newest
+from ringleader.elastic.instructions import Announce, Dismiss, End, Instruction, Interrupt, Kill, Role, Start
+from ringleader.elastic.state import Membership, Phase, Rules, Worker
+
+Step = tuple[Membership, tuple[Instruction, ...]]
+
+
+def begin(rules: Rules, *, minimum: int, maximum: int, now: float) -> Step:
+    """The state of a new attempt and the instructions that start its workers."""
+    state = Membership(rules=rules, min=minimum, max=min(maximum, rules.shards))
+    state, servers = _start(state, "server", rules.servers, now)
+    state, workers = _staff(state, now)
+    return state, servers + workers
+
+
+def handle(state: Membership, event: ev.Event) -> Step:
+    """Take one event.
+
+    Returns:
+        the next state, and the instructions to carry out in their order. Nothing follows an `End`.
+    """
+    if state.ended:
+        return state, ()
+    state, out = note(state, event)
+    if isinstance(event, ev.Tick) and not state.ended:
+        state, more = _expire(state, event)
+        out += more
+    for rule in (_staff, _close, _interrupt, _announce, _form):
+        if state.ended:
+            break
+        state, more = rule(state, event.now)
+        out += more
+    return state, out
+
+
+def _staff(state: Membership, now: float) -> Step:
+    """Start who is missing, let go who is too many."""
+    if state.closing or state.cancel_by is not None:
+        return state, ()
+    staff = state.where(lambda w: w.role == "worker" and not w.leaving and w.phase is not Phase.CONDEMNED)
+    missing = state.max - len(staff)
+    if missing < 0:
+        return _retire(state, staff, -missing, now)
+    for worker in state.where(lambda w: w.leaving == "resize")[:missing]:
+        state, missing = state.put(replace(worker, leaving="")), missing - 1
+    return _start(state, "worker", missing, now)
+
+
+def _start(state: Membership, role: Role, count: int, now: float) -> Step:
+    out: tuple[Instruction, ...] = ()
+    for _ in range(count):
+        name = f"{role[0]}{state.named}"
+        worker = Worker(id=name, role=role, phase=Phase.STARTING, since=now)
+        state = replace(state, workers=(*state.workers, worker), named=state.named + 1)
+        out += (Start(name, role),)
+    return state, out
+
+
+def _retire(state: Membership, staff: tuple[Worker, ...], count: int, now: float) -> Step:
+    """Those without work go first, then the highest ranks; members leave at a boundary."""
+    members = [w for w in state.members if w in staff]
+    outside = [w for w in staff if w not in members]
+    order = sorted(outside, key=lambda w: w.phase is Phase.PARKED) + list(reversed(members))
+    out: tuple[Instruction, ...] = ()
+    for worker in order[:count]:
+        if worker in members:
+            state = state.put(replace(worker, leaving="resize"))
+        elif worker.phase is Phase.PARKED:
+            state, out = state.drop(worker.id), (*out, Dismiss(worker.id))
+        else:
+            condemned = replace(worker, phase=Phase.CONDEMNED, cause="resize", since=now)
+            state, out = state.put(condemned), (*out, Kill(worker.id, "resize"))
+    return state, out
+
+
+def _close(state: Membership, now: float) -> Step:
+    """Everybody passed the final barrier. Who was lost behind somebody who passed it had passed all steps too."""
+    if not state.closing or any(m.phase is not Phase.FINISHED for m in state.members if m.role == "worker"):
+        return state, ()
+    digests: dict[str, str] = {}
+    for worker in state.where(lambda w: w.role == "worker" and bool(w.digest)):
+        digests.setdefault(worker.digest, worker.id)
+    if len(digests) > 1:
+        parts = ", ".join(f"{worker} has {digest}" for digest, worker in digests.items())
+        return end(state, End("failed", "platform_error", f"the members' final weights differ: {parts}."))
+    return end(state, End("cancelled" if state.cancel_by is not None else "succeeded"))
+
+
+def _interrupt(state: Membership, now: float) -> Step:
+    """After a failure every member that still computes has to park."""
+    if not state.broken:
+        return state, ()
+    out: tuple[Instruction, ...] = ()
+    for member in state.members:
+        if member.phase is Phase.ACTIVE and member.interrupted is None:
+            state = state.put(replace(member, interrupted=now))
+            out += (Interrupt(member.id, state.generation),)
+    return state, out
+
+
+def _announce(state: Membership, now: float) -> Step:
+    """A change that is planned: all members shall park at the same boundary."""
+    if state.plan is None or state.broken or state.closing or state.announced:
+        return state, ()
+    if state.cancel_by is None and not (_somebody_leaves(state) or _somebody_joins(state, now)):
+        return state, ()
+    state = replace(state, announced=state.generation + 1)
+    return state, tuple(Announce(m.id, state.announced) for m in state.members)
+
+
+def _somebody_leaves(state: Membership) -> bool:
+    return any(m.leaving for m in state.members) and len(state.candidates) >= state.min
+
+
+def _somebody_joins(state: Membership, now: float) -> bool:
+    ready = state.where(lambda w: w.ready and w.role == "worker")
+    staying = [m for m in state.members if m.role == "worker" and not m.leaving]
+    if not ready or len(staying) >= state.max:
+        return False
+    others_soon = state.where(lambda w: w.role == "worker" and w.phase is Phase.STARTING)
+    return not others_soon or now - ready[0].since >= state.rules.join_grace_s
+
+
+def _form(state: Membership, now: float) -> Step:
+    """When nobody computes any more, make the next plan, or wait for enough workers."""
+    if not (_ready_to_start(state, now) if state.plan is None else state.gathered):
+        return state, ()
+    state, out = report_losses(state)
+    if state.cancel_by is not None:
+        state, more = end(state, End("cancelled"))
+        return state, out + more
+    start_step = newest(state)
+    if start_step is None:
+        why = f"every worker that held the state of step {state.committed} was lost."
+        state, more = end(
+            state, End("failed", "min_workers_lost", why, "Spread the workers over more nodes.")
+        )
+        return state, out + more
+    if not state.closing and len(state.pool) < state.min:
+        short = now if state.short_since is None else state.short_since
+        return replace(state, short_since=short), out
+    state, more = form(state, start_step, now)
+    return state, out + more
+
+
+def _ready_to_start(state: Membership, now: float) -> bool:
+    """Before the first plan: all that have a place are ready, or enough are and the others had their grace."""
+    servers = state.where(lambda w: w.ready and w.role == "server")
+    ready = state.where(lambda w: w.ready and w.role == "worker")
+    if len(servers) < state.rules.servers or len(ready) < state.min:
+        return False
+    starting = state.where(lambda w: w.phase is Phase.STARTING)
+    enough_since = sorted(w.since for w in ready)[state.min - 1]
+    return not starting or now - enough_since >= state.rules.grace_s
+
+
+def _expire(state: Membership, tick: ev.Tick) -> Step:
+    """Deadlines that have passed."""
+    now, rules = tick.now, state.rules
+    if state.cancel_by is not None and now >= state.cancel_by:
+        return end(state, End("cancelled"))
+    if state.short_since is not None and now - state.short_since > rules.recover_s:
+        why = (
+            f"fewer than {state.min} workers were left for {rules.recover_s:.0f} s and none could be started."
+        )
+        return end(state, End("failed", "min_workers_lost", why, "See `ringleader cluster` for free nodes."))
+    out: tuple[Instruction, ...] = ()
+    for worker in state.workers:
+        if worker.phase is Phase.CONDEMNED and now - worker.since > rules.kill_s:
+            state, more = lose(state, worker.id, worker.cause, now)
+            out += more
+        elif worker.phase is Phase.ACTIVE and worker.interrupted is not None:
+            waited = now - max(worker.interrupted, state.last_loss)
+            dying = any(m.phase is Phase.CONDEMNED for m in state.members)
+            if waited > tick.patience_s and not dying:
+                state, more = condemn(state, worker.id, "unreachable", now)
+                out += more
+        if state.ended:
+            break
+    return state, out

@@ -1,0 +1,185 @@
+"""What is known about an attempt's workers: the state of the membership machine and questions one can ask it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ringleader.elastic.instructions import End, Role
+from ringleader.elastic.plan import Plan
+from ringleader.elastic.recovery import Recovery
+
+
+class Phase(StrEnum):
+    """Where a worker stands."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    PARKED = "parked"
+    ACTIVE = "active"
+    CONDEMNED = "condemned"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What stays the same for an attempt. Times in seconds.
+
+    Attributes:
+        shards: the number of logical shards; also the most workers that can take part.
+        servers: parameter servers beside the workers.
+        max_failures: how many workers may die before they ever committed a step.
+        grace_s: how long enough workers wait for those still starting before the first plan.
+        join_grace_s: how long a ready joiner waits for others, to join with them.
+        kill_s: after that long a killed worker counts as lost without a notice.
+        recover_s: how long too few workers may wait for replacements.
+    """
+
+    attempt: int
+    shards: int
+    servers: int = 0
+    max_failures: int = 3
+    grace_s: float = 5.0
+    join_grace_s: float = 2.0
+    kill_s: float = 10.0
+    recover_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker or server.
+
+    Attributes:
+        since: when it entered its phase.
+        generation: the last plan it was a member of; 0 before its first.
+        applied, step: transactions and global steps it had applied when it last parked.
+        why: the broken exchange's sentence, empty at a planned boundary.
+        interrupted: when it was interrupted in its generation, if it was.
+        leaving: why it shall leave (resize, drain), or empty.
+        proven: whether it was a member of a generation that committed a step.
+        cause: why it is condemned.
+    """
+
+    id: str
+    role: Role
+    phase: Phase
+    since: float
+    generation: int = 0
+    applied: int = 0
+    step: int = 0
+    why: str = ""
+    interrupted: float | None = None
+    leaving: str = ""
+    proven: bool = False
+    cause: str = ""
+    digest: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Started, never a member, waiting to join."""
+        return self.phase is Phase.PARKED and self.generation == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A worker that is gone; `rank` is None when it was no member."""
+
+    worker: str
+    rank: int | None
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The whole state.
+
+    Attributes:
+        min, max: the size the job shall have.
+        workers: those known, in the order they were started.
+        named: how many were ever named.
+        generation: the last one issued; `plan` is its plan.
+        announced: the generation that was announced and not formed yet, or 0.
+        broken: the exchange of the current plan ended without a boundary.
+        last_loss: when a member was last lost.
+        losses: lost workers that are not reported yet: the step is known once everybody is parked.
+        short_since: since when fewer than `min` workers could commit.
+        formed_step: the global step at which the current plan was formed.
+        committed: the newest global step that any member is known to have applied.
+        failures: how many workers died before they ever committed.
+        raised: where the training function raised so far.
+        resized: a resize has not led to a plan yet.
+        cancel_by: a cancelled attempt ends at the next boundary, at the latest then.
+    """
+
+    rules: Rules
+    min: int
+    max: int
+    workers: tuple[Worker, ...] = ()
+    named: int = 0
+    generation: int = 0
+    plan: Plan | None = None
+    announced: int = 0
+    broken: bool = False
+    last_loss: float = 0.0
+    losses: tuple[Loss, ...] = ()
+    short_since: float | None = None
+    formed_step: int = 0
+    committed: int = 0
+    failures: int = 0
+    raised: frozenset[tuple[int, int]] = frozenset()
+    resized: bool = False
+    cancel_by: float | None = None
+    recovery: Recovery | None = None
+    ended: End | None = None
+
+    def find(self, worker: str) -> Worker | None:
+        return next((w for w in self.workers if w.id == worker), None)
+
+    def where(self, wanted: Callable[[Worker], bool]) -> tuple[Worker, ...]:
+        return tuple(w for w in self.workers if wanted(w))
+
+    @property
+    def members(self) -> tuple[Worker, ...]:
+        """Those of the current plan that are still known, in rank order."""
+        if self.plan is None:
+            return ()
+        known = {w.id: w for w in self.workers if w.generation == self.generation}
+        return tuple(known[m] for m in self.plan.members if m in known)
+
+    @property
+    def closing(self) -> bool:
+        """Somebody passed the final barrier: nobody needs to be replaced any more."""
+        return any(w.phase is Phase.FINISHED for w in self.workers)
+
+    @property
+    def gathered(self) -> bool:
+        """Whether no member computes any more: all are parked, finished or gone for certain."""
+        return all(w.phase in (Phase.PARKED, Phase.FINISHED) for w in self.members)
+
+    @property
+    def candidates(self) -> tuple[Worker, ...]:
+        """Workers (not servers) that could be in the next plan: staying members, then those ready to join."""
+        return tuple(w for w in self.pool if not w.leaving)
+
+    @property
+    def pool(self) -> tuple[Worker, ...]:
+        """Candidates and those about to leave."""
+        stay = tuple(w for w in self.members if w.phase in (Phase.PARKED, Phase.ACTIVE))
+        return tuple(w for w in (*stay, *self.where(lambda w: w.ready)) if w.role == "worker")
+
+    @property
+    def status(self) -> str:
+        """starting, running or recovering, as `wire.states.State` means them."""
+        if self.plan is None:
+            return "starting"
+        return "recovering" if self.short else "running"
+
+    @property
+    def short(self) -> bool:
+        """Whether fewer than `min` workers could commit a step."""
+        return self.plan is not None and not self.closing and len(self.pool) < self.min
+
+    def put(self, worker: Worker) -> "Membership":
+        return replace(self, workers=tuple(worker if w.id == worker.id else w for w in self.workers))
+
+    def drop(self, worker: str) -> "Membership":
+        return replace(self, workers=tuple(w for w in self.workers if w.id != worker))

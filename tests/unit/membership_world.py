@@ -1,0 +1,238 @@
+"""A make-believe cluster for the membership machine: processes that start, commit, break, die; instructions obeyed.
+
+`World` plays the cooperative side and checks after every instruction what must always hold.
+"""
+
+from dataclasses import dataclass, field
+
+from ringleader.elastic import Membership, Plan, Rules, begin, handle
+from ringleader.elastic import events as ev
+from ringleader.elastic import instructions as do
+
+
+@dataclass
+class Process:
+    """A worker's process as it really is, which the machine only hears about."""
+
+    role: str
+    generation: int = 0
+    applied: int = 0
+    healed: bool = False
+    computing: bool = False
+    parked: bool = False
+    alive: bool = True
+    interrupted: bool = False
+    announced: bool = False
+    plan: Plan | None = None
+
+
+@dataclass
+class World:
+    state: Membership
+    now: float = 0.0
+    processes: dict[str, Process] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    reports: list[do.Report] = field(default_factory=list)
+    end: do.End | None = None
+    raised: int = 0
+
+    @classmethod
+    def of(
+        cls, *, minimum: int, maximum: int, shards: int, servers: int = 0, max_failures: int = 3
+    ) -> "World":
+        rules = Rules(attempt=1, shards=shards, servers=servers, max_failures=max_failures)
+        state, out = begin(rules, minimum=minimum, maximum=maximum, now=0.0)
+        world = cls(state)
+        world.obey(out)
+        return world
+
+    # --- the machine's side ---------------------------------------------------------------------------------------
+
+    def tell(self, event: ev.Event) -> None:
+        ended = self.state.ended
+        self.state, out = handle(self.state, event)
+        assert not (ended and out), "instructions after the end"
+        self.obey(out)
+        self.check()
+
+    def obey(self, out: tuple[do.Instruction, ...]) -> None:
+        for instruction in out:
+            match instruction:
+                case do.Start(worker=worker, role=role):
+                    assert worker not in self.processes, "a worker's name was used twice"
+                    self.processes[worker] = Process(role)
+                case do.Form(plan=plan):
+                    self.form(plan)
+                case do.Interrupt(worker=worker, generation=generation):
+                    assert not self.whole(), "a planned change broke an exchange"
+                    if self.processes[worker].generation == generation:
+                        self.processes[worker].interrupted = True
+                case do.Announce(worker=worker):
+                    self.processes[worker].announced = True
+                case do.Kill(worker=worker, cause=cause):
+                    assert cause != "resize" or self.processes[worker].generation == 0, (
+                        "planned is not failed"
+                    )
+                    self.die(worker)
+                case do.Dismiss(worker=worker):
+                    process = self.processes[worker]
+                    assert process.parked, "somebody was dismissed in the middle of its work"
+                    process.alive = False
+                case do.Report():
+                    self.reports.append(instruction)
+                case do.End():
+                    self.end = instruction
+
+    def form(self, plan: Plan) -> None:
+        workers = plan.members[: plan.world]
+        before = self.plans[-1] if self.plans else None
+        assert plan.generation == (before.generation if before else 0) + 1, (
+            "a generation was skipped or used twice"
+        )
+        assert len(set(plan.members)) == len(plan.members)
+        assert plan.world <= plan.shards
+        assert self.state.closing or plan.world >= self.state.min, "a plan below min"
+        owners = [shard for rank in range(plan.world) for shard in plan.shards_of(rank)]
+        assert owners == list(range(plan.shards)), "every shard needs exactly one owner"
+        assert before is None or plan.start_step >= before.start_step, "committed work was taken back"
+        members = [self.processes[m] for m in plan.members]
+        for process in members:
+            assert process.parked, "a plan with somebody who still computes"
+        survivors = [p for p in members if p.generation > 0]
+        if survivors:
+            assert plan.start_step == max(p.applied for p in survivors)
+        heals = dict(plan.heals)
+        for name, process in zip(plan.members, members, strict=True):
+            if name in heals:
+                donor = self.processes[heals[name]]
+                assert heals[name] in plan.members
+                assert heals[name] not in heals, "a donor that has to heal itself"
+                assert donor.applied == plan.start_step
+                assert plan.start_step == 0 or donor.healed
+            else:
+                assert process.applied == plan.start_step, "somebody behind does not heal"
+                assert process.generation > 0 or plan.start_step == 0
+        assert workers
+        for process in members:
+            process.parked, process.interrupted, process.announced = False, False, False
+            process.computing, process.generation, process.plan = process.alive, plan.generation, plan
+            process.healed = process.healed and process.applied == plan.start_step
+        self.plans.append(plan)
+
+    def check(self) -> None:
+        active = [w for w in self.state.workers if w.phase == "active"]
+        assert all(w.generation == self.state.generation for w in active), "two generations at once"
+        assert self.state.generation == len(self.plans)
+
+    # --- what happens in the world --------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.plans[-1] if self.plans else None
+
+    def alive(self) -> list[str]:
+        return [n for n, p in self.processes.items() if p.alive]
+
+    def current(self) -> list[str]:
+        return [m for m in self.plan.members if self.processes[m].alive] if self.plan else []
+
+    def whole(self) -> bool:
+        """All members of the plan compute."""
+        return self.plan is not None and all(
+            p.alive and p.computing and p.generation == self.plan.generation
+            for p in (self.processes[m] for m in self.plan.members)
+        )
+
+    def boot(self, worker: str) -> None:
+        process = self.processes[worker]
+        if process.alive and process.generation == 0 and not process.parked:
+            process.parked = True
+            self.tell(ev.Parked(worker, 0, 0, 0, "", self.now))
+
+    def commit(self, only: int | None = None) -> None:
+        """All apply the next step; with `only` the first so many do before something happens."""
+        if not self.whole() or self.plan is None:
+            return
+        members = list(self.plan.members)
+        newest = max(
+            [self.plan.start_step, *(self.processes[m].applied for m in members if self.processes[m].healed)]
+        )
+        for member in members:  # a joiner is level before the group's first commit
+            process = self.processes[member]
+            process.applied, process.healed = newest, True
+        planned = any(self.processes[m].announced for m in members)
+        in_order = sorted(
+            members, key=lambda m: self.processes[m].role
+        )  # a server applies, then it publishes
+        applying = members if only is None else in_order[:only]
+        for member in applying:
+            self.processes[member].applied += 1
+            self.tell(ev.Committed(member, self.plan.generation, newest + 1, self.now))
+        if planned and only is None:
+            for member in members:
+                process = self.processes[member]
+                process.computing, process.parked = False, True
+            for member in members:
+                p = self.processes[member]
+                self.tell(ev.Parked(member, p.generation, p.applied, p.applied, "", self.now))
+
+    def die(self, worker: str) -> None:
+        process = self.processes[worker]
+        if process.alive:
+            process.alive = process.computing = False  # the machine may still believe it parked
+            self.notices.append(worker)
+
+    def hear(self) -> None:
+        """The oldest death notice arrives."""
+        if self.notices:
+            self.tell(ev.Lost(self.notices.pop(0), "died", self.now))
+
+    def sense(self, worker: str) -> None:
+        """A member whose exchange cannot go on, or that was interrupted, parks."""
+        process = self.processes[worker]
+        if not (process.alive and process.computing and (process.interrupted or not self.whole())):
+            return
+        process.computing, process.parked = False, True
+        self.tell(
+            ev.Parked(worker, process.generation, process.applied, process.applied, "broken pipe", self.now)
+        )
+
+    def raise_in(self, worker: str, where: tuple[int, int]) -> None:
+        process = self.processes[worker]
+        if process.alive and process.computing:
+            process.alive = process.computing = False
+            self.tell(ev.Raised(worker, *where, "Traceback: boom", self.now))
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        self.tell(ev.Tick(self.now, patience_s=1.0))
+
+    def calm(self) -> None:
+        """Everybody cooperates until nothing is left to do."""
+        for _ in range(60):
+            if self.end:
+                return
+            while self.notices and not self.end:
+                self.hear()
+            for worker in self.alive():
+                self.boot(worker)
+                self.sense(worker)
+            self.commit()
+            self.tick(0.5)
+            if not self.notices and self.settled():
+                return
+        raise AssertionError(f"not quiet after 60 rounds: {self.state}")
+
+    def settled(self) -> bool:
+        return self.end is not None or (
+            self.whole()
+            and not self.state.broken
+            and not self.state.announced
+            and len(self.plan.members) - self.plan.servers == self.state.max
+            and not any(w.leaving for w in self.state.workers)
+        )
+
+    def finish(self) -> None:
+        for worker in self.current():
+            self.tell(ev.Finished(worker, "same", self.now))

@@ -1,0 +1,260 @@
+"""The rules of the membership machine, one history each."""
+
+from membership_world import World
+
+from ringleader.elastic import events as ev
+
+
+def running(*, minimum: int = 1, maximum: int = 3, shards: int = 6, servers: int = 0) -> World:
+    world = World.of(minimum=minimum, maximum=maximum, shards=shards, servers=servers)
+    world.calm()
+    world.commit()
+    assert world.whole()
+    return world
+
+
+def reported(world: World, kind: str) -> list[dict[str, object]]:
+    return [r.data for r in world.reports if r.type == kind]
+
+
+def test_the_first_plan_waits_for_all_that_have_a_place():
+    world = World.of(minimum=1, maximum=3, shards=3)
+    world.boot("w0")
+    world.boot("w1")
+    assert not world.plans
+    world.boot("w2")
+    assert world.plan.members == ("w0", "w1", "w2")
+    assert world.plan.cause == "start"
+    assert world.plan.heals == (("w1", "w0"), ("w2", "w0"))
+
+
+def test_the_first_plan_does_not_wait_for_those_without_a_place():
+    world = World.of(minimum=1, maximum=3, shards=3)
+    world.tell(ev.Waiting("w2", 0.0))
+    world.boot("w0")
+    world.boot("w1")
+    assert world.plan.members == ("w0", "w1")
+
+
+def test_the_first_plan_forms_after_the_grace_with_at_least_min():
+    world = World.of(minimum=2, maximum=3, shards=3)
+    world.boot("w0")
+    world.tick(5)
+    assert not world.plans
+    world.boot("w1")
+    world.tick(4.9)
+    assert not world.plans
+    world.tick(0.2)
+    assert world.plan.members == ("w0", "w1")
+
+
+def test_survivors_of_a_loss_go_on_without_waiting_for_the_replacement():
+    world = running()
+    world.die("w1")
+    world.sense("w0")
+    assert world.processes["w2"].interrupted
+    world.sense("w2")
+    assert len(world.plans) == 1
+    world.hear()
+    assert world.plan.members == ("w0", "w2")
+    assert world.plan.cause == "lost"
+    assert world.plan.heals == ()
+    assert reported(world, "worker.lost") == [{"worker": "w1", "rank": 1, "cause": "died", "step": 2}]
+
+
+def test_who_is_a_step_behind_heals_from_who_is_ahead():
+    world = running()
+    step = world.processes["w0"].applied
+    world.commit(only=1)
+    world.die("w2")
+    world.hear()
+    world.sense("w0")
+    world.sense("w1")
+    assert world.plan.start_step == step + 1
+    assert world.plan.heals == (("w1", "w0"),)
+
+
+def test_a_replacement_joins_at_a_boundary():
+    world = running()
+    world.die("w1")
+    world.calm()
+    assert world.plan.members == ("w0", "w2", "w3")
+    assert world.plan.cause == "join"
+    assert world.plan.heals == (("w3", "w0"),)
+    assert reported(world, "worker.joined")[-1]["worker"] == "w3"
+
+
+def test_a_member_that_does_not_park_is_killed_and_counts_when_its_death_is_certain():
+    world = running()
+    world.die("w1")
+    world.hear()
+    world.sense("w0")
+    world.tick(0.5)
+    world.tick(0.6)
+    assert not world.processes["w2"].alive
+    assert len(world.plans) == 1
+    world.hear()
+    assert world.plan.members == ("w0",)
+
+
+def test_fewer_than_min_wait_for_replacements():
+    world = running(minimum=2, maximum=2, shards=2)
+    world.die("w0")
+    world.hear()
+    world.sense("w1")
+    assert world.state.status == "recovering"
+    assert len(world.plans) == 1
+    world.boot("w2")
+    assert world.plan.members == ("w1", "w2")
+    assert world.plan.heals == (("w2", "w1"),)
+    assert world.state.status == "running"
+
+
+def test_losing_every_holder_of_the_state_ends_the_attempt():
+    world = running(maximum=2)
+    for worker in ("w0", "w1"):
+        world.die(worker)
+        world.hear()
+    assert world.end.reason == "min_workers_lost"
+
+
+def test_workers_that_die_before_they_commit_spend_the_failure_budget():
+    world = World.of(minimum=1, maximum=1, shards=1, max_failures=2)
+    for worker in ("w0", "w1", "w2"):
+        assert world.end is None
+        world.die(worker)
+        world.hear()
+    assert world.end.reason == "min_workers_lost"
+    assert "w2" in world.end.message
+
+
+def test_a_loss_that_the_group_survives_costs_no_failure():
+    world = running()
+    for _ in range(6):
+        world.die(world.current()[-1])
+        world.calm()
+        world.commit()
+    assert world.state.failures == 0
+
+
+def test_a_shrinking_job_dismisses_the_highest_ranks_at_a_boundary():
+    world = running()
+    world.tell(ev.Resize(1, 2, world.now))
+    assert len(world.plans) == 1
+    world.commit()
+    assert world.plan.members == ("w0", "w1")
+    assert world.plan.cause == "resize"
+    assert not reported(world, "worker.lost")
+
+
+def test_a_growing_job_takes_all_new_workers_in_one_generation():
+    world = running(maximum=1, shards=4)
+    world.tell(ev.Resize(1, 3, world.now))
+    world.boot("w1")
+    world.commit()
+    assert len(world.plans) == 1
+    world.boot("w2")
+    world.commit()
+    assert world.plan.members == ("w0", "w1", "w2")
+    assert world.plan.cause == "resize"
+
+
+def test_a_drained_worker_leaves_and_is_replaced():
+    world = running(minimum=2, maximum=2, shards=2)
+    world.tell(ev.Drain("w0", 30.0, world.now))
+    world.commit()
+    assert world.plan.members == ("w0", "w1")
+    world.boot("w2")
+    world.commit()
+    assert world.plan.members == ("w1", "w2")
+    assert world.plan.cause == "drain"
+
+
+def test_the_same_exception_at_the_same_slice_twice_is_the_users_error():
+    world = running()
+    world.raise_in("w1", (7, 1))
+    assert world.end is None
+    world.calm()
+    world.raise_in("w2", (7, 1))
+    assert world.end.reason == "entrypoint_raised"
+    assert "boom" in world.end.message
+
+
+def test_a_lost_server_ends_the_attempt_as_a_platform_error():
+    world = running(servers=1)
+    assert world.plan.members[-1] == "s0"
+    assert all(donor == "s0" for _, donor in world.plan.heals)
+    world.die("s0")
+    world.hear()
+    assert world.end.reason == "platform_error"
+
+
+def test_members_that_end_with_different_weights_are_named():
+    world = running(maximum=2)
+    world.tell(ev.Finished("w0", "aaa", world.now))
+    world.tell(ev.Finished("w1", "bbb", world.now))
+    assert world.end.reason == "platform_error"
+    assert "w0 has aaa" in world.end.message
+    assert "w1 has bbb" in world.end.message
+
+
+def test_a_worker_lost_after_another_finished_is_not_replaced():
+    world = running()
+    world.tell(ev.Finished("w0", "same", world.now))
+    world.tell(ev.Finished("w1", "same", world.now))
+    world.die("w2")
+    world.hear()
+    assert world.end.outcome == "succeeded"
+    assert "w3" not in world.processes
+
+
+def test_a_cancelled_attempt_ends_at_the_next_boundary():
+    world = running()
+    world.tell(ev.Cancel(30.0, world.now))
+    assert world.end is None
+    world.commit()
+    assert world.end.outcome == "cancelled"
+
+
+def test_a_cancelled_attempt_ends_when_its_grace_is_over():
+    world = running()
+    world.tell(ev.Cancel(3.0, world.now))
+    world.tick(3.1)
+    assert world.end.outcome == "cancelled"
+
+
+def test_a_recovery_is_told_by_phase():
+    world = running()
+    world.now = 10.0
+    world.die("w1")
+    world.sense("w0")
+    world.now = 10.1
+    world.hear()
+    world.now = 10.3
+    world.sense("w2")
+    world.now = 10.6
+    for worker in world.current():
+        world.tell(ev.Seated(worker, 2, world.now))
+    world.now = 11.0
+    for worker in world.current():
+        world.tell(ev.Healed(worker, 2, world.now))
+    world.now = 11.5
+    world.commit()
+    (data,) = reported(world, "recovered")
+    spans = {key: round(value, 3) for key, value in data.items()}
+    assert spans == {
+        "detect_s": 0.1,
+        "decide_s": 0.2,
+        "regroup_s": 0.3,
+        "heal_s": 0.4,
+        "redo_s": 0.5,
+        "total_s": 1.5,
+        "steps_lost": 0,
+    }
+
+
+def test_the_last_holder_of_the_state_that_raises_ends_the_attempt_with_its_traceback():
+    world = running(maximum=1)
+    world.tell(ev.Raised("w0", 2, 0, "ValueError: mine", 0.0))
+    assert world.state.ended is not None
+    assert (world.state.ended.reason, world.state.ended.message) == ("entrypoint_raised", "ValueError: mine")
