@@ -16,12 +16,14 @@ class Parked:
 
     Attributes:
         generation: the generation it leaves; 0 before its first.
-        applied: global steps whose update it has applied.
+        applied: transactions it has applied: steps and finished evaluations. What `Plan.start_step` counts.
+        step: global steps it has applied, for what people read.
         why: empty at a planned boundary or before the first plan, else the sentence of the broken exchange.
     """
 
     generation: int
     applied: int
+    step: int
     why: str
 
 
@@ -42,9 +44,6 @@ class Coordinator(Protocol):
 
     def plan_pending(self) -> bool:
         """Whether a newer plan has been announced: the step that says so is the last of its generation."""
-
-    def stop_requested(self) -> bool:
-        """Whether the job is asked to end after this step."""
 
 
 class Outlet(Protocol):

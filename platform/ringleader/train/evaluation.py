@@ -1,0 +1,199 @@
+"""Evaluation: rows spread over the logical shards, sums that do not depend on the world, redone only in part."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ringleader.errors import ExchangeBroken, StepMisuse
+from ringleader.sync import Exchange
+from ringleader.train.cursor import shard_span
+from ringleader.train.group import Group
+from ringleader.train.seams import Outlet
+from ringleader.train.slices import Collate, Slice, load, to_device
+from ringleader.train.word import BARRIER, EVALUATE
+
+MAX_SCORES = 32
+Score = Callable[[Any], Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is evaluated: `score(batch)` gives per-row values by name."""
+
+    dataset: Any
+    score: Score
+    collate: Collate | None
+    loader_workers: int
+
+
+class Evaluation:
+    """One numbered evaluation after the other."""
+
+    def __init__(self, group: Group, outlet: Outlet, device: torch.device) -> None:
+        self._group = group
+        self._outlet = outlet
+        self._device = device
+
+    def run(self, number: int, question: Question) -> dict[str, float]:
+        """The mean of every score over all rows, the same number on every member and for any world."""
+        group = self._group
+        sums: dict[int, Tensor] = {}
+        names: list[str] = []
+        while True:
+            exchange = group.enter()
+            if group.calls.is_finished(number):
+                return dict(group.calls.finished[number].result)
+            assert group.seat is not None
+            missing = [k for k in group.seat.plan.shards_of(group.seat.rank) if k not in sums]
+            names = self._sum(question, missing, sums, number) or names or self._names(question)
+            try:
+                pending = self._meet(exchange, number, EVALUATE)
+                reduced = exchange.all_reduce(self._table(sums))
+            except ExchangeBroken as error:
+                group.broke(error)
+                continue
+            return self._commit(number, names, reduced, pending)
+
+    def barrier(self, number: int) -> None:
+        """The last transaction: when it is through, every step is settled."""
+        while True:
+            exchange = self._group.enter()
+            if self._group.calls.is_finished(number):
+                return
+            try:
+                self._meet(exchange, number, BARRIER)
+            except ExchangeBroken as error:
+                self._group.broke(error)
+                continue
+            self._group.finish_call(number)
+            self._group.applied += 1
+            return
+
+    def _commit(self, number: int, names: Sequence[str], table: Tensor, pending: bool) -> dict[str, float]:
+        group = self._group
+        total = table.sum(dim=0).tolist()
+        scores = {name: total[1 + slot] / max(total[0], 1.0) for slot, name in enumerate(names)}
+        group.finish_call(number, scores)
+        group.applied += 1
+        assert group.seat is not None
+        group.reporter.add_scores(group.step, group.seat.plan.generation, scores)
+        if pending:
+            group.leave_at_boundary()
+        return dict(scores)
+
+    def _sum(
+        self, question: Question, shards: Sequence[int], sums: dict[int, Tensor], number: int
+    ) -> list[str]:
+        """Fill `sums` with (1 + MAX_SCORES,) float64 per shard: rows, then the sum of each score."""
+        names: list[str] = []
+        pieces = [piece for shard in shards for piece in self._pieces(question, shard, number)]
+        fresh = {shard: torch.zeros(1 + MAX_SCORES, dtype=torch.float64) for shard in shards}
+        batches = load(
+            question.dataset,
+            pieces,
+            seed=self._group.spec.seed,
+            collate=question.collate,
+            loader_workers=question.loader_workers,
+        )
+        with self._eval_mode():
+            for piece, batch in zip(pieces, batches, strict=True):
+                self._progress()
+                values = question.score(to_device(batch, self._device))
+                names = self._checked_names(values)
+                fresh[piece.shard][0] += len(piece.rows)
+                for slot, name in enumerate(names):
+                    fresh[piece.shard][1 + slot] += self._row_sum(name, values[name], len(piece.rows))
+        sums.update(fresh)
+        return names
+
+    def _progress(self) -> None:
+        group = self._group
+        self._outlet.progress(step=group.step, total_steps=None, epoch=group.epoch, phase="evaluate", rows=0)
+
+    def _pieces(self, question: Question, shard: int, number: int) -> list[Slice]:
+        """A shard's rows in chunks of the training slice's size, so that chunks do not depend on the world."""
+        spec = self._group.spec
+        low, high = shard_span(shard, len(question.dataset), spec.shards)
+        size = -(-spec.batch.global_size // spec.shards)
+        return [
+            Slice(
+                ("evaluate", number, start), shard, np.arange(start, min(start + size, high), dtype=np.int64)
+            )
+            for start in range(low, high, size)
+        ]
+
+    def _names(self, question: Question) -> list[str]:
+        """A member without rows scores the first one to learn the names."""
+        piece = Slice(("evaluate", "names"), 0, np.arange(min(1, len(question.dataset)), dtype=np.int64))
+        if not len(piece.rows):
+            return []
+        batch = next(load(question.dataset, [piece], seed=0, collate=question.collate, loader_workers=0))
+        with self._eval_mode():
+            return self._checked_names(question.score(to_device(batch, self._device)))
+
+    def _checked_names(self, values: Mapping[str, Tensor]) -> list[str]:
+        if len(values) > MAX_SCORES:
+            raise StepMisuse(
+                f"score gave {len(values)} values.", hint=f"At most {MAX_SCORES} are evaluated at once."
+            )
+        return sorted(values)
+
+    def _row_sum(self, name: str, values: Tensor, rows: int) -> Tensor:
+        if values.shape[:1] != (rows,):
+            raise StepMisuse(
+                f"score {name!r} has shape {tuple(values.shape)} for {rows} rows.",
+                hint="score(batch) returns one value a row for every name: {'accuracy': (prediction == label)}.",
+            )
+        return values.detach().to(torch.float64).reshape(rows, -1).mean(dim=1).sum().cpu()
+
+    def _meet(self, exchange: Exchange, number: int, kind: int) -> bool:
+        """All members at the same call? Returns whether a plan is pending."""
+        group = self._group
+        assert group.seat is not None
+        word = group.layout.write(
+            rank=group.seat.rank,
+            call=number,
+            kind=kind,
+            step=group.step,
+            pending=group.coordinator.plan_pending(),
+        )
+        reduced = exchange.meet(word)
+        group.check(reduced)
+        return group.layout.pending(reduced, world=len(group.seat.plan.members))
+
+    def _table(self, sums: Mapping[int, Tensor]) -> Tensor:
+        """(shards, 1 + MAX_SCORES) float64, the rows of this member's shards only."""
+        group = self._group
+        assert group.seat is not None
+        table = torch.zeros(group.spec.shards, 1 + MAX_SCORES, dtype=torch.float64)
+        for shard in group.seat.plan.shards_of(group.seat.rank):
+            if shard in sums:
+                table[shard] = sums[shard]
+        return table
+
+    def _eval_mode(self) -> Any:
+        return _EvalMode(self._group)
+
+
+class _EvalMode:
+    """Committed buffers, eval mode, no grad; training flags come back after."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._no_grad = torch.no_grad()
+
+    def __enter__(self) -> None:
+        self._group.buffers.rewind()
+        self._flags = [(part, part.training) for model in self._group.held.models for part in model.modules()]
+        for model in self._group.held.models:
+            model.eval()
+        self._no_grad.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._no_grad.__exit__(None, None, None)
+        for part, training in self._flags:
+            part.training = training

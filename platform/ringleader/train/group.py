@@ -1,0 +1,212 @@
+"""This worker's place among the members: its seat, its exchange, and the way from one generation to the next."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from ringleader.comm.buckets import Buckets as GradientBuckets
+from ringleader.errors import CallMismatch, ExchangeBroken
+from ringleader.spec import JobSpec
+from ringleader.sync import Exchange, open_exchange
+from ringleader.train.buffers import Buffers
+from ringleader.train.calls import Calls, Ended
+from ringleader.train.clock import Split
+from ringleader.train.held import Held
+from ringleader.train.reporter import Reporter
+from ringleader.train.seams import Coordinator, Parked, Seat
+from ringleader.train.word import WordLayout
+
+SERVERS = 1
+
+
+class Group:
+    """Committed position, current seat and exchange. `enter` brings a worker into the next generation.
+
+    Attributes:
+        step: global steps applied.
+        applied: transactions applied: steps and finished evaluations.
+        epoch: the index of the last batches loop, for what people read.
+        loss: the global loss of the newest committed step, None before the first.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        held: Held,
+        calls: Calls,
+        reporter: Reporter,
+        coordinator: Coordinator,
+        split: Split,
+    ) -> None:
+        self.spec = spec
+        self.held = held
+        self.calls = calls
+        self.reporter = reporter
+        self.coordinator = coordinator
+        self.split = split
+        self.step = 0
+        self.applied = 0
+        self.samples = 0
+        self.epoch = 0
+        self.loss: float | None = None
+        self.seat: Seat | None = None
+        self.exchange: Exchange | None = None
+        self.same_bits = spec.sync.same_bits
+        self._leaving = ""
+        self._must_park = True
+        self._buckets: GradientBuckets | None = None
+        self._buffers: Buffers | None = None
+        self._parameters: list[Parameter] | None = None
+        self._layout: WordLayout | None = None
+
+    @property
+    def buffers(self) -> Buffers:
+        if self._buffers is None:
+            self._buffers = Buffers(self.held.models)
+        return self._buffers
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Every trainable parameter, as they were at the first exchange."""
+        if self._parameters is None:
+            self._parameters = self.held.parameters
+        return self._parameters
+
+    @property
+    def layout(self) -> WordLayout:
+        if self._layout is None:
+            self._layout = WordLayout(
+                members=self.spec.shards + SERVERS,
+                shards=self.spec.shards,
+                parameters=len(self.parameters),
+                buffers=self.buffers.word_length,
+            )
+        return self._layout
+
+    @property
+    def lanes(self) -> int:
+        """Terms of the gradient's sum: logical shards, or workers where a worker's slices run as one."""
+        if self.same_bits:
+            return self.spec.shards
+        assert self.seat is not None
+        return self.seat.plan.world
+
+    def enter(self) -> Exchange:
+        """The exchange to use for the next transaction; waits for the next plan first where one is due."""
+        while self._must_park or self.exchange is None:
+            first = self.seat is None
+            with self.split.idle() if first else self.split.recovery():
+                self._change_generation()
+        return self.exchange
+
+    def leave_at_boundary(self) -> None:
+        """The reduced word named a newer plan: this generation is over."""
+        self._must_park = True
+        self._leaving = ""
+
+    def broke(self, error: ExchangeBroken) -> None:
+        """The running transaction did not happen; the next plan says where to go on."""
+        self._must_park = True
+        self._leaving = str(error)
+        self.held.rewind_kept()
+        self.buffers.forget()
+
+    def finish_call(self, number: int, result: Any = None) -> None:
+        """The call is over for everybody at this committed step."""
+        self.calls.finish(number, Ended(result, self.step, self.loss))
+
+    def close(self) -> None:
+        """Leave the group for good; weights stay."""
+        if self.exchange is not None:
+            self.split.exposed_s += self.exchange.exposed_s
+            self.exchange.close()
+            self.exchange = None
+        if self._buckets is not None:
+            self._buckets.release()
+            self._buckets = None
+
+    def check(self, reduced: Tensor) -> None:
+        """All members must be at the same session call and step, as their words say.
+
+        Raises:
+            CallMismatch: naming two ranks that differ.
+        """
+        assert self.seat is not None
+        positions = self.layout.positions(reduced, world=len(self.seat.plan.members))
+        mine = positions[self.seat.rank]
+        for rank, theirs in enumerate(positions):
+            if theirs != mine:
+                raise CallMismatch(
+                    f"rank {self.seat.rank} is at session call {mine.call} ({mine.kind}), step {mine.step}; "
+                    f"rank {rank} at call {theirs.call} ({theirs.kind}), step {theirs.step}.",
+                    hint="Branch only on what is equal everywhere: evaluate(), session.loss, global_step, epoch.",
+                )
+
+    def _change_generation(self) -> None:
+        generation = self.seat.plan.generation if self.seat else 0
+        if self.exchange is not None:
+            self.split.exposed_s += self.exchange.exposed_s
+            self.exchange.close()
+            self.exchange = None
+        self.seat = self.coordinator.next_seat(Parked(generation, self.applied, self.step, self._leaving))
+        self._must_park = False
+        self._leaving = ""
+        try:
+            self._open()
+            self._heal()
+        except ExchangeBroken as error:
+            self.broke(error)
+            return
+        plan = self.seat.plan
+        self.reporter.take_office(speaks=self.seat.rank == 0, recorded_step=plan.recorded_step)
+
+    def _open(self) -> None:
+        assert self.seat is not None
+        if self._buckets is None:
+            self.held.commit_kept()
+        self.exchange = open_exchange(
+            architecture=self.spec.sync.architecture,
+            algorithm=self.spec.sync.algorithm or "auto",
+            same_bits=self.same_bits,
+            plan=self.seat.plan,
+            rank=self.seat.rank,
+            transport=self.seat.transport,
+            parameters=self.parameters,
+            word_length=self.layout.length,
+            buckets=self._buckets,
+        )
+        self._buckets = self.exchange.buckets
+
+    def _heal(self) -> None:
+        """Donors send their committed state, receivers take it, in the plan's order."""
+        assert self.seat is not None
+        assert self.exchange is not None
+        plan, me = self.seat.plan, self.seat.plan.members[self.seat.rank]
+        payload = None
+        for receiver, donor in plan.heals:
+            if donor == me:
+                payload = self.held.payload(self._rest()) if payload is None else payload
+                self.exchange.send_state(plan.rank_of(receiver), payload)
+            elif receiver == me:
+                self._restore(self.held.restore(self.exchange.receive_state(plan.rank_of(donor))))
+
+    def _rest(self) -> dict[str, Any]:
+        return {
+            "calls": self.calls.state(),
+            "step": self.step,
+            "applied": self.applied,
+            "samples": self.samples,
+            "loss": self.loss,
+            "records": self.reporter.state(),
+        }
+
+    def _restore(self, rest: dict[str, Any]) -> None:
+        self.calls.restore(rest["calls"])
+        self.step = rest["step"]
+        self.applied = rest["applied"]
+        self.samples = rest["samples"]
+        self.loss = rest["loss"]
+        self.reporter.restore(rest["records"], open_step=self.step)
+        self.buffers.adopt()

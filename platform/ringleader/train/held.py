@@ -1,0 +1,149 @@
+"""Everything a step commits: models, optimisers, schedulers, kept objects and callbacks."""
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ringleader.errors import StepMisuse
+from ringleader.train.norms import clip
+
+
+class Stateful(Protocol):
+    """What `session.keep` takes."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> Any: ...
+
+
+class Held:
+    """The registered objects, in the order the training function registered them."""
+
+    def __init__(self) -> None:
+        self.models: list[nn.Module] = []
+        self.optimizers: list[tuple[Optimizer, float | None]] = []
+        self.schedulers: list[LRScheduler] = []
+        self.kept: dict[str, Stateful] = {}
+        self.callbacks: list[Callable[[], None]] = []
+        self._committed_kept: dict[str, dict[str, Any]] = {}
+
+    def add_scheduler(self, scheduler: LRScheduler) -> None:
+        # Where servers own the optimiser, a worker's own never steps; torch's order check must not warn about it.
+        scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
+        self.schedulers.append(scheduler)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Every trainable parameter once, in registration order."""
+        seen: dict[int, nn.Parameter] = {}
+        for model in self.models:
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    seen.setdefault(id(parameter), parameter)
+        return list(seen.values())
+
+    def check_covered(self, exchanged: list[nn.Parameter]) -> None:
+        """Every optimiser's parameters are exchanged, and nothing was unfrozen since the first exchange.
+
+        Raises:
+            StepMisuse: naming what is wrong.
+        """
+        if not self.optimizers:
+            raise StepMisuse(
+                "no optimiser is registered.", hint="Call session.optimizer(...) before the first loop."
+            )
+        known = {id(p) for p in exchanged}
+        groups = (group["params"] for optimizer, _ in self.optimizers for group in optimizer.param_groups)
+        strangers = sum(p.requires_grad and id(p) not in known for params in groups for p in params)
+        if strangers:
+            raise StepMisuse(
+                f"{strangers} trainable parameters of the optimisers are not exchanged between workers.",
+                hint="Pass every model through session.model(...) and freeze or unfreeze before the first loop.",
+            )
+
+    @property
+    def module(self) -> nn.Module:
+        """The model, or all of them under their number."""
+        if not self.models:
+            raise StepMisuse(
+                "no model is registered.",
+                hint="Call session.model(net) before the first session.batches or evaluate.",
+            )
+        return self.models[0] if len(self.models) == 1 else nn.ModuleList(self.models)
+
+    def update(self) -> None:
+        """Clip and step every optimiser; parameters whose `.grad` is None are left alone."""
+        for optimizer, clip_norm in self.optimizers:
+            if clip_norm is not None:
+                gradients = [
+                    p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None
+                ]
+                clip(gradients, clip_norm)
+            optimizer.step()
+
+    def after_update(self) -> None:
+        """What happens once per committed step on every member."""
+        for scheduler in self.schedulers:
+            scheduler.step()
+        for callback in self.callbacks:
+            callback()
+        self.commit_kept()
+
+    def commit_kept(self) -> None:
+        self._committed_kept = {name: copy.deepcopy(kept.state_dict()) for name, kept in self.kept.items()}
+
+    def rewind_kept(self) -> None:
+        """Before a replay: kept objects that the loop body touched go back to the committed step."""
+        for name, state in self._committed_kept.items():
+            self.kept[name].load_state_dict(copy.deepcopy(state))
+
+    def payload(self, rest: dict[str, Any]) -> Tensor:
+        """All committed state as (n,) uint8, to heal a peer with."""
+        state = {
+            "models": [model.state_dict() for model in self.models],
+            "optimizers": [optimizer.state_dict() for optimizer, _ in self.optimizers],
+            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            "kept": {name: kept.state_dict() for name, kept in self.kept.items()},
+            "rest": rest,
+        }
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        return torch.from_numpy(np.frombuffer(buffer.getbuffer(), dtype=np.uint8))
+
+    def restore(self, payload: Tensor) -> dict[str, Any]:
+        """Take over a peer's committed state; returns its `rest`."""
+        # Members of one job trust each other: kept objects may hold any type, so this is a full unpickling.
+        state = torch.load(io.BytesIO(payload.numpy().tobytes()), weights_only=False)
+        self._check_same_program(state)
+        for model, saved in zip(self.models, state["models"], strict=True):
+            model.load_state_dict(saved)
+        for (optimizer, _), saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(saved)
+        for name, saved in state["kept"].items():
+            self.kept[name].load_state_dict(saved)
+        self.commit_kept()
+        rest: dict[str, Any] = state["rest"]
+        return rest
+
+    def _check_same_program(self, state: dict[str, Any]) -> None:
+        mine = (len(self.models), len(self.optimizers), len(self.schedulers), sorted(self.kept))
+        theirs = (
+            len(state["models"]),
+            len(state["optimizers"]),
+            len(state["schedulers"]),
+            sorted(state["kept"]),
+        )
+        if mine != theirs:
+            raise StepMisuse(
+                f"this worker registered (models, optimisers, schedulers, kept) {mine}, its peer {theirs}.",
+                hint="Register the same objects in the same order on every worker before the first batches call.",
+            )

@@ -1,0 +1,86 @@
+"""Settled records on their way out: nothing leaves before its step is settled, nothing is forgotten until stored.
+
+Every member keeps the same records; rank 0 sends them. When rank 0 is lost, the next one sends what is not stored yet.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ringleader.train.seams import Outlet
+
+
+@dataclass(slots=True)
+class Record:
+    """One committed step, as it will be reported.
+
+    Attributes:
+        step: committed steps including this one.
+        values: metric values by name; scores of an evaluation at this step join them.
+        shards: (n,) int32 logical shard of each row, empty without a ledger.
+        rows: (n,) int64 rows of the dataset that entered the update.
+    """
+
+    step: int
+    generation: int
+    values: dict[str, float]
+    shards: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
+    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+class Reporter:
+    """The newest record, still open, and the settled ones that are not known to be stored."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._open: Record | None = None
+        self._kept: deque[Record] = deque()
+        self._speaks = False
+
+    def take_office(self, *, speaks: bool, recorded_step: int) -> None:
+        """A generation begins: rank 0 sends what the one before it may not have."""
+        self._speaks = speaks
+        for record in self._kept:
+            if record.step >= recorded_step:
+                self._send(record)
+
+    def open(self, record: Record) -> None:
+        """A step is committed; the one before it is settled."""
+        self.settle()
+        self._open = record
+
+    def add_scores(self, step: int, generation: int, scores: dict[str, float]) -> None:
+        """An evaluation after `step` steps."""
+        if self._open is None:
+            self._open = Record(step, generation, {})
+        self._open.values |= scores
+
+    def settle(self) -> None:
+        """The open record can no longer be rolled back."""
+        if self._open is None:
+            return
+        record, self._open = self._open, None
+        stored = self._outlet.recorded_step()
+        while self._kept and self._kept[0].step < stored:
+            self._kept.popleft()
+        self._kept.append(record)
+        self._send(record)
+        self._outlet.settled(record.step + 1)
+
+    def state(self) -> list[Record]:
+        """The records a healed member has to know: kept ones, then the open one."""
+        return [*self._kept, *([self._open] if self._open else [])]
+
+    def restore(self, records: list[Any], *, open_step: int) -> None:
+        """Take a peer's records; the one of `open_step` is still open."""
+        self._kept = deque(r for r in records if r.step != open_step)
+        self._open = next((r for r in records if r.step == open_step), None)
+
+    def _send(self, record: Record) -> None:
+        if not self._speaks:
+            return
+        self._outlet.metrics(record.step, record.generation, record.values)
+        if len(record.rows):
+            self._outlet.ledger(record.step, record.shards, record.rows)

@@ -1,0 +1,165 @@
+"""One worker's whole run: import the function, run it, pass the last barrier, leave the weights."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ringleader.comm.memory import keep_freed_memory
+from ringleader.errors import EntrypointImport, EntrypointRaised, NonFiniteLoss, NoStep, RingleaderError
+from ringleader.spec import JobSpec
+from ringleader.train.digest import weights_sha256
+from ringleader.train.seams import Coordinator, Outlet
+from ringleader.train.session import Session
+from ringleader.train.streams import seed_all
+
+WEIGHTS = "weights.safetensors"
+TrainingFunction = Callable[[Session], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a worker knows at the end; equal on all members but for the times (seconds).
+
+    Attributes:
+        digest: `weights_sha256` of the model.
+    """
+
+    digest: str
+    steps: int
+    samples: int
+    loss: float | None
+    scores: dict[str, float]
+    generations: int
+    reproducible: bool
+    reproducible_why: str
+    wall_s: float
+    compute_s: float
+    exposed_s: float
+    idle_s: float
+    recovery_s: float
+
+
+def load_function(entrypoint: str, path: Path | None = None) -> TrainingFunction:
+    """Import `module:function`, from `path` (an unpacked working directory) before anything installed.
+
+    Raises:
+        EntrypointImport: with the import's traceback, or naming what is missing.
+    """
+    if path is not None and str(path) not in sys.path:
+        sys.path.insert(0, str(path))
+    module_name, _, name = entrypoint.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except BaseException as error:  # user modules may raise anything, SystemExit too
+        raise EntrypointImport(
+            f"{module_name!r} cannot be imported:\n{traceback.format_exc(limit=-8)}".rstrip(),
+            hint="Is it in working_dir, or installed on the nodes?",
+        ) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise EntrypointImport(
+            f"module {module_name!r} has no function {name!r}.", hint="entrypoint is module:function."
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def run(
+    *,
+    spec: JobSpec,
+    function: TrainingFunction,
+    coordinator: Coordinator,
+    outlet: Outlet,
+    server: bool,
+    artifacts: Path,
+) -> Finished:
+    """Run `function` to its end as one member of a group.
+
+    Args:
+        server: this member owns no shard; it runs the same function and holds the optimiser.
+        artifacts: where rank 0 leaves `weights.safetensors`.
+
+    Raises:
+        RingleaderError: of the class that says why the job fails.
+        Dismissed: when this worker has to leave.
+    """
+    keep_freed_memory()
+    seed_all(spec.seed, "init")
+    session = Session(spec, coordinator, outlet)
+    try:
+        _call(function, session)
+        return _finish(session, outlet, artifacts)
+    finally:
+        session._group.close()
+
+
+def _call(function: TrainingFunction, session: Session) -> None:
+    try:
+        function(session)
+    except RingleaderError:
+        raise
+    except Exception as error:
+        turn = session._steps.turn
+        raise EntrypointRaised(
+            traceback.format_exc(), step=session.global_step, shard=turn.shard if turn else -1
+        ) from error
+
+
+def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
+    number = session._begin_call()
+    group, split = session._group, session._split
+    if group.seat is None and not session._held.models:
+        raise NoStep("the training function returned without training.", hint="It registered no model.")
+    session._evaluation.barrier(number)
+    if session.global_step == 0:
+        raise NoStep(
+            "the training function returned without a step.",
+            hint="Loop over session.batches(dataset) and call session.step(loss) for every batch.",
+        )
+    _check_finite(session)
+    group.reporter.settle()
+    assert group.seat is not None
+    seat = group.seat
+    group.close()
+    if seat.rank == 0:
+        _save(session, artifacts / WEIGHTS)
+    return Finished(
+        digest=weights_sha256(session._held.module),
+        steps=session.global_step,
+        samples=group.samples,
+        loss=session.loss,
+        scores=session._scores,
+        generations=seat.plan.generation,
+        reproducible=session._spec.sync.same_bits,
+        reproducible_why="" if session._spec.sync.same_bits else "sync.reproducible is false for this job",
+        wall_s=split.wall_s,
+        compute_s=split.compute_s,
+        exposed_s=split.exposed_s,
+        idle_s=split.idle_s,
+        recovery_s=split.recovery_s,
+    )
+
+
+def _check_finite(session: Session) -> None:
+    """A gradient that is no number shows in the loss a step later; after the last step it shows here."""
+    for name, parameter in session._held.module.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise NonFiniteLoss(
+                f"after the last step, {session.global_step}, the weights {name!r} are not finite.",
+                hint="Lower the learning rate, clip the gradients, or look for a division by zero.",
+            )
+
+
+def _save(session: Session, path: Path) -> None:
+    """Write the weights so that a reader sees all or nothing."""
+    from safetensors.torch import save_model
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    save_model(session._held.module, str(partial))
+    partial.replace(path)

@@ -1,0 +1,346 @@
+"""The step transaction: slices go to the loop body, the last one finishes the exchange, all commit or none."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from time import perf_counter
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ringleader.elastic.plan import owned
+from ringleader.errors import CallMismatch, ExchangeBroken, NonFiniteLoss, StepMisuse
+from ringleader.train.cursor import Epoch, checksum, present_shards
+from ringleader.train.group import Group
+from ringleader.train.reporter import Record
+from ringleader.train.seams import Outlet
+from ringleader.train.slices import Ahead, Collate, Slice, load, to_device
+from ringleader.train.streams import seed_all
+from ringleader.train.word import BATCHES, MAX_METRICS, SliceReport, StepReport
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One `session.batches` call: what it runs over.
+
+    Attributes:
+        number: its session call number.
+        epoch: its order of rows.
+        index: how many batches calls came before it.
+        total_steps: of the whole job, where the user said so.
+    """
+
+    number: int
+    index: int
+    epoch: Epoch
+    dataset: Any
+    collate: Collate | None
+    loader_workers: int
+    total_steps: int | None
+
+
+class Steps:
+    """Runs the steps of one loop at a time for one worker."""
+
+    def __init__(self, group: Group, outlet: Outlet, device: torch.device) -> None:
+        self._group = group
+        self._outlet = outlet
+        self._device = device
+        self._turn: Slice | None = None
+        self._last_lane = -1
+        self._reports: dict[int, SliceReport] = {}
+        self._names: tuple[str, ...] = ()
+        self._stop = False
+        self._failed = False
+        self._present: Sequence[int] = ()
+        self._loop: Loop | None = None
+        self._pieces: Ahead | None = None
+        self._committed_at = perf_counter()
+        self._exposed_s = 0.0
+
+    @property
+    def turn(self) -> Slice | None:
+        """The slice the loop body is at."""
+        return self._turn
+
+    @property
+    def mid_batch(self) -> bool:
+        """Whether slices of the running batch are computed, but not all of them committed."""
+        return bool(self._reports) and not self._failed
+
+    def leave(self) -> None:
+        """The loop was left by `break`: its last turn, if any, is not part of a step."""
+        self._turn = None
+
+    def request_stop(self) -> None:
+        self._stop = True
+
+    def run(self, loop: Loop) -> Iterator[Any]:
+        """Yield the owned slices of every step from the committed offset on; replay what a failure broke."""
+        group, self._loop, self._turn = self._group, loop, None
+        group.epoch = loop.index
+        self._stop = False
+        group.held.check_covered(group.parameters)
+        self._pieces = None
+        generation = -1
+        self._failed = False
+        while True:
+            exchange = group.enter()
+            assert group.seat is not None
+            if group.calls.is_finished(loop.number):
+                return
+            if group.calls.offset >= loop.epoch.steps:
+                group.finish_call(loop.number)
+                return
+            if self._pieces is None or self._failed or generation != group.seat.plan.generation:
+                self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
+            offset = group.calls.offset
+            self._present = sorted(self._lanes_present(loop.epoch, offset))
+            exchange.begin_step(frozenset(self._present))
+            yield from self._slices(loop, offset, self._pieces)
+
+    def _slices(self, loop: Loop, offset: int, pieces: Ahead) -> Iterator[Any]:
+        """The turns of one step."""
+        self._reports = {}
+        mine = self._mine(loop.epoch, offset)
+        self._last_lane = mine[-1] if mine else -1
+        self._progress(loop, "forward")
+        for lane in mine:
+            self._group.buffers.rewind()
+            with self._group.split.idle():
+                batch = to_device(next(pieces), self._device)
+            self._turn = self._slice(loop, offset, lane, self._group.step)
+            seed_all(self._group.spec.seed, *self._turn.stream)
+            yield batch
+            if self._turn is not None:
+                raise StepMisuse(
+                    "session.step was not called in this turn of the loop.",
+                    hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
+                )
+            if self._failed:
+                return
+        if not mine:
+            self._try(self._finish)
+
+    def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
+        """Backward of one slice; on the last one the exchange and the commit."""
+        turn, self._turn = self._turn, None
+        if turn is None or self._loop is None:
+            raise StepMisuse(
+                "session.step was called twice in one turn of the loop, or outside it.",
+                hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
+            )
+        if self._failed:
+            return
+        names = tuple(sorted(values))
+        if len(names) > MAX_METRICS:
+            raise StepMisuse(
+                f"session.step got {len(names)} metrics.", hint=f"At most {MAX_METRICS} travel with a step."
+            )
+        weight = float(len(turn.rows)) if weight is None else float(weight)
+        if not (isfinite(weight) and weight > 0):
+            raise StepMisuse(f"session.step got weight={weight}.", hint="Weights are finite and above 0.")
+        if self._names and names != self._names:
+            raise StepMisuse(
+                f"session.step got the metrics {list(names)}, before {list(self._names)}.",
+                hint="Give the same metrics in every turn of every loop.",
+            )
+        self._names = names
+        slots = tuple(torch.as_tensor(values[name], dtype=torch.float32).detach().mean() for name in names)
+        self._reports[turn.shard] = SliceReport(
+            weight, loss.detach(), checksum(turn.rows), crc32("\n".join(names).encode()) & 0xFF_FFFF, slots
+        )
+        if turn.shard == 0:
+            self._group.buffers.keep_left()
+        self._try(lambda: self._backward(turn.shard, loss))
+
+    def _backward(self, lane: int, loss: Tensor) -> None:
+        exchange, loop = self._group.exchange, self._loop
+        assert exchange is not None
+        assert loop is not None
+        exchange.begin_slice(lane)
+        rows = loop.epoch.batch_rows(self._group.calls.offset)
+        (loss * (self._reports[lane].weight / rows)).backward()  # type: ignore[no-untyped-call]
+        exchange.end_slice()
+        if lane == self._last_lane:
+            self._finish()
+
+    def _try(self, act: Any) -> None:
+        """Run a part of the transaction; a broken exchange means that the step did not happen."""
+        try:
+            act()
+        except ExchangeBroken as error:
+            self._failed = True
+            self._group.broke(error)
+            self._outlet.replayed()
+
+    def _finish(self) -> None:
+        """Exchange the word, then update and commit."""
+        group, loop, exchange = self._group, self._loop, self._group.exchange
+        assert loop is not None
+        assert exchange is not None
+        assert group.seat is not None
+        self._progress(loop, "exchange")
+        if self._pieces is not None:
+            self._pieces.take()  # the buckets are on their way: load the next slice meanwhile
+        reduced = exchange.finish(
+            group.layout.write(
+                rank=group.seat.rank,
+                call=loop.number,
+                kind=BATCHES + loop.index,
+                step=group.step,
+                pending=group.coordinator.plan_pending(),
+                stop=self._stop,
+                slices=self._reports,
+                used=exchange.used,
+                buffers=group.buffers.encode(),
+            ),
+            group.check,
+        )
+        report = group.layout.read(reduced, world=len(group.seat.plan.members), present=self._present)
+        self._check_names(report)
+        self._prove_rows(loop.epoch, report)
+        if not isfinite(report.loss):
+            raise NonFiniteLoss(
+                f"the loss of step {group.step + 1} is {report.loss}.",
+                hint="Lower the learning rate, clip the gradients, or look for a division by zero.",
+            )
+        seed_all(group.spec.seed, "update", group.step)
+        # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
+        if exchange.updates:
+            self._update(report)
+            self._commit(report, reduced)
+            exchange.publish()
+        else:
+            exchange.publish()
+            self._commit(report, reduced)
+
+    @torch.no_grad()
+    def _update(self, report: StepReport) -> None:
+        group, loop = self._group, self._loop
+        assert loop is not None
+        rows = loop.epoch.batch_rows(group.calls.offset)
+        for parameter, used in zip(group.parameters, report.used, strict=True):
+            if not used:
+                parameter.grad = None
+            elif report.weight != rows and parameter.grad is not None:
+                parameter.grad.mul_(rows / report.weight)
+        group.held.update()
+
+    def _commit(self, report: StepReport, reduced: Tensor) -> None:
+        group, loop = self._group, self._loop
+        assert loop is not None
+        if 0 in self._present:
+            group.buffers.commit(group.layout.buffers_of(reduced))
+        offset = group.calls.offset
+        group.step += 1
+        group.applied += 1
+        group.calls.offset += 1
+        group.samples += loop.epoch.batch_rows(offset)
+        group.loss = report.loss
+        self._reports = {}
+        group.held.after_update()
+        group.reporter.open(self._record(loop, report, offset))
+        if report.stop:
+            group.finish_call(loop.number)
+            self._stop = False
+        if report.pending:
+            group.leave_at_boundary()
+        self._progress(loop, "committed")
+
+    def _record(self, loop: Loop, report: StepReport, offset: int) -> Record:
+        group = self._group
+        assert group.seat is not None
+        assert group.exchange is not None
+        now, exposed_s = perf_counter(), group.split.exposed_s + group.exchange.exposed_s
+        elapsed_s = max(now - self._committed_at, 1e-9)
+        values = dict(zip(self._names, report.values, strict=False)) | {
+            "loss": report.loss,
+            "samples_per_s": loop.epoch.batch_rows(offset) / elapsed_s,
+            "world_size": float(group.seat.plan.world),
+            "comm_exposed_fraction": min(1.0, (exposed_s - self._exposed_s) / elapsed_s),
+        }
+        self._committed_at, self._exposed_s = now, exposed_s
+        record = Record(group.step, group.seat.plan.generation, values)
+        if group.spec.debug.ledger:
+            record.shards, record.rows = _rows_of_step(loop.epoch, offset)
+        return record
+
+    def _prove_rows(self, epoch: Epoch, report: StepReport) -> None:
+        """Each slice's checksum came with its gradient: it must be that of the planned rows."""
+        offset = self._group.calls.offset
+        for lane, sent in report.checksums.items():
+            if checksum(epoch.rows_of(offset, self._shards_of_lane(lane))) != sent:
+                raise CallMismatch(
+                    f"step {self._group.step + 1}: slice {lane} was computed from other rows than planned.",
+                    hint="Give session.batches the same dataset, of the same length, on every worker.",
+                )
+
+    def _check_names(self, report: StepReport) -> None:
+        if len(report.names) > 1:
+            raise StepMisuse(
+                f"step {self._group.step + 1}: slices gave different metrics to session.step.",
+                hint="Give the same metrics in every turn of every loop, on every worker.",
+            )
+
+    def _load(self, loop: Loop) -> Ahead:
+        """Batches of all owned slices from the committed offset on."""
+        first, step = self._group.calls.offset, self._group.step
+        pieces = (
+            self._slice(loop, offset, lane, step + offset - first)
+            for offset in range(first, loop.epoch.steps)
+            for lane in self._mine(loop.epoch, offset)
+        )
+        batches = load(
+            loop.dataset,
+            pieces,
+            seed=self._group.spec.seed,
+            collate=loop.collate,
+            loader_workers=loop.loader_workers,
+        )
+        return Ahead(batches)
+
+    def _slice(self, loop: Loop, offset: int, lane: int, step: int) -> Slice:
+        return Slice(("step", step, lane), lane, loop.epoch.rows_of(offset, self._shards_of_lane(lane)))
+
+    def _shards_of_lane(self, lane: int) -> range:
+        """A lane is a logical shard, or all shards of a worker where its slices run as one."""
+        if self._group.same_bits:
+            return range(lane, lane + 1)
+        return owned(lane, self._group.lanes, self._group.spec.shards)
+
+    def _lanes_present(self, epoch: Epoch, offset: int) -> frozenset[int]:
+        present = present_shards(epoch.batch_rows(offset), epoch.shards)
+        if self._group.same_bits:
+            return present
+        return frozenset(
+            lane for lane in range(self._group.lanes) if present & set(self._shards_of_lane(lane))
+        )
+
+    def _mine(self, epoch: Epoch, offset: int) -> list[int]:
+        """The present lanes this worker computes, in ascending order."""
+        seat = self._group.seat
+        assert seat is not None
+        present = self._lanes_present(epoch, offset)
+        if self._group.same_bits:
+            return [k for k in seat.plan.shards_of(seat.rank) if k in present]
+        return [seat.rank] if seat.rank in present else []
+
+    def _progress(self, loop: Loop, phase: str) -> None:
+        self._outlet.progress(
+            step=self._group.step,
+            total_steps=loop.total_steps,
+            epoch=loop.index,
+            phase=phase,
+            rows=loop.epoch.batch // max(1, self._group.lanes),
+        )
+
+
+def _rows_of_step(epoch: Epoch, offset: int) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) int32 shard and (n,) int64 row of every row of a step."""
+    shards = range(epoch.shards)
+    counts = [len(epoch.rows(offset, k)) for k in shards]
+    return np.repeat(np.arange(epoch.shards, dtype=np.int32), counts), epoch.rows_of(offset, shards)

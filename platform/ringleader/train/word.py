@@ -1,0 +1,154 @@
+"""The control word: the few numbers that travel with every exchange.
+
+Every member writes its own entries and leaves zeros elsewhere, so the sum over members is exact in any order and every
+member ends with the same word. That is how all agree on a boundary, a stop, the loss and the rows that were used.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+MAX_METRICS = 12
+_EXACT = 1 << 24
+_MEMBER = 5
+_SHARD = 4 + MAX_METRICS
+KINDS = ("barrier", "evaluate", "batches")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a member is in the program: session call, its kind (a loop with its epoch), committed steps."""
+
+    call: int
+    kind: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class SliceReport:
+    """What one slice says about itself: weight, mean loss, checksums of its rows and of its metrics' names, values."""
+
+    weight: float
+    loss: Tensor
+    checksum: int
+    names: int = 0
+    values: tuple[Tensor, ...] = ()
+
+
+NOTHING: Mapping[int, SliceReport] = {}
+BARRIER, EVALUATE, BATCHES = range(len(KINDS))
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """A reduced word, read. Lists are per present shard in ascending order.
+
+    Attributes:
+        pending: somebody knows of a newer plan; this is the last transaction of its generation.
+        stop: somebody asked to end the loop after this step.
+        weight: the sum of all slice weights.
+        loss: the weighted mean loss.
+        values: the weighted means by metric slot.
+        checksums: shard → checksum of the rows that entered the gradient.
+        names: the checksums of the metrics' names that slices gave; one where all agree.
+        used: per parameter, whether any slice anywhere gave it a gradient.
+    """
+
+    pending: bool
+    stop: bool
+    weight: float
+    loss: float
+    values: list[float]
+    checksums: dict[int, int]
+    names: frozenset[int]
+    used: list[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class WordLayout:
+    """Where each number stands. Fixed for a job's life: room for every member it may ever have."""
+
+    members: int
+    shards: int
+    parameters: int
+    buffers: int
+    length: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        length = self.members * _MEMBER + self.shards * _SHARD + self.parameters + self.buffers
+        object.__setattr__(self, "length", length)
+
+    def write(
+        self,
+        *,
+        rank: int,
+        call: int,
+        kind: int,
+        step: int,
+        pending: bool,
+        stop: bool = False,
+        slices: Mapping[int, SliceReport] = NOTHING,
+        used: Sequence[bool] = (),
+        buffers: Tensor | None = None,
+    ) -> Tensor:
+        """One member's word: (length,) float32. `kind` is an index into KINDS, plus the epoch for a loop."""
+        word = torch.zeros(self.length, dtype=torch.float32)
+        start = rank * _MEMBER
+        word[start : start + _MEMBER] = torch.tensor(
+            [call, kind, step % _EXACT, pending, stop], dtype=torch.float32
+        )
+        for shard, report in slices.items():
+            start = self.members * _MEMBER + shard * _SHARD
+            word[start], word[start + 1] = report.weight, report.loss
+            word[start + 2], word[start + 3] = report.checksum, report.names
+            for slot, value in enumerate(report.values):
+                word[start + 4 + slot] = value
+        tail = self.members * _MEMBER + self.shards * _SHARD
+        if used:
+            word[tail : tail + self.parameters] = torch.tensor(used, dtype=torch.float32)
+        if buffers is not None:
+            word[tail + self.parameters :] = buffers
+        return word
+
+    def buffers_of(self, word: Tensor) -> Tensor:
+        """The encoded buffers' part of a reduced word."""
+        return word[self.length - self.buffers :]
+
+    def positions(self, word: Tensor, *, world: int) -> list[Position]:
+        """Where each of `world` members is, by rank."""
+        members = word[: world * _MEMBER].view(world, _MEMBER).tolist()
+        return [Position(int(m[0]), _kind(int(m[1])), int(m[2])) for m in members]
+
+    def pending(self, word: Tensor, *, world: int) -> bool:
+        """Whether any member knows of a newer plan."""
+        return bool(word[: world * _MEMBER].view(world, _MEMBER)[:, 3].any())
+
+    def read(self, word: Tensor, *, world: int, present: Sequence[int]) -> StepReport:
+        """Read a reduced word of `world` members."""
+        members = word[: world * _MEMBER].view(world, _MEMBER).tolist()
+        start = self.members * _MEMBER
+        table = (
+            word[start : start + self.shards * _SHARD]
+            .view(self.shards, _SHARD)[list(present)]
+            .to(torch.float64)
+        )
+        weights = table[:, 0]
+        total = float(weights.sum())
+        means = (table[:, 1:] * weights[:, None]).sum(dim=0) / max(total, 1e-300)
+        start += self.shards * _SHARD
+        return StepReport(
+            pending=any(m[3] for m in members),
+            stop=any(m[4] for m in members),
+            weight=total,
+            loss=float(means[0]),
+            values=means[3:].tolist(),
+            checksums={shard: int(row[2]) for shard, row in zip(present, table.tolist(), strict=True)},
+            names=frozenset(int(row[3]) for row in table.tolist()),
+            used=[count > 0 for count in word[start : start + self.parameters].tolist()],
+        )
+
+
+def _kind(number: int) -> str:
+    return KINDS[number] if number < BATCHES else f"batches, epoch {number - BATCHES}"

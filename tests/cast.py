@@ -1,0 +1,336 @@
+"""A scripted cast: real worker processes over gloo, the real membership machine, no Ray, and faults on cue.
+
+    play = Cast(spec, train, cues=FaultPlan().kill("w2", at_step=5)).play()
+
+Workers are forked by a server that has torch loaded, so that a play of a small model takes about a second.
+"""
+
+import multiprocessing as mp
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed import TCPStore
+
+from ringleader.comm.transports.gloo import GlooTransport
+from ringleader.elastic import events as ev
+from ringleader.elastic import instructions as do
+from ringleader.elastic.membership import begin, handle
+from ringleader.elastic.plan import Plan
+from ringleader.elastic.state import Membership, Phase, Rules
+from ringleader.errors import Dismissed, EntrypointRaised, RingleaderError
+from ringleader.spec import JobSpec
+from ringleader.train import Session
+from ringleader.train.run import Finished, run
+from ringleader.train.seams import Parked, Seat
+
+LOOPBACK = "127.0.0.1"
+HANG_GUARD_S = 90.0
+DEADLINE_S = 30.0
+PROCESSES = mp.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["cast", "torch._dynamo"])
+
+
+@dataclass(frozen=True)
+class Cue:
+    """When a worker that is at `step` (committed steps) reaches `phase`, `act` happens."""
+
+    worker: str
+    step: int
+    phase: str
+    act: str
+    generation: int = 0
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """Scripted faults, and resizes that the play asks for once `step` is committed."""
+
+    cues: tuple[Cue, ...] = ()
+    resizes: tuple[tuple[int, int, int], ...] = ()
+
+    def kill(self, worker: str, *, at_step: int, phase: str = "forward") -> "FaultPlan":
+        return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "kill")))
+
+    def hold(self, worker: str, *, at_step: int, for_generation: int) -> "FaultPlan":
+        """The worker goes on only when it has heard that this generation is coming."""
+        return replace(self, cues=(*self.cues, Cue(worker, at_step, "forward", "hold", for_generation)))
+
+    def resize(self, *, at_step: int, minimum: int, maximum: int) -> "FaultPlan":
+        return replace(self, resizes=(*self.resizes, (at_step, minimum, maximum)))
+
+
+@dataclass
+class Play:
+    """What came of it. `values` and `rows` are what rank 0 let out, in the order it did."""
+
+    outcome: str = ""
+    reason: str = ""
+    message: str = ""
+    finished: dict[str, Finished] = field(default_factory=dict)
+    plans: list[Plan] = field(default_factory=list)
+    reports: list[do.Report] = field(default_factory=list)
+    values: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    rows: list[tuple[int, np.ndarray, np.ndarray]] = field(default_factory=list)
+    pids: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        digests = {f.digest for f in self.finished.values()}
+        assert len(digests) == 1, digests
+        return digests.pop()
+
+    @property
+    def worlds(self) -> list[int]:
+        return [plan.world for plan in self.plans]
+
+    def reported(self, kind: str) -> list[dict[str, Any]]:
+        return [report.data for report in self.reports if report.type == kind]
+
+    def settled_rows(self) -> list[tuple[int, int, int]]:
+        """(step, shard, row) of every settled row; a step that is repeated counts again."""
+        return [
+            (step, int(shard), int(row))
+            for step, shards, rows in self.rows
+            for shard, row in zip(shards, rows, strict=True)
+        ]
+
+
+class Prompter:
+    """One worker's coordinator and outlet: talks to the stage over a pipe, and plays its cues."""
+
+    def __init__(self, me: str, pipe: Connection, store: tuple[str, int], cues: tuple[Cue, ...]) -> None:
+        self._me = me
+        self._pipe = pipe
+        self._store = store
+        self._cues = list(cues)
+        self._pending = 0
+        self._generation = 0
+        self._recorded = 0
+
+    def next_seat(self, parked: Parked) -> Seat:
+        self._cue(parked.step, "parked")
+        self._pipe.send(("parked", parked))
+        while True:
+            kind, content = self._receive()
+            if kind == "plan":
+                plan: Plan = content
+                rank = plan.rank_of(self._me)
+                self._generation = plan.generation
+                prefix = f"{plan.attempt}/{plan.generation}"
+                transport = GlooTransport.connect(*self._store, prefix, rank, len(plan.members), DEADLINE_S)
+                return Seat(plan, rank, transport if len(plan.members) > 1 else None)
+
+    def plan_pending(self) -> bool:
+        while self._pipe.poll():
+            self._receive()
+        return self._pending > self._generation
+
+    def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
+        self._pipe.send(("metrics", (step, values)))
+        self._recorded = step + 1
+
+    def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
+        self._pipe.send(("ledger", (step, shards, rows)))
+
+    def settled(self, step: int) -> None: ...
+
+    def replayed(self) -> None: ...
+
+    def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
+        if phase == "committed":
+            self._pipe.send(("committed", (self._generation, step)))
+        self._cue(step, phase)
+
+    def recorded_step(self) -> int:
+        return self._recorded
+
+    def _receive(self) -> tuple[str, Any]:
+        if not self._pipe.poll(HANG_GUARD_S):
+            raise AssertionError(f"{self._me} heard nothing for {HANG_GUARD_S} s")
+        kind, content = self._pipe.recv()
+        if kind == "dismiss":
+            raise Dismissed
+        if kind == "announce":
+            self._pending = content
+        return kind, content
+
+    def _cue(self, step: int, phase: str) -> None:
+        due = [cue for cue in self._cues if cue.step == step and cue.phase == phase]
+        for cue in due:
+            self._cues.remove(cue)
+            if cue.act == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            while self._pending < cue.generation:
+                self._receive()
+
+
+def act(
+    me: str, pipe: Connection, store: tuple[str, int], script: "Cast", server: bool, artifacts: Path
+) -> None:
+    """A worker process."""
+    torch.set_num_threads(1)
+    prompter = Prompter(me, pipe, store, tuple(c for c in script.cues.cues if c.worker == me))
+    try:
+        end: Any = run(
+            spec=script.spec,
+            function=script.train,
+            coordinator=prompter,
+            outlet=prompter,
+            server=server,
+            artifacts=artifacts,
+        )
+        pipe.send(("finished", end))
+    except Dismissed:
+        pass
+    except EntrypointRaised as error:
+        pipe.send(("raised", (error.step, error.shard, error.message)))
+    except RingleaderError as error:
+        pipe.send(("failed", (error.code, str(error))))
+    pipe.close()
+
+
+@dataclass
+class Cast:
+    """The stage: the membership machine with processes at its edge."""
+
+    spec: JobSpec
+    train: Callable[[Session], None]
+    cues: FaultPlan = FaultPlan()
+    artifacts: Path = Path("unused")
+
+    def play(self) -> Play:
+        self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+        self._play = Play()
+        self._pipes: dict[str, Connection] = {}
+        self._processes: dict[str, Any] = {}
+        self._resizes = list(self.cues.resizes)
+        workers = self.spec.workers
+        rules = Rules(
+            attempt=1,
+            shards=self.spec.shards,
+            servers=int(self.spec.sync.architecture == "parameter_server"),
+            max_failures=self.spec.max_failures,
+        )
+        self._state, instructions = begin(
+            rules, minimum=workers.min, maximum=workers.max, now=time.monotonic()
+        )
+        try:
+            self._carry_out(instructions)
+            give_up_at = time.monotonic() + HANG_GUARD_S
+            while not self._play.outcome:
+                assert time.monotonic() < give_up_at, f"the play hangs: {self._state}"
+                self._listen()
+        finally:
+            for process in self._processes.values():
+                process.kill()
+                process.join(10)
+        return self._play
+
+    def _listen(self) -> None:
+        sentinels = {p.sentinel: name for name, p in self._processes.items()}
+        heard = wait([*self._pipes.values(), *sentinels], timeout=0.05)
+        for name, pipe in list(self._pipes.items()):
+            if pipe in heard:
+                self._hear(name, pipe)
+        for sentinel, name in sentinels.items():
+            if sentinel in heard:
+                self._drain(name)
+                del self._processes[name]
+                self._handle(ev.Lost(name, "killed", time.monotonic()))
+        self._handle(ev.Tick(time.monotonic(), patience_s=10.0))
+
+    def _drain(self, name: str) -> None:
+        """A dead worker's last words come before its death."""
+        pipe = self._pipes.get(name)
+        while pipe is not None and name in self._pipes and pipe.poll():
+            self._hear(name, pipe)
+
+    def _hear(self, name: str, pipe: Connection) -> None:
+        try:
+            kind, content = pipe.recv()
+        except (EOFError, OSError):
+            self._pipes.pop(name, None)
+            return
+        now = time.monotonic()
+        match kind:
+            case "parked":
+                self._handle(
+                    ev.Parked(name, content.generation, content.applied, content.step, content.why, now)
+                )
+            case "committed":
+                self._handle(ev.Committed(name, *content, now))
+                self._resize(content[1])
+            case "metrics":
+                self._play.values.append(content)
+            case "ledger":
+                self._play.rows.append(content)
+            case "finished":
+                self._play.finished[name] = content
+                self._handle(ev.Finished(name, content.digest, now))
+            case "raised":
+                self._handle(ev.Raised(name, *content, now))
+            case "failed":
+                self._handle(ev.Failed(name, *content, now))
+
+    def _resize(self, step: int) -> None:
+        for cue in [r for r in self._resizes if r[0] <= step]:
+            self._resizes.remove(cue)
+            self._handle(ev.Resize(cue[1], cue[2], time.monotonic()))
+
+    def _handle(self, event: ev.Event) -> None:
+        state: Membership = self._state
+        self._state, instructions = handle(state, event)
+        self._carry_out(instructions)
+
+    def _carry_out(self, instructions: tuple[do.Instruction, ...]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case do.Start(worker=worker, role=role):
+                    self._start(worker, role == "server")
+                case do.Announce(worker=worker, generation=generation):
+                    self._tell(worker, "announce", generation)
+                case do.Form(plan=plan):
+                    recorded = max((step for step, _ in self._play.values), default=-1) + 1
+                    self._play.plans.append(replace(plan, recorded_step=recorded))
+                    for member in plan.members:
+                        self._tell(member, "plan", self._play.plans[-1])
+                case do.Dismiss(worker=worker):
+                    self._tell(worker, "dismiss", None)
+                case do.Kill(worker=worker):
+                    self._processes[worker].kill()
+                case do.Report():
+                    self._play.reports.append(instruction)
+                case do.End():
+                    self._play.outcome = instruction.outcome
+                    self._play.reason, self._play.message = instruction.reason, instruction.message
+
+    def _start(self, worker: str, server: bool) -> None:
+        here, there = PROCESSES.Pipe()
+        store = (LOOPBACK, self._store.port)
+        process = PROCESSES.Process(
+            target=act,
+            args=(worker, there, store, replace(self, artifacts=self.artifacts), server, self.artifacts),
+            name=worker,
+        )
+        process.start()
+        there.close()
+        self._pipes[worker], self._processes[worker] = here, process
+        self._play.pids[worker] = process.pid or 0
+
+    def _tell(self, worker: str, kind: str, content: Any) -> None:
+        pipe = self._pipes.get(worker)
+        found = self._state.find(worker)
+        if pipe is None or (found and found.phase is Phase.FINISHED):
+            return
+        try:
+            pipe.send((kind, content))
+        except (BrokenPipeError, OSError):
+            self._pipes.pop(worker, None)

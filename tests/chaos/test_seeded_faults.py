@@ -1,0 +1,40 @@
+"""Seeded random faults over ring and servers: every play ends with the bits of the undisturbed run."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from cast import Cast, FaultPlan
+from integration.test_group_faults import STEPS, check, job, train
+
+from ringleader.train.local import run_local
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
+PLAYS = int(os.environ.get("CHAOS_PLAYS", "30"))
+PHASES = ("forward", "exchange", "committed", "parked", "evaluate")
+
+
+def faults(draw: random.Random) -> FaultPlan:
+    """One to three kills at any phase of any step, and perhaps a resize."""
+    plan = FaultPlan()
+    for _ in range(draw.randint(1, 3)):
+        victim = f"w{draw.randint(0, 4)}"
+        plan = plan.kill(victim, at_step=draw.randrange(STEPS), phase=draw.choice(PHASES))
+    if draw.random() < 0.5:
+        plan = plan.resize(at_step=draw.randrange(1, STEPS), minimum=1, maximum=draw.randint(1, 4))
+    return plan
+
+
+@pytest.mark.parametrize("architecture", ["ring", "parameter_server"])
+def test_random_faults_cost_no_bit_no_step_and_no_row(architecture: str, tmp_path: Path) -> None:
+    seed = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+    draw = random.Random(seed)
+    torch.set_num_threads(1)
+    undisturbed, _ = run_local(job(), train, tmp_path)
+    for number in range(PLAYS):
+        plan = faults(draw)
+        print(f"seed {seed} play {number}: {plan}")
+        play = Cast(job(sync=architecture, max_failures=10), train, plan, tmp_path).play()
+        check(play, undisturbed.digest)

@@ -1,0 +1,202 @@
+"""A group of real processes: whatever happens to its members, the same bits, every step and every row once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cast import Cast, FaultPlan, Play
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from ringleader.spec import JobSpec
+from ringleader.train import Session
+from ringleader.train.local import run_local
+
+ROWS, BATCH, EPOCHS = 150, 32, 3
+STEPS = EPOCHS * 5
+
+
+class Ema:
+    """A kept object that the loop body touches, to see that a replay rolls it back."""
+
+    def __init__(self) -> None:
+        self.turns = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"turns": self.turns}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.turns = state["turns"]
+
+
+def rows() -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, 6, generator=generator)
+    return TensorDataset(x, (x[:, 0] * x[:, 1] > 0).long())
+
+
+def train(session: Session) -> None:
+    """Dropout, BatchNorm, clipping, momentum, a schedule, a kept object, a short last batch, evaluations."""
+    net = session.model(
+        nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
+    )
+    optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), clip_norm=0.5)
+    session.scheduler(torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.7))
+    ema = Ema()
+    session.keep("ema", ema)
+
+    def score(batch: Any) -> dict[str, Tensor]:
+        return {"accuracy": (net(batch[0]).argmax(dim=1) == batch[1]).float()}
+
+    data = rows()
+    for _ in range(EPOCHS):
+        for x, y in session.batches(data):
+            loss = F.cross_entropy(net(x), y)
+            session.step(loss, mean_x=x.mean())
+        session.evaluate(data, score)
+
+
+def job(**changes: Any) -> JobSpec:
+    base: dict[str, Any] = {
+        "name": "group",
+        "entrypoint": "group:train",
+        "workers": {"min": 1, "max": 3},
+        "batch": {"global_size": BATCH, "logical_shards": 4},
+        "debug": {"ledger": True},
+    }
+    return JobSpec.parse(base | changes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of one process that computes every shard itself."""
+    torch.set_num_threads(1)
+    finished, _ = run_local(job(), train, tmp_path_factory.mktemp("alone"))
+    assert finished.steps == STEPS
+    return finished.digest
+
+
+def check(play: Play, digest: str) -> None:
+    """The promises that hold whatever happened."""
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.digest == digest
+    assert [step for step, _ in play.values] == list(range(1, STEPS + 1))
+    settled = play.settled_rows()
+    assert [s for s, _, _ in play.rows] == list(range(1, STEPS + 1))
+    for epoch in range(EPOCHS):
+        of_epoch = [row for step, _, row in settled if epoch * 5 < step <= (epoch + 1) * 5]
+        assert sorted(of_epoch) == list(range(ROWS))
+    evaluated = {step for step, values in play.values if "accuracy" in values}
+    assert evaluated == {5, 10, 15}
+
+
+def test_an_undisturbed_group_has_the_bits_of_one_process(undisturbed: str, tmp_path: Path) -> None:
+    play = Cast(job(), train, artifacts=tmp_path).play()
+    check(play, undisturbed)
+    assert play.worlds == [3]
+
+
+def test_servers_have_the_bits_of_the_ring(undisturbed: str, tmp_path: Path) -> None:
+    play = Cast(job(sync="parameter_server"), train, artifacts=tmp_path).play()
+    check(play, undisturbed)
+
+
+@pytest.mark.parametrize("phase", ["forward", "exchange", "committed"])
+@pytest.mark.parametrize("victim", ["w0", "w2"])
+def test_a_killed_worker_costs_no_bit(undisturbed: str, tmp_path: Path, victim: str, phase: str) -> None:
+    play = Cast(job(), train, FaultPlan().kill(victim, at_step=7, phase=phase), tmp_path).play()
+    check(play, undisturbed)
+    assert play.worlds[:2] == [3, 2]
+    assert [lost["worker"] for lost in play.reported("worker.lost")] == [victim]
+
+
+def test_a_kill_during_an_evaluation_costs_no_bit(undisturbed: str, tmp_path: Path) -> None:
+    play = Cast(job(), train, FaultPlan().kill("w1", at_step=10, phase="evaluate"), tmp_path).play()
+    check(play, undisturbed)
+
+
+def test_two_killed_at_once_cost_no_bit(undisturbed: str, tmp_path: Path) -> None:
+    faults = FaultPlan().kill("w0", at_step=6).kill("w1", at_step=6, phase="exchange")
+    check(Cast(job(), train, faults, tmp_path).play(), undisturbed)
+
+
+def test_a_kill_during_a_recovery_costs_no_bit(undisturbed: str, tmp_path: Path) -> None:
+    faults = FaultPlan().kill("w0", at_step=6).kill("w2", at_step=6, phase="parked")
+    check(Cast(job(), train, faults, tmp_path).play(), undisturbed)
+
+
+def test_resizes_up_and_down_cost_no_bit(undisturbed: str, tmp_path: Path) -> None:
+    faults = (
+        FaultPlan()
+        .resize(at_step=2, minimum=1, maximum=4)
+        .hold("w0", at_step=4, for_generation=2)
+        .resize(at_step=9, minimum=1, maximum=2)
+        .hold("w0", at_step=11, for_generation=3)
+    )
+    play = Cast(job(workers={"min": 1, "max": 1}), train, faults, tmp_path).play()
+    check(play, undisturbed)
+    assert max(play.worlds) > 2
+    assert play.worlds[-1] == 2
+    assert not play.reported("worker.lost")
+
+
+def test_a_replacement_joins_healed_and_repeats_no_row(undisturbed: str, tmp_path: Path) -> None:
+    faults = FaultPlan().kill("w1", at_step=3).hold("w0", at_step=8, for_generation=3)
+    play = Cast(job(), train, faults, tmp_path).play()
+    check(play, undisturbed)
+    assert play.worlds == [3, 2, 3]
+    assert "w3" in play.plans[-1].members
+
+
+def test_a_killed_worker_of_a_server_group_costs_no_bit(undisturbed: str, tmp_path: Path) -> None:
+    spec = job(sync="parameter_server")
+    play = Cast(spec, train, FaultPlan().kill("w1", at_step=7, phase="exchange"), tmp_path).play()
+    check(play, undisturbed)
+
+
+def branching(session: Session) -> None:
+    """Evaluates only where global_step and loss say so: a joiner has to take the same branches."""
+    net = session.model(nn.Linear(6, 2))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    data = rows()
+    for _ in range(EPOCHS):
+        for x, y in session.batches(data):
+            session.step(F.cross_entropy(net(x), y))
+        if session.global_step == 5 and session.loss is not None and session.loss < 100:
+            session.evaluate(data, lambda batch: {"accuracy": (net(batch[0]).argmax(1) == batch[1]).float()})
+
+
+def test_a_joiner_takes_the_branches_that_the_others_took(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    alone, _ = run_local(job(), branching, tmp_path)
+    faults = FaultPlan().kill("w1", at_step=6).hold("w0", at_step=8, for_generation=3)
+    play = Cast(job(), branching, faults, tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.worlds == [3, 2, 3]
+    assert play.digest == alone.digest
+
+
+def astray(session: Session) -> None:
+    """One worker evaluates where the others go on with a loop."""
+    net = session.model(nn.Linear(6, 2))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    data, mine = rows(), []
+    for x, y in session.batches(data):
+        mine.append(len(x))
+        session.step(F.cross_entropy(net(x), y))
+    if len(mine) > 5:
+        session.evaluate(data, lambda batch: {"accuracy": (net(batch[0]).argmax(1) == batch[1]).float()})
+    for x, y in session.batches(data):
+        session.step(F.cross_entropy(net(x), y))
+
+
+@pytest.mark.parametrize("sync", ["ring", "parameter_server"])
+def test_members_at_different_calls_fail_the_job_naming_both_ranks(tmp_path: Path, sync: str) -> None:
+    # Four shards over three workers: only the last one owns two, so its body runs ten times in five steps.
+    play = Cast(job(sync=sync), astray, artifacts=tmp_path).play()
+    assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
+    assert "rank 2 " in play.message
+    assert "call 1 (evaluate)" in play.message
+    assert "call 1 (batches, epoch 1)" in play.message

@@ -1,0 +1,166 @@
+"""ParquetDataset: any row at any time, in any process, as values that stack."""
+
+import io
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from ringleader.data import ParquetDataset, RowUnreadable, collate, decode_image, decode_image_float
+from ringleader.errors import DatasetUnsupported
+
+ROWS, GROUP = 23, 5
+
+
+def png(value: int, mode: str = "RGB") -> bytes:
+    out = io.BytesIO()
+    Image.new(mode, (4, 3), value if mode == "L" else (value, 2, 3)).save(out, "PNG")
+    return out.getvalue()
+
+
+def table(first: int, rows: int) -> pa.Table:
+    numbers = range(first, first + rows)
+    return pa.table(
+        {
+            "image": pa.array([png(n) for n in numbers]),
+            "label": pa.array([n % 10 for n in numbers], pa.uint8()),
+            "weight": pa.array([n / 2 for n in numbers], pa.float32()),
+            "tokens": pa.array([[n, n + 1] for n in numbers], pa.list_(pa.int32())),
+            "name": pa.array([f"row {n}" for n in numbers]),
+        }
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    out = tmp_path / "a.parquet"
+    pq.write_table(table(0, ROWS), out, row_group_size=GROUP)
+    return out
+
+
+def labels(dataset: ParquetDataset, rows: list[int]) -> list[int]:
+    return [row["label"] for row in dataset.__getitems__(rows)]
+
+
+def test_every_row_is_found_in_every_order(path: Path) -> None:
+    dataset = ParquetDataset(path)
+    order = np.random.default_rng(7).permutation(ROWS).tolist()
+    assert len(dataset) == ROWS
+    assert [r["name"] for r in dataset.__getitems__(order)] == [f"row {n}" for n in order]
+    assert [dataset[n]["name"] for n in order] == [f"row {n}" for n in order]
+    assert labels(dataset, [3, 3, -1]) == [3, 3, (ROWS - 1) % 10]
+
+
+def test_a_row_outside_is_refused(path: Path) -> None:
+    with pytest.raises(IndexError, match=f"row {ROWS} of a dataset with {ROWS} rows"):
+        ParquetDataset(path)[ROWS]
+
+
+def test_values_keep_their_types_in_a_batch(path: Path) -> None:
+    dataset = ParquetDataset(path, decode={"image": decode_image})
+    batch = collate(dataset.__getitems__([0, 7]))
+    assert batch["image"].shape == (2, 3, 3, 4)
+    assert batch["image"].dtype == torch.uint8
+    assert batch["image"][1, :, 0, 0].tolist() == [7, 2, 3]
+    assert batch["label"].dtype == torch.int64
+    assert batch["weight"].dtype == torch.float32
+    assert batch["weight"].tolist() == [0.0, 3.5]
+    assert torch.equal(batch["tokens"], torch.tensor([[0, 1], [7, 8]], dtype=torch.int32))
+    assert batch["name"] == ["row 0", "row 7"]
+
+
+def test_grey_images_keep_one_channel_and_floats_lie_in_0_to_1() -> None:
+    assert decode_image(png(9, "L")).tolist() == [[[9] * 4] * 3]
+    assert decode_image_float(png(255))[0].unique().tolist() == [1.0]
+
+
+def test_a_batch_reads_each_row_group_once_and_the_cache_stays_bounded(path: Path) -> None:
+    dataset = ParquetDataset(path, cache_bytes=1)
+    labels(dataset, [0, 10, 22, 1, 11, 21])
+    assert dataset._groups.cached == 1
+    roomy = ParquetDataset(path)
+    labels(roomy, [0, 10, 22])
+    assert roomy._groups.cached == 3
+
+
+def test_kept_rows_are_decoded_once(path: Path) -> None:
+    dataset = ParquetDataset(path, decode={"image": decode_image}, keep_decoded=True)
+    assert dataset[4]["image"] is dataset[4]["image"]
+    plain = ParquetDataset(path, decode={"image": decode_image})
+    assert plain[4]["image"] is not plain[4]["image"]
+
+
+def test_files_folders_lists_and_uris_are_one_set(path: Path, tmp_path: Path) -> None:
+    pq.write_table(table(ROWS, 4), tmp_path / "b.parquet")
+    both = [f"row {n}" for n in range(ROWS + 4)]
+    for source in (tmp_path, [path, tmp_path / "b.parquet"], f"file://{tmp_path}"):
+        dataset = ParquetDataset(source, columns=["name"])
+        assert [r["name"] for r in dataset.__getitems__(range(len(dataset)))] == both
+
+
+def test_a_pickled_copy_leaves_cache_and_files_behind(path: Path) -> None:
+    dataset = ParquetDataset(path, decode={"image": decode_image}, keep_decoded=True)
+    dataset.__getitems__(list(range(ROWS)))
+    frozen = pickle.dumps(dataset)
+    assert len(frozen) < 10_000
+    assert torch.equal(pickle.loads(frozen)[5]["image"], dataset[5]["image"])
+
+
+def test_loader_processes_read_the_same_rows(path: Path) -> None:
+    dataset = ParquetDataset(path, columns=["label", "name"])
+    dataset[0]  # an open file and a cached group that the forked children must not share
+    loader = DataLoader(dataset, batch_size=6, num_workers=2, collate_fn=collate)
+    names = [name for batch in loader for name in batch["name"]]
+    assert names == [f"row {n}" for n in range(ROWS)]
+
+
+def test_threads_read_the_same_rows(path: Path) -> None:
+    dataset = ParquetDataset(path, columns=["label"], cache_bytes=1)
+    found: dict[int, list[int]] = {}
+
+    def read(seed: int) -> None:
+        order = np.random.default_rng(seed).permutation(ROWS).tolist()
+        found[seed] = [got - n % 10 for got, n in zip(labels(dataset, order), order, strict=True)]
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert found == {seed: [0] * ROWS for seed in range(8)}
+
+
+def test_a_broken_image_and_a_null_name_column_and_row(tmp_path: Path) -> None:
+    broken = pa.table({"image": pa.array([png(1), b"no image"]), "label": pa.array([1, None], pa.uint8())})
+    pq.write_table(broken, tmp_path / "x.parquet")
+    with pytest.raises(RowUnreadable, match="column 'image' of row 1"):
+        ParquetDataset(tmp_path / "x.parquet", columns=["image"], decode={"image": decode_image})[1]
+    with pytest.raises(RowUnreadable, match="column 'label' of row 1 cannot be read: it is null"):
+        ParquetDataset(tmp_path / "x.parquet", columns=["label"])[1]
+
+
+def test_wrong_paths_and_columns_are_refused_at_once(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        ParquetDataset(tmp_path / "absent.parquet")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no Parquet file"):
+        ParquetDataset(tmp_path / "empty")
+    with pytest.raises(KeyError, match="no column"):
+        ParquetDataset(path, columns=["pixels"])
+    with pytest.raises(KeyError, match="decode names"):
+        ParquetDataset(path, columns=["label"], decode={"image": decode_image})
+    pq.write_table(pa.table({"other": [1]}), tmp_path / "c.parquet")
+    with pytest.raises(ValueError, match="differ"):
+        ParquetDataset([path, tmp_path / "c.parquet"])
+
+
+def test_rows_that_do_not_stack_are_refused_with_a_way_out() -> None:
+    with pytest.raises(DatasetUnsupported, match="pass your own collate"):
+        collate([{"x": torch.zeros(2)}, {"x": torch.zeros(3)}])

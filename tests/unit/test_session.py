@@ -1,0 +1,316 @@
+"""What a training function may do and must not do, in one process."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import IterableDataset, TensorDataset
+
+import ringleader
+from ringleader.errors import DatasetUnsupported, EntrypointRaised, NonFiniteLoss, NoStep, StepMisuse
+from ringleader.train.local import run_local
+
+torch.set_num_threads(1)
+ROWS = 56
+SPEC: dict[str, Any] = {
+    "name": "unit",
+    "entrypoint": "unit:train",
+    "workers": {"max": 4},
+    "batch": {"global_size": 16},
+    "debug": {"ledger": True},
+}
+
+
+def rows() -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, 5, generator=generator)
+    return TensorDataset(x, (x.sum(dim=1) > 0).long())
+
+
+def net(session: ringleader.Session) -> nn.Module:
+    model = session.model(nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 2)))
+    session.optimizer(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5), clip_norm=1.0)
+    return model
+
+
+def accuracy(model: nn.Module) -> Any:
+    def score(batch: Any) -> dict[str, Tensor]:
+        return {"accuracy": (model(batch[0]).argmax(dim=1) == batch[1]).float()}
+
+    return score
+
+
+def learn(session: ringleader.Session, epochs: int = 2) -> nn.Module:
+    model = net(session)
+    for _ in range(epochs):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(model(x), y))
+    return model
+
+
+def test_a_local_run_commits_every_step_and_every_row_once(tmp_path: Path) -> None:
+    finished, outlet = run_local(SPEC, lambda session: void(learn(session, epochs=3)), tmp_path)
+    assert finished.steps == 3 * 4
+    assert finished.samples == 3 * ROWS
+    assert sorted(outlet.values) == list(range(1, 13))
+    for epoch in range(3):
+        taken = [row for step in range(epoch * 4 + 1, epoch * 4 + 5) for row in outlet.rows[step][1].tolist()]
+        assert sorted(taken) == list(range(ROWS))
+    assert (tmp_path / "weights.safetensors").exists()
+
+
+def test_training_learns_and_repeats_bit_for_bit(tmp_path: Path) -> None:
+    first, outlet = run_local(SPEC, lambda session: void(learn(session, epochs=8)), tmp_path)
+    second, _ = run_local(SPEC, lambda session: void(learn(session, epochs=8)), tmp_path)
+    assert first.digest == second.digest
+    losses = [outlet.values[step]["loss"] for step in range(1, first.steps + 1)]
+    assert sum(losses[-4:]) < 0.8 * sum(losses[:4])
+
+
+def test_the_seed_changes_the_bits(tmp_path: Path) -> None:
+    first, _ = run_local(SPEC, lambda session: void(learn(session)), tmp_path)
+    second, _ = run_local(SPEC | {"seed": 1}, lambda session: void(learn(session)), tmp_path)
+    assert first.digest != second.digest
+
+
+def test_gradients_equal_one_process_on_the_whole_batch() -> None:
+    data = rows()
+    with ringleader.local_session(SPEC | {"batch": {"global_size": ROWS}}) as session:
+        model = session.model(nn.Linear(5, 2))
+        plain = nn.Linear(5, 2)
+        plain.load_state_dict(model.state_dict())
+        session.optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+        for x, y in session.batches(data):
+            session.step(F.cross_entropy(model(x), y))
+    optimizer = torch.optim.SGD(plain.parameters(), lr=1.0)
+    F.cross_entropy(plain(data.tensors[0]), data.tensors[1]).backward()
+    optimizer.step()
+    # Four slices are added in another order than one batch: a few float32 roundings.
+    torch.testing.assert_close(model.weight, plain.weight, rtol=1e-5, atol=1e-6)
+
+
+def test_explicit_weights_make_a_weighted_mean() -> None:
+    data = TensorDataset(torch.eye(4), torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    with ringleader.local_session(SPEC | {"batch": {"global_size": 4}}) as session:
+        model = session.model(nn.Linear(4, 1, bias=False))
+        nn.init.zeros_(model.weight)
+        session.optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+        for x, y in session.batches(data, shuffle=False):
+            session.step(-(model(x).squeeze(1) * y).mean(), weight=float(y.sum()))
+    # Gradient of row i is -y_i * x_i, weighted by y_i / 10.
+    torch.testing.assert_close(model.weight[0], torch.tensor([0.1, 0.4, 0.9, 1.6]), rtol=1e-6, atol=0)
+
+
+def test_evaluate_is_the_plain_mean_over_all_rows() -> None:
+    with ringleader.local_session(SPEC) as session:
+        model = learn(session)
+        scores = session.evaluate(rows(), accuracy(model))
+        assert model.training
+        model.eval()
+        data = rows()
+        plain = (model(data.tensors[0]).argmax(dim=1) == data.tensors[1]).float().mean()
+    assert scores == {"accuracy": pytest.approx(float(plain))}
+
+
+def test_stop_ends_the_loop_after_this_step() -> None:
+    with ringleader.local_session(SPEC) as session:
+        model = net(session)
+        for x, y in session.batches(rows()):
+            if session.global_step == 1:
+                session.stop()
+            session.step(F.cross_entropy(model(x), y))
+        assert session.global_step == 2
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(model(x), y))
+        assert session.global_step == 2 + 4
+
+
+def test_a_loop_may_be_left_on_a_committed_value() -> None:
+    with ringleader.local_session(SPEC) as session:
+        model = net(session)
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(model(x), y))
+            if session.global_step == 2:
+                break
+        session.evaluate(rows(), accuracy(model))
+        assert session.global_step == 2
+
+
+def test_leaving_a_loop_in_the_middle_of_a_batch_is_named() -> None:
+    with ringleader.local_session(SPEC) as session:
+        model = net(session)
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(model(x), y))
+            break
+        with pytest.raises(StepMisuse, match="middle of a batch"):
+            session.evaluate(rows(), accuracy(model))
+
+
+def test_a_call_inside_a_loop_is_named() -> None:
+    with ringleader.local_session(SPEC) as session:
+        model = net(session)
+        batches = session.batches(rows())
+        x, y = next(batches)
+        session.step(F.cross_entropy(model(x), y))
+        with pytest.raises(StepMisuse, match="inside a loop"):
+            session.evaluate(rows(), accuracy(model))
+
+
+def test_a_stop_after_the_last_step_does_not_reach_into_the_next_loop() -> None:
+    with ringleader.local_session(SPEC) as session:
+        model = net(session)
+        for _ in range(2):
+            for x, y in session.batches(rows()):
+                session.step(F.cross_entropy(model(x), y))
+            session.stop()
+        assert session.global_step == 2 * 4
+
+
+def test_weights_that_are_not_finite_are_no_success(tmp_path: Path) -> None:
+    def train(session: ringleader.Session) -> None:
+        model = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        for x, y in session.batches(rows()):
+            poison = (model.weight * 0).sum().pow(2).sqrt() if session.global_step == 3 else 0.0
+            session.step(F.cross_entropy(model(x), y) + poison)
+
+    with pytest.raises(NonFiniteLoss, match="not finite"):
+        run_local(SPEC, train, tmp_path)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan")])
+def test_a_weight_that_is_not_positive_is_named(weight: float) -> None:
+    with ringleader.local_session(SPEC) as session:
+        model = net(session)
+        x, y = next(session.batches(rows()))
+        with pytest.raises(StepMisuse, match="weight="):
+            session.step(F.cross_entropy(model(x), y), weight=weight)
+
+
+def test_metrics_that_change_from_turn_to_turn_are_named() -> None:
+    with ringleader.local_session(SPEC) as session:
+        model = net(session)
+        batches = session.batches(rows())
+        x, y = next(batches)
+        session.step(F.cross_entropy(model(x), y), a=1.0)
+        x, y = next(batches)
+        with pytest.raises(StepMisuse, match="the metrics"):
+            session.step(F.cross_entropy(model(x), y), b=2.0)
+
+
+def test_an_optimiser_over_an_unregistered_model_is_named() -> None:
+    with ringleader.local_session(SPEC) as session:
+        net(session)
+        session.optimizer(torch.optim.SGD(nn.Linear(5, 2).parameters(), lr=0.1))
+        with pytest.raises(StepMisuse, match="not exchanged"):
+            next(session.batches(rows()))
+
+
+def test_a_loop_without_an_optimiser_is_named() -> None:
+    with ringleader.local_session(SPEC) as session:
+        session.model(nn.Linear(5, 2))
+        with pytest.raises(StepMisuse, match="no optimiser"):
+            next(session.batches(rows()))
+
+
+def test_two_steps_in_a_turn_are_named() -> None:
+    with ringleader.local_session(SPEC) as session:
+        model = net(session)
+        x, y = next(iter(session.batches(rows())))
+        session.step(F.cross_entropy(model(x), y))
+        with pytest.raises(StepMisuse, match="called twice"):
+            session.step(F.cross_entropy(model(x), y))
+
+
+def test_a_turn_without_a_step_is_named() -> None:
+    with ringleader.local_session(SPEC) as session:
+        net(session)
+        with pytest.raises(StepMisuse, match="was not called"):
+            for _ in session.batches(rows()):
+                pass
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run() -> None:
+    with ringleader.local_session(SPEC) as session:
+        model = net(session)
+
+        def diverge() -> None:
+            for x, y in session.batches(rows()):
+                session.step(F.cross_entropy(model(x), y) * float("nan"))
+
+        with pytest.raises(NonFiniteLoss, match="step 1"):
+            diverge()
+
+
+def test_an_iterable_dataset_is_a_type_error_that_names_the_way_out() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(range(3))
+
+    with ringleader.local_session(SPEC) as session:
+        net(session)
+        with pytest.raises(TypeError, match="ParquetDataset") as caught:
+            session.batches(Stream())
+    assert isinstance(caught.value, DatasetUnsupported)
+
+
+def test_returning_without_a_step_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NoStep, match="without a step"):
+        run_local(SPEC, lambda session: void(net(session)), tmp_path)
+
+
+def test_user_exceptions_say_where(tmp_path: Path) -> None:
+    def train(session: ringleader.Session) -> None:
+        model = net(session)
+        for x, y in session.batches(rows()):
+            if session.global_step == 2:
+                raise KeyError("where is it")
+            session.step(F.cross_entropy(model(x), y))
+
+    with pytest.raises(EntrypointRaised, match="where is it") as caught:
+        run_local(SPEC, train, tmp_path)
+    assert (caught.value.step, caught.value.shard) == (2, 0)
+
+
+def test_callbacks_and_schedules_run_once_a_committed_step() -> None:
+    calls: list[int] = []
+    with ringleader.local_session(SPEC) as session:
+        model = net(session)
+        optimizer = session.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        schedule = session.scheduler(torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5))
+        session.on_commit(lambda: calls.append(session.global_step))
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(model(x), y))
+        assert schedule.get_last_lr() == [0.1 * 0.5**4]
+    assert calls == [1, 2, 3, 4]
+
+
+def test_a_parameter_no_slice_reached_is_left_alone() -> None:
+    with ringleader.local_session(SPEC) as session:
+        used, unused = nn.Linear(5, 2), nn.Linear(5, 2)
+        session.model(nn.ModuleList([used, unused]))
+        before = unused.weight.detach().clone()
+        session.optimizer(
+            torch.optim.SGD([*used.parameters(), *unused.parameters()], lr=0.1, weight_decay=0.5)
+        )
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(used(x), y))
+        assert torch.equal(unused.weight, before)
+
+
+def test_prefetching_processes_change_no_bit(tmp_path: Path) -> None:
+    def train(session: ringleader.Session, loaders: int) -> None:
+        model = net(session)
+        for x, y in session.batches(rows(), loader_workers=loaders):
+            session.step(F.cross_entropy(model(x), y))
+
+    plain, _ = run_local(SPEC, lambda session: train(session, 0), tmp_path)
+    prefetched, _ = run_local(SPEC, lambda session: train(session, 2), tmp_path)
+    assert plain.digest == prefetched.digest
+
+
+def void(_: object) -> None:
+    """A training function returns nothing."""

@@ -1,0 +1,84 @@
+"""The control word survives a sum exactly, whatever the order of the members."""
+
+import torch
+from torch import nn
+
+from ringleader.train.buffers import Buffers
+from ringleader.train.word import BATCHES, EVALUATE, Position, SliceReport, WordLayout
+
+LAYOUT = WordLayout(members=4, shards=4, parameters=3, buffers=0)
+
+
+def _word(rank: int, lanes: dict[int, float], **changes: object) -> torch.Tensor:
+    facts: dict[str, object] = {
+        "call": 5,
+        "kind": EVALUATE,
+        "step": 17,
+        "pending": False,
+        "stop": False,
+    } | changes
+    return LAYOUT.write(
+        rank=rank,
+        slices={k: SliceReport(float(k + 1), torch.tensor(loss), 0xABCDEF - k) for k, loss in lanes.items()},
+        used=[rank == 0, True, False],
+        buffers=None,
+        **facts,  # type: ignore[arg-type]
+    )
+
+
+def test_every_member_reads_the_same_report_in_any_order_of_the_sum() -> None:
+    words = [_word(0, {0: 1.5, 1: 2.5}), _word(1, {2: 3.5}), _word(2, {3: 4.5}, pending=True)]
+    forward = LAYOUT.read(words[0] + words[1] + words[2], world=3, present=[0, 1, 2, 3])
+    backward = LAYOUT.read(words[2] + (words[1] + words[0]), world=3, present=[0, 1, 2, 3])
+    assert forward == backward
+    assert forward.pending
+    assert not forward.stop
+    assert forward.weight == 10
+    assert forward.loss == (1 * 1.5 + 2 * 2.5 + 3 * 3.5 + 4 * 4.5) / 10
+    assert forward.checksums == {k: 0xABCDEF - k for k in range(4)}
+    assert forward.used == [True, True, False]
+    assert LAYOUT.positions(words[0] + words[1] + words[2], world=3) == [Position(5, "evaluate", 17)] * 3
+    assert LAYOUT.pending(words[0] + words[2], world=3)
+
+
+def test_a_member_at_another_call_shows_in_the_positions() -> None:
+    positions = LAYOUT.positions(_word(0, {0: 1.0}) + _word(1, {1: 1.0}, call=6, kind=BATCHES + 2), world=2)
+    assert positions == [Position(5, "evaluate", 17), Position(6, "batches, epoch 2", 17)]
+
+
+def test_a_loss_that_is_not_a_number_reaches_everybody() -> None:
+    report = LAYOUT.read(_word(0, {0: float("nan")}) + _word(1, {1: 1.0}), world=2, present=[0, 1])
+    assert report.loss != report.loss
+
+
+def test_buffers_of_any_type_travel_bit_for_bit() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("a", torch.tensor([-0.0, float("inf"), 1e-45, 3.14]))
+            self.register_buffer("b", torch.tensor([2**40 + 3], dtype=torch.int64))
+            self.register_buffer("c", torch.tensor([True, False, True]))
+            self.register_buffer("constant", torch.ones(5), persistent=False)
+
+    sender, receiver = Odd(), Odd()
+    with torch.no_grad():
+        receiver.a.zero_()
+        receiver.b.zero_()
+        receiver.c.zero_()
+    source, target = Buffers([sender]), Buffers([receiver])
+    source.keep_left()
+    encoded = source.encode()
+    assert encoded is not None
+    assert len(encoded) == source.word_length
+    target.commit(encoded + torch.zeros_like(encoded))
+    assert receiver.a.view(torch.int32).tolist() == sender.a.view(torch.int32).tolist()
+    assert torch.equal(receiver.b, sender.b)
+    assert torch.equal(receiver.c, sender.c)
+
+
+def test_a_slice_starts_from_the_committed_buffers() -> None:
+    net = nn.BatchNorm1d(2)
+    buffers = Buffers([net])
+    net(torch.randn(8, 2))
+    buffers.rewind()
+    assert torch.equal(net.running_mean, torch.zeros(2))  # type: ignore[arg-type]
