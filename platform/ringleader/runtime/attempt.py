@@ -1,0 +1,208 @@
+"""One attempt from its first worker to its outcome: a queue of events, one thread that decides and acts."""
+
+import queue
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from ringleader.elastic import Membership, Plan, Rules, begin, handle
+from ringleader.elastic import events as ev
+from ringleader.elastic import instructions as do
+from ringleader.elastic.state import Phase
+from ringleader.runtime.crew import Crew
+from ringleader.runtime.messages import Beat, Launch
+from ringleader.runtime.outlet import Outlet
+from ringleader.runtime.watch import Watch
+from ringleader.wire.ingest import Status
+from ringleader.wire.states import State
+from ringleader.wire.views import Progress, WorkerView
+
+TICK_S = 0.1
+
+
+def server_count(launch: Launch) -> int:
+    return 1 if launch.spec.sync.architecture == "parameter_server" else 0
+
+
+class Attempt:
+    """Owns the membership state. `post` takes events from any thread, `run` decides on one.
+
+    Args:
+        meeting: the address of the rendezvous store as it is now.
+    """
+
+    def __init__(self, launch: Launch, meeting: Callable[[], str]) -> None:
+        self._launch = launch
+        self._meeting = meeting
+        self._events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        self._watch = Watch(launch.spec.policy.stall_timeout_s)
+        self._newest: Beat | None = None
+        self._state: Membership | None = None
+        self._crew: Crew | None = None
+        self._outlet: Outlet | None = None
+
+    def post(self, event: ev.Event) -> None:
+        self._events.put(event)
+
+    def beat(self, beat: Beat) -> int:
+        """A worker's heartbeat. Returns below which step its records are here; -1 tells it that it is not wanted."""
+        crew, outlet, now = self._crew, self._outlet, monotonic()
+        if crew is None or outlet is None or not crew.knows(beat.worker):
+            return -1
+        crew.met(beat.worker, beat.identity)
+        outlet.beat(beat)
+        self._watch.beat(beat.worker, moves=beat.moves, phase=beat.phase, step=beat.step, now=now)
+        if self._newest is None or (beat.generation, beat.step) >= (
+            self._newest.generation,
+            self._newest.step,
+        ):
+            self._newest = beat
+        if beat.healed_ago_s is not None:
+            self.post(ev.Healed(beat.worker, beat.generation, now - beat.healed_ago_s))
+        if beat.generation:
+            since = beat.committed_ago_s or 0.0
+            self.post(ev.Committed(beat.worker, beat.generation, beat.step, now - since))
+        return outlet.recorded_step
+
+    def run(self, crew: Crew, outlet: Outlet) -> tuple[do.End, dict[str, Any] | None]:
+        """Until the attempt is over. Returns how it ended, and what the lowest rank that finished knows."""
+        self._crew, self._outlet = crew, outlet
+        workers, launch = self._launch.spec.workers, self._launch
+        rules = Rules(
+            attempt=launch.attempt,
+            shards=launch.spec.shards,
+            servers=server_count(launch),
+            max_failures=launch.spec.max_failures,
+        )
+        self._state, out = begin(rules, minimum=workers.min, maximum=workers.max, now=monotonic())
+        self._act(out)
+        tick_at = 0.0
+        while self._state.ended is None:
+            self._take(self._next(tick_at))
+            if monotonic() >= tick_at:
+                tick_at = monotonic() + TICK_S
+                self._tick()
+        return self._state.ended, self._finished()
+
+    def status(self) -> Status | None:
+        """The attempt as it is now."""
+        state, crew, outlet = self._state, self._crew, self._outlet
+        if state is None or crew is None or outlet is None:
+            return None
+        newest = self._newest
+        return Status(
+            state=State(state.status),
+            generation=state.generation,
+            world_size=_world(state),
+            progress=Progress(
+                step=max(state.committed, newest.step if newest else 0),
+                total_steps=newest.total_steps if newest else None,
+                epoch=newest.epoch if newest else 0,
+            ),
+            workers=_views(state, crew),
+            failures_spent=state.failures,
+            dropped=outlet.dropped,
+        )
+
+    def _next(self, tick_at: float) -> ev.Event | None:
+        try:
+            return self._events.get(timeout=max(0.001, tick_at - monotonic()))
+        except queue.Empty:
+            return None
+
+    def _take(self, event: ev.Event | None) -> None:
+        if event is None or self._state is None:
+            return
+        if isinstance(event, ev.Placed):
+            self._watch.expect(event.worker, event.now)
+        self._state, out = handle(self._state, event)
+        self._act(out)
+
+    def _tick(self) -> None:
+        assert self._outlet is not None
+        now = monotonic()
+        for worker, cause in self._watch.verdicts(now):
+            self._take(ev.Evict(worker, cause, now))
+        if self._outlet.poster.stale:
+            self._take(ev.Failed("", "platform_error", "a newer attempt has taken this one's place.", now))
+        if self._outlet.poster.silent_s > self._launch.api_gone_s:
+            self._take(ev.Cancel(0.0, now))
+        self._take(ev.Tick(now, self._watch.patience_s()))
+
+    def _act(self, out: tuple[do.Instruction, ...]) -> None:
+        crew, outlet = self._crew, self._outlet
+        assert crew is not None
+        assert outlet is not None
+        for instruction in out:
+            match instruction:
+                case do.Form(plan=plan):
+                    crew.deliver(self._completed(plan))
+                case do.Interrupt(worker=worker, generation=generation):
+                    crew.interrupt(worker, generation)
+                case do.Announce(worker=worker, generation=generation):
+                    crew.announce(worker, generation)
+                case do.Start(worker=worker, role=role):
+                    crew.start(worker, role)
+                case do.Dismiss(worker=worker):
+                    self._watch.forget(worker)
+                    crew.dismiss(worker)
+                case do.Kill(worker=worker):
+                    self._watch.forget(worker)
+                    crew.kill(worker)
+                case do.Report():
+                    self._report(instruction)
+                case do.End(outcome="failed"):
+                    outlet.say(f"The attempt failed ({instruction.reason}): {instruction.message}")
+
+    def _completed(self, plan: Plan) -> Plan:
+        assert self._outlet is not None
+        return replace(plan, recorded_step=self._outlet.recorded_step, meeting=self._meeting())
+
+    def _report(self, report: do.Report) -> None:
+        assert self._crew is not None
+        assert self._outlet is not None
+        data = dict(report.data)
+        worker = data.get("worker")
+        if worker is not None:
+            identity = self._crew.identity(worker)
+            data["pid"] = identity.pid if identity else None
+            if report.type == "worker.lost":
+                self._watch.forget(worker)
+        self._outlet.event(report.type, report.generation, data)
+
+    def _finished(self) -> dict[str, Any] | None:
+        assert self._crew is not None
+        results = self._crew.results
+        plan = self._state.plan if self._state else None
+        ranked = [m for m in plan.members if m in results] if plan else []
+        first = next(iter([*ranked, *results]), None)
+        return results[first] if first is not None else None
+
+
+def _world(state: Membership) -> int:
+    if state.plan is None:
+        return 0
+    return len([m for m in state.members if m.role == "worker" and m.phase is not Phase.CONDEMNED])
+
+
+def _views(state: Membership, crew: Crew) -> list[WorkerView]:
+    views = []
+    for worker in state.workers:
+        identity = crew.identity(worker.id)
+        member = state.plan is not None and worker in state.members
+        rank = state.plan.rank_of(worker.id) if member and state.plan else None
+        shards = state.plan.shards_of(rank) if state.plan and rank is not None else range(0)
+        views.append(
+            WorkerView(
+                id=worker.id,
+                role=worker.role,
+                rank=rank,
+                pid=identity.pid if identity else 0,
+                node=identity.node if identity else "",
+                state=worker.phase,
+                generation=worker.generation,
+                shards=(shards.start, shards.stop),
+            )
+        )
+    return views

@@ -1,0 +1,211 @@
+"""The cluster as the control plane sees it: supervisors by name, capacity, warm processes. Imports Ray when used."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Self
+
+from ringleader.errors import RingleaderError
+from ringleader.runtime import environment
+from ringleader.runtime.messages import NAMESPACE, Launch, attempt_name, parse_name
+
+__all__ = ["AttemptUsed", "Capacity", "Cluster", "Launch", "Node"]
+
+CALL_S = 20.0
+GONE_S = 20.0
+
+
+class AttemptUsed(RingleaderError):
+    """The supervisor of this attempt has run and is gone; an attempt has one supervisor in its life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a node has in total."""
+
+    id: str
+    ip: str
+    cpus: float
+    gpus: float
+    memory_gb: float
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """All nodes; iterates over those alive. `available` is what is free now, by Ray's resource names."""
+
+    nodes: tuple[Node, ...]
+    available: dict[str, float]
+
+    def __iter__(self) -> Iterator[Node]:
+        return (n for n in self.nodes if n.alive)
+
+    @property
+    def cpus(self) -> float:
+        return sum(n.cpus for n in self)
+
+    @property
+    def gpus(self) -> float:
+        return sum(n.gpus for n in self)
+
+    @property
+    def memory_gb(self) -> float:
+        return sum(n.memory_gb for n in self)
+
+
+class Cluster:
+    """A connection to a Ray cluster. One a process. Calls raise Ray's errors: try again later."""
+
+    @classmethod
+    def connect(cls, address: str, *, namespace: str = NAMESPACE) -> Self:
+        """Connect this process to the cluster at `address` (host:port)."""
+        environment.for_address(address)
+        import ray
+
+        ray.init(
+            address=address,
+            namespace=namespace,
+            log_to_driver=False,
+            configure_logging=False,
+            ignore_reinit_error=True,
+        )
+        return cls(namespace)
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+
+    def start(self, launch: Launch) -> None:
+        """Have the attempt's supervisor exist; idempotent.
+
+        Raises:
+            AttemptUsed: it existed and is gone. The next attempt is a new one.
+        """
+        import ray
+
+        from ringleader.runtime import claims
+        from ringleader.runtime.supervisor import THREADS, Supervisor
+
+        if self._supervisor(launch.job_id, launch.attempt) is not None:
+            return
+        if claims.claimed(launch.job_id, launch.attempt):
+            raise AttemptUsed(
+                f"attempt {launch.attempt} of job {launch.job_id} has had its supervisor, which is gone.",
+                hint="Start the next attempt.",
+            )
+        supervisor = (
+            ray.remote(Supervisor)
+            .options(
+                name=launch.name,
+                namespace=self._namespace,
+                lifetime="detached",
+                get_if_exists=True,
+                num_cpus=0,
+                max_concurrency=THREADS,
+                max_restarts=0,
+            )
+            .remote(launch)
+        )
+        self._prepare_next(supervisor.__ray_ready__.remote())
+
+    def supervisors(self) -> list[tuple[str, int]]:
+        """(job id, attempt) of every supervisor that lives."""
+        import ray
+
+        found = [parse_name(name) for name in ray.util.list_named_actors()]
+        return [f for f in found if f is not None]
+
+    def resize(self, job_id: str, attempt: int, min_workers: int, max_workers: int) -> None:
+        self._call(job_id, attempt, "resize", min_workers, max_workers)
+
+    def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
+        self._call(job_id, attempt, "cancel", grace_s)
+
+    def drain(self, job_id: str, attempt: int, worker: str, grace_s: float) -> None:
+        self._call(job_id, attempt, "drain", worker, grace_s)
+
+    def release(self, job_id: str, attempt: int) -> None:
+        """Free every actor and placement group of the attempt, whatever state it is in; idempotent.
+
+        Raises:
+            RingleaderError: something is still there after `GONE_S`.
+        """
+        import ray
+        from ray.exceptions import RayError
+
+        from ringleader.runtime.placement import leftovers, remove_leftovers
+
+        supervisor = self._supervisor(job_id, attempt)
+        if supervisor is not None:
+            with suppress(RayError):  # dead or hanging: its workers end themselves, its places go below
+                ray.get(supervisor.release.remote(), timeout=CALL_S)
+            ray.kill(supervisor)
+        name = attempt_name(job_id, attempt)
+        remove_leftovers(name)
+        until = monotonic() + GONE_S
+        while leftovers(name) or self._supervisor(job_id, attempt) is not None:
+            if monotonic() > until:
+                raise RingleaderError(
+                    f"{name} still holds resources after {GONE_S:.0f} s.", hint="Release it again."
+                )
+            ray.wait([ray.put(None)], timeout=0.05)
+
+    def capacity(self) -> Capacity:
+        import ray
+
+        nodes = [_node(n) for n in ray.nodes()]
+        return Capacity(tuple(nodes), {k: float(v) for k, v in ray.available_resources().items()})
+
+    def warm(self, per_node: int) -> None:
+        """Keep so many idle worker processes with torch imported on each node."""
+        import ray
+
+        from ringleader.runtime.warm import pool
+
+        ray.get(pool().keep.remote(per_node), timeout=60)
+        self._prepare_next()
+
+    def close(self) -> None:
+        """Let go of the cluster; what runs there goes on."""
+        import ray
+
+        ray.shutdown()
+
+    def _prepare_next(self, after: Any = None) -> None:
+        """Have Ray keep an idle process with the supervisor's imports for the next one: saves most of its start."""
+        import ray
+
+        ray.remote(_import_supervisor).options(num_cpus=0, max_retries=0).remote(after)
+
+    def _supervisor(self, job_id: str, attempt: int) -> Any:
+        import ray
+
+        try:
+            return ray.get_actor(attempt_name(job_id, attempt), namespace=self._namespace)
+        except ValueError:
+            return None
+
+    def _call(self, job_id: str, attempt: int, method: str, *args: Any) -> None:
+        """Tell a supervisor something; one that is gone needs no telling."""
+        import ray
+
+        supervisor = self._supervisor(job_id, attempt)
+        if supervisor is not None:
+            ray.get(getattr(supervisor, method).remote(*args), timeout=CALL_S)
+
+
+def _import_supervisor(after: Any) -> None:
+    import ringleader.runtime.supervisor  # noqa: F401
+
+
+def _node(node: dict[str, Any]) -> Node:
+    resources = node.get("Resources", {})
+    return Node(
+        id=node["NodeID"],
+        ip=node["NodeManagerAddress"],
+        cpus=float(resources.get("CPU", 0)),
+        gpus=float(resources.get("GPU", 0)),
+        memory_gb=float(resources.get("memory", 0)) / (1 << 30),
+        alive=bool(node["Alive"]),
+    )

@@ -1,0 +1,120 @@
+"""A worker's side of the outlet: settled records wait here for the next heartbeat. Implements train's Outlet."""
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+import numpy as np
+
+from ringleader.runtime.lines import Lines
+from ringleader.runtime.messages import Beat, Identity, Metrics, Rows
+
+RUNNING = frozenset({"forward", "backward", "exchange", "update"})
+
+
+class Desk:
+    """What one worker's training thread reports. The control thread empties it with `beat`.
+
+    Args:
+        hurry: called when something should be told at once.
+    """
+
+    def __init__(self, worker: str, identity: Identity, hurry: Callable[[], None]) -> None:
+        self.lines = Lines()
+        self._worker = worker
+        self._identity = identity
+        self._hurry = hurry
+        self._lock = threading.Lock()
+        self._metrics: list[Metrics] = []
+        self._rows: list[Rows] = []
+        self._recorded = 0
+        self._generation = 0
+        self._first_step: int | None = None
+        self._healed_at: float | None = None
+        self._committed_at: float | None = None
+        self._moves = 0
+        self._step, self._epoch, self._phase = 0, 0, "starting"
+        self._total_steps: int | None = None
+
+    # --- Outlet, called from the training thread ------------------------------------------------------------------
+
+    def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
+        with self._lock:
+            self._metrics.append(Metrics(step, generation, dict(values)))
+
+    def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
+        packed = Rows(step, shards.astype("<i4").tobytes(), rows.astype("<i8").tobytes())
+        with self._lock:
+            self._rows.append(packed)
+
+    def settled(self, step: int) -> None:
+        self.lines.settled(step)
+
+    def replayed(self) -> None:
+        self.lines.replayed()
+
+    def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
+        with self._lock:
+            news = True
+            if self._first_step is None:
+                self._first_step, self._healed_at = step, monotonic()
+            elif step > self._first_step and self._step <= self._first_step:
+                self._committed_at = monotonic()
+            else:
+                news = False
+            self._moves += 1
+            self._step, self._epoch, self._phase = step, epoch, phase
+            self._total_steps = total_steps if total_steps is not None else self._total_steps
+        self.lines.at_step(step + 1 if phase in RUNNING else step)
+        if news:  # a generation's first sign of work and its first commit end the phases of a recovery
+            self._hurry()
+
+    def recorded_step(self) -> int:
+        return self._recorded
+
+    # --- the worker's side ----------------------------------------------------------------------------------------
+
+    def enter(self, generation: int) -> None:
+        """A generation begins: its first progress and commit are told at once."""
+        with self._lock:
+            self._generation, self._first_step, self._phase = generation, None, "seated"
+            self._healed_at = self._committed_at = None
+            self._moves += 1
+
+    def park(self) -> None:
+        with self._lock:
+            self._phase = "parked"
+            self._moves += 1
+
+    def recorded(self, step: int) -> None:
+        """The supervisor holds the records of steps below `step`."""
+        self._recorded = max(self._recorded, step)
+
+    def beat(self) -> Beat:
+        """Everything that is new, taken away from here."""
+        lines, dropped = self.lines.take()
+        with self._lock:
+            metrics, self._metrics = tuple(self._metrics), []
+            rows, self._rows = tuple(self._rows), []
+            healed, self._healed_at = self._healed_at, None
+            committed, self._committed_at = self._committed_at, None
+            return Beat(
+                worker=self._worker,
+                identity=self._identity,
+                generation=self._generation,
+                step=self._step,
+                total_steps=self._total_steps,
+                epoch=self._epoch,
+                phase=self._phase,
+                moves=self._moves,
+                healed_ago_s=_ago(healed),
+                committed_ago_s=_ago(committed),
+                metrics=metrics,
+                rows=rows,
+                lines=lines,
+                lines_dropped=dropped,
+            )
+
+
+def _ago(moment: float | None) -> float | None:
+    return None if moment is None else monotonic() - moment

@@ -1,0 +1,29 @@
+"""Ray's settings of this process, made explicit before Ray is imported: authentication, loopback, no usage reports."""
+
+import os
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+ONLY_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Ray replaces a loopback address by the machine's own one, unless it is told that it cannot form a cluster, as on
+macOS. With this every one of its sockets is bound to 127.0.0.1."""
+
+
+def for_address(address: str) -> None:
+    """Prepare this process to connect to the Ray cluster at `address` (host:port). Call before `import ray`."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if "RAY_AUTH_MODE" not in os.environ:
+        has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
+        os.environ["RAY_AUTH_MODE"] = "token" if has_token else "disabled"
+    if address.rpartition(":")[0] in (LOOPBACK, "localhost"):
+        os.environ.update(ONLY_LOOPBACK)
+
+
+def for_head(token: Path) -> None:
+    """Prepare this process to start a local cluster on loopback whose ports ask for the token in a file."""
+    os.environ.update(ONLY_LOOPBACK)
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+    os.environ.pop("RAY_AUTH_TOKEN", None)
+    os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 - Ray spells it so

@@ -1,0 +1,99 @@
+"""A local Ray cluster on loopback that ends with this process: `python -m ringleader.runtime.head --home DIR`.
+
+Prints one JSON line {address, temp_dir} when it is ready. Ends on SIGTERM, SIGINT, or when its parent is gone.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from ringleader.runtime import environment
+from ringleader.runtime.messages import NAMESPACE
+
+OBJECT_STORE_BYTES = 150_000_000
+PARENT_LOOK_S = 1.0
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m ringleader.runtime.head", description=__doc__)
+    parser.add_argument("--home", type=Path, required=True, help="RINGLEADER_HOME: holds Ray's token")
+    parser.add_argument(
+        "--num-cpus", type=int, default=None, help="logical CPUs (default: those of the machine)"
+    )
+    options = parser.parse_args()
+    ended = threading.Event()
+    _on_end(lambda *_: ended.set())
+    _die_with_parent()
+    environment.for_head(_token(options.home))
+    # Unix socket paths are short: not below the home, which may lie deep.
+    temp_dir = Path(tempfile.mkdtemp(prefix="rl-", dir="/tmp"))
+    try:
+        address = _start(temp_dir, options.num_cpus)
+        _on_end(lambda *_: ended.set())  # Ray has put its own in place
+        print(json.dumps({"address": address, "temp_dir": str(temp_dir)}), flush=True)
+        parent = os.getppid()
+        while not ended.wait(PARENT_LOOK_S) and os.getppid() == parent:
+            pass
+    finally:
+        _stop(temp_dir)
+
+
+def _start(temp_dir: Path, num_cpus: int | None) -> str:
+    import ray
+
+    context = ray.init(
+        num_cpus=num_cpus,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        namespace=NAMESPACE,
+        log_to_driver=False,
+        _node_ip_address=environment.LOOPBACK,
+        _temp_dir=str(temp_dir),
+    )
+    return str(context.address_info["address"])
+
+
+def _stop(temp_dir: Path) -> None:
+    import ray
+
+    _on_end(signal.SIG_IGN)
+    ray.shutdown()
+    shutil.rmtree(temp_dir, ignore_errors=True)
+
+
+def _on_end(handler: Any) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+
+
+def _token(home: Path) -> Path:
+    """The file with the token that Ray's ports ask for, readable by its owner only."""
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    path = Path(named) if named else home / "ray_token"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+    path.chmod(0o600)
+    return path
+
+
+def _die_with_parent() -> None:
+    """Have the kernel send SIGTERM when the parent ends, however it does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

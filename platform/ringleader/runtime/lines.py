@@ -1,0 +1,121 @@
+"""What the training function prints: held line by line until its step is settled, dropped when the step is replayed."""
+
+import io
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from ringleader.runtime.messages import Line
+
+MAX_LINES = 10_000
+MAX_LENGTH = 16_000
+
+
+@dataclass(slots=True)
+class _Held:
+    step: int
+    line: Line
+
+
+class Lines:
+    """Printed lines of one worker. Thread-safe; holds at most `MAX_LINES`, the oldest go first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: deque[_Held] = deque(maxlen=MAX_LINES)
+        self._free: deque[Line] = deque(maxlen=MAX_LINES)
+        self._step = 0
+        self._dropped = 0
+
+    def add(self, level: Literal["info", "error"], text: str) -> None:
+        line = Line(time.time(), level, text[:MAX_LENGTH])
+        with self._lock:
+            if self._step == 0:
+                self._give(line)
+                return
+            self._dropped += len(self._held) == MAX_LINES
+            self._held.append(_Held(self._step, line))
+
+    def at_step(self, step: int) -> None:
+        """From now on lines belong to `step` (counted from 1, while it runs and after it has committed)."""
+        with self._lock:
+            self._step = step
+
+    def settled(self, step: int) -> None:
+        """Steps below `step` cannot be rolled back: their lines may leave."""
+        with self._lock:
+            while self._held and self._held[0].step < step:
+                self._give(self._held.popleft().line)
+
+    def replayed(self) -> None:
+        """The running step starts over; so will its lines."""
+        with self._lock:
+            while self._held and self._held[-1].step >= self._step:
+                self._held.pop()
+
+    def release(self) -> None:
+        """The run is over: all that is left may leave."""
+        with self._lock:
+            while self._held:
+                self._give(self._held.popleft().line)
+
+    def take(self) -> tuple[tuple[Line, ...], int]:
+        """Lines that may leave, and how many were dropped since the last call."""
+        with self._lock:
+            lines, dropped = tuple(self._free), self._dropped
+            self._free.clear()
+            self._dropped = 0
+        return lines, dropped
+
+    def _give(self, line: Line) -> None:
+        self._dropped += len(self._free) == MAX_LINES
+        self._free.append(line)
+
+
+class _Stream(io.TextIOBase):
+    """A text stream whose lines go to `Lines`."""
+
+    encoding = "utf-8"
+
+    def __init__(self, lines: Lines, level: Literal["info", "error"]) -> None:
+        self._lines = lines
+        self._level = level
+        self._partial = ""
+        self._writing = threading.RLock()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        with self._writing:
+            *whole, self._partial = (self._partial + text).split("\n")
+            if len(self._partial) > MAX_LENGTH:
+                whole, self._partial = [*whole, self._partial], ""
+            for line in whole:
+                self._lines.add(self._level, line.rsplit("\r", 1)[-1])  # progress bars rewrite their line
+        return len(text)
+
+    def finish(self) -> None:
+        with self._writing:
+            if self._partial:
+                self._lines.add(self._level, self._partial)
+                self._partial = ""
+
+
+@contextmanager
+def captured(lines: Lines) -> Iterator[None]:
+    """Send this process's stdout and stderr to `lines`."""
+    out, error = _Stream(lines, "info"), _Stream(lines, "error")
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = out, error
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        out.finish()
+        error.finish()

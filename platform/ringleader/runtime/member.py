@@ -1,0 +1,160 @@
+"""One process's part in an attempt: its workspace, the training function's run, and how that ended."""
+
+import os
+import shutil
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ringleader.comm.transports.gloo import GlooTransport
+from ringleader.elastic import Plan
+from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
+from ringleader.runtime.desk import Desk
+from ringleader.runtime.lines import captured
+from ringleader.runtime.messages import Ended, Identity, Standing, Task
+from ringleader.runtime.pulse import Pulse
+from ringleader.runtime.seats import Connect, Seats
+from ringleader.train.run import load_function, run
+from ringleader.train.seams import Parked
+from ringleader.wire.package import unpack
+from ringleader.wire.states import Reason
+
+
+class Member:
+    """Everything of `task` in this process. `run` is called once."""
+
+    def __init__(self, task: Task, identity: Identity, supervisor: Any, pulse: Pulse) -> None:
+        self._task = task
+        self._pulse = pulse
+        self._supervisor = supervisor
+        self._desk = Desk(task.worker, identity, pulse.hurry)
+        self.seats = Seats(
+            task.worker, _Teller(task.worker, identity, supervisor, self._desk), _connect(task, identity.host)
+        )
+
+    def run(self, package: bytes | None) -> Ended:
+        """Until the training function returns, raises or is dismissed. Then everything it left has been told."""
+        self._pulse.start(self._desk, self._supervisor, lambda: _remove(self._task))
+        with captured(self._desk.lines):
+            ended = _ended(lambda: _train(self._task, package, self.seats, self._desk))
+        self._desk.lines.release()
+        self._pulse.stop()
+        return ended
+
+
+class _Teller:
+    """Says to the supervisor where this worker stands."""
+
+    def __init__(self, worker: str, identity: Identity, supervisor: Any, desk: Desk) -> None:
+        self._worker = worker
+        self._identity = identity
+        self._supervisor = supervisor
+        self._desk = desk
+
+    def parked(self, parked: Parked) -> None:
+        self._desk.park()
+        standing = Standing(
+            worker=self._worker,
+            identity=self._identity,
+            generation=parked.generation,
+            applied=parked.applied,
+            step=parked.step,
+            why=parked.why,
+        )
+        self._supervisor.parked.remote(standing)
+
+    def seated(self, generation: int) -> None:
+        self._desk.enter(generation)
+        self._supervisor.seated.remote(self._worker, generation)
+
+
+def _connect(task: Task, host: str) -> Connect:
+    def connect(plan: Plan, rank: int, cancelled: Callable[[], bool]) -> GlooTransport:
+        store_host, _, port = plan.meeting.rpartition(":")
+        return GlooTransport.connect(
+            store_host,
+            int(port),
+            f"{task.prefix}/{plan.generation}",
+            rank,
+            len(plan.members),
+            # Who is lost or frozen is found out by others: a wait may be as long as the slowest legal step.
+            task.spec.policy.stall_timeout_s,
+            host=host,
+            cancelled=cancelled,
+        )
+
+    return connect
+
+
+def _train(task: Task, package: bytes | None, seats: Seats, desk: Desk) -> Ended:
+    threads = max(1, int(task.spec.workers.cpus))
+    os.environ.update({"OMP_NUM_THREADS": str(threads), **task.spec.env})
+    torch.set_num_threads(threads)
+    task.artifacts.mkdir(parents=True, exist_ok=True)
+    with _workspace(task, package) as folder:
+        finished = run(
+            spec=task.spec,
+            function=load_function(task.spec.entrypoint, folder),
+            coordinator=seats,
+            outlet=desk,
+            server=task.role == "server",
+            artifacts=task.artifacts,
+        )
+    return Ended("finished", result=asdict(finished))
+
+
+@contextmanager
+def _workspace(task: Task, package: bytes | None) -> Iterator[Path]:
+    """A private working directory with the job's package; removed at the end (and by the supervisor)."""
+    folder = task.folder
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    before = Path.cwd()
+    try:
+        if package is not None:
+            unpack(package, folder)
+        os.chdir(folder)
+        yield folder
+    finally:
+        os.chdir(before)
+        _remove(task)
+
+
+def _remove(task: Task) -> None:
+    shutil.rmtree(task.folder, ignore_errors=True)
+    with suppress(OSError):  # others may still be in there
+        task.scratch.rmdir()
+
+
+def _ended(train: Callable[[], Ended]) -> Ended:  # noqa: PLR0911 - one line per kind of end
+    """What ended the run, in the words of `Reason`."""
+    try:
+        return train()
+    except Dismissed:
+        return Ended("dismissed")
+    except EntrypointRaised as error:
+        if _out_of_memory(error.__cause__):
+            return Ended(
+                "failed", Reason.OUT_OF_MEMORY, error.message, "Smaller slices: more logical_shards."
+            )
+        return Ended("raised", error.code, error.message, error.hint, error.step, error.shard)
+    except PackageRefused as error:
+        return Ended("failed", Reason.ENTRYPOINT_IMPORT, error.message, error.hint)
+    except RingleaderError as error:
+        known = error.code in set(Reason)
+        reason = error.code if known else Reason.PLATFORM_ERROR
+        return Ended("failed", reason, error.message if known else traceback.format_exc(), error.hint)
+    except Exception:
+        return Ended("failed", Reason.PLATFORM_ERROR, traceback.format_exc())
+    except BaseException:  # the training function called sys.exit
+        return Ended("raised", Reason.ENTRYPOINT_RAISED, traceback.format_exc())
+
+
+def _out_of_memory(error: BaseException | None) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

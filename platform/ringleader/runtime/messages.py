@@ -1,0 +1,175 @@
+"""What travels between supervisor, workers and control plane over Ray. No torch in here: the supervisor starts fast."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ringleader.elastic.instructions import Role
+from ringleader.spec import JobSpec
+
+NAMESPACE = "ringleader"
+WORKER_THREADS = 8
+"""Threads of a worker's actor: one trains, the others take the supervisor's words."""
+BEAT_S = 0.2
+GONE_S = 10.0
+"""A worker that hears nothing from its supervisor for so long ends itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything an attempt starts from.
+
+    Attributes:
+        package: the packed working directory, where the job has one.
+        ingest_url: where settled records are posted, with `ingest_token`.
+        home: RINGLEADER_HOME; spools and artifacts lie below it.
+        api_gone_s: an attempt whose control plane never answered for so long gives up.
+    """
+
+    job_id: str
+    attempt: int
+    spec: JobSpec
+    package: bytes | None
+    ingest_url: str
+    ingest_token: str
+    home: Path
+    api_gone_s: float = 86_400.0
+
+    @property
+    def name(self) -> str:
+        return attempt_name(self.job_id, self.attempt)
+
+    @property
+    def artifacts(self) -> Path:
+        return Path(self.home) / "jobs" / self.job_id / "artifacts"
+
+    @property
+    def spool(self) -> Path:
+        return Path(self.home) / "spool" / f"{self.job_id}-a{self.attempt}"
+
+    @property
+    def scratch(self) -> Path:
+        """Private folders of the workers of this attempt, one a worker, on each node."""
+        return Path(self.home) / "scratch" / f"{self.job_id}-a{self.attempt}"
+
+
+def attempt_name(job_id: str, attempt: int) -> str:
+    return f"job-{job_id}-a{attempt}"
+
+
+def parse_name(name: str) -> tuple[str, int] | None:
+    """The (job id, attempt) of a supervisor's actor name; None for other actors."""
+    head, _, attempt = name.rpartition("-a")
+    if not head.startswith("job-") or not attempt.isdigit():
+        return None
+    return head.removeprefix("job-"), int(attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which process a worker is."""
+
+    pid: int
+    node: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A worker waits for a plan: `train.seams.Parked` and who says it."""
+
+    worker: str
+    identity: Identity
+    generation: int
+    applied: int
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a process needs to be a member of one attempt."""
+
+    job_id: str
+    attempt: int
+    worker: str
+    role: Role
+    spec: JobSpec
+    artifacts: Path
+    scratch: Path
+
+    @property
+    def folder(self) -> Path:
+        """This worker's private working directory."""
+        return self.scratch / self.worker
+
+    @property
+    def prefix(self) -> str:
+        """Under which this attempt's members meet."""
+        return attempt_name(self.job_id, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One printed line; `at` is seconds since the epoch."""
+
+    at: float
+    level: Literal["info", "error"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """All values of one settled step."""
+
+    step: int
+    generation: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The settled rows of one step: little-endian int32 shards and int64 rows."""
+
+    step: int
+    shards: bytes
+    rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life from a worker's control thread, with what became settled since the last one.
+
+    Attributes:
+        moves: grows whenever the training thread gets on.
+        healed_ago_s, committed_ago_s: how long ago the generation's first work and first commit were; told once.
+        lines_dropped: printed lines that did not fit into the worker's memory.
+    """
+
+    worker: str
+    identity: Identity
+    generation: int
+    step: int
+    total_steps: int | None
+    epoch: int
+    phase: str
+    moves: int
+    healed_ago_s: float | None = None
+    committed_ago_s: float | None = None
+    metrics: tuple[Metrics, ...] = ()
+    rows: tuple[Rows, ...] = ()
+    lines: tuple[Line, ...] = ()
+    lines_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a worker's run ended. `result` is what `train.run.Finished` holds, where it finished."""
+
+    kind: Literal["finished", "dismissed", "raised", "failed"]
+    reason: str = ""
+    message: str = ""
+    hint: str = ""
+    step: int = -1
+    shard: int = -1
+    result: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,126 @@
+"""The supervisor's outlet: what workers report becomes numbered records in the spool, posted until acknowledged."""
+
+import math
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from ringleader.elastic.instructions import End
+from ringleader.runtime.ledger import Ledger
+from ringleader.runtime.messages import Beat, Launch, Line, Metrics
+from ringleader.runtime.poster import Poster
+from ringleader.runtime.spool import Spool
+from ringleader.wire.ingest import Status
+from ringleader.wire.views import Result
+
+WEIGHTS = "weights.safetensors"
+
+
+class Outlet:
+    """Takes from many threads. A step that came in already (a new rank 0 tells again) is not taken twice."""
+
+    def __init__(self, launch: Launch, status: Callable[[], Status | None]) -> None:
+        self._launch = launch
+        self._taking = threading.Lock()
+        self._last_step = 0
+        self._spool = Spool(launch.spool)
+        self._ledger = Ledger(launch.spool) if launch.spec.debug.ledger else None
+        self.poster = Poster(
+            url=launch.ingest_url,
+            token=launch.ingest_token,
+            attempt=launch.attempt,
+            spool=self._spool,
+            status=status,
+        )
+
+    @property
+    def recorded_step(self) -> int:
+        """Metrics and ledger rows of all steps below this are here."""
+        last = self._last_step if self._ledger is None else min(self._last_step, self._ledger.last_step)
+        return last + 1
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        return self._spool.dropped
+
+    def beat(self, beat: Beat) -> None:
+        """Take what a worker's heartbeat brought."""
+        with self._taking:
+            for metrics in beat.metrics:
+                self._metrics(metrics)
+            if self._ledger is not None:
+                for rows in beat.rows:
+                    self._ledger.add(rows)
+            for line in beat.lines:
+                self._line(beat.worker, line)
+            if beat.lines_dropped:
+                text = f"[{beat.lines_dropped} earlier lines of this worker were dropped: it prints too fast]"
+                self._line(beat.worker, Line(datetime.now(UTC).timestamp(), "error", text))
+
+    def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        self._spool.put("events", {"at": _now(), "generation": generation, "type": kind, "data": data})
+        self.poster.hurry()
+
+    def say(self, text: str) -> None:
+        """A line of the supervisor's own."""
+        with self._taking:
+            for line in text.splitlines():
+                self._line("supervisor", Line(datetime.now(UTC).timestamp(), "error", line))
+
+    def outcome(self, end: End, finished: dict[str, Any] | None) -> None:
+        """The last record. Artifacts are in place before it."""
+        reason = None
+        if end.outcome == "failed":
+            reason = {"code": end.reason, "message": end.message, "hint": end.hint}
+        result = None
+        if end.outcome == "succeeded" and finished is not None:
+            result = self._result(finished).model_dump(mode="json")
+        record = {"at": _now(), "outcome": end.outcome, "reason": reason, "result": result}
+        self._spool.put("outcome", record)
+        self.poster.hurry()
+
+    def discard(self) -> None:
+        """Stop posting, remove the spool."""
+        self.poster.close()
+        if self._ledger is not None:
+            self._ledger.close()
+        self._spool.discard()
+
+    def _metrics(self, metrics: Metrics) -> None:
+        if metrics.step <= self._last_step:
+            return
+        self._last_step = metrics.step
+        values = {k: (v if math.isfinite(v) else None) for k, v in metrics.values.items()}
+        record = {"at": _now(), "generation": metrics.generation, "step": metrics.step, "values": values}
+        self._spool.put("metrics", record)
+
+    def _line(self, worker: str, line: Line) -> None:
+        at = datetime.fromtimestamp(line.at, UTC).isoformat()
+        self._spool.put("logs", {"at": at, "worker": worker, "level": line.level, "line": line.text[:16_000]})
+
+    def _result(self, finished: dict[str, Any]) -> Result:
+        artifacts = self._launch.artifacts
+        weights = artifacts / WEIGHTS
+        loss = finished.get("loss")
+        return Result(
+            steps=finished["steps"],
+            samples=finished["samples"],
+            loss=loss if loss is not None and math.isfinite(loss) else None,
+            scores=finished["scores"],
+            generations=finished["generations"],
+            reproducible=finished["reproducible"],
+            reproducible_why=finished["reproducible_why"],
+            weights_sha256=finished["digest"],
+            weights_uri=weights.as_uri() if weights.exists() else "",
+            ledger_uri=self._ledger.finish(artifacts).as_uri() if self._ledger is not None else "",
+            wall_s=finished["wall_s"],
+            compute_s=finished["compute_s"],
+            exposed_communication_s=finished["exposed_s"],
+            idle_s=finished["idle_s"],
+            recovery_s=finished["recovery_s"],
+        )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

@@ -1,0 +1,106 @@
+"""Places for workers: a gang of `min` bundles reserved at once, and one bundle more for each worker above it."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+
+from ringleader.spec.job import Workers
+
+LOOK_S = 0.5
+
+
+@dataclass(slots=True)
+class Place:
+    """A bundle on a node, held by one worker at a time."""
+
+    group: Any
+    bundle: int
+    surplus: bool
+    holder: str | None = None
+
+
+class Places:
+    """The bundles of one attempt. They belong to the supervisor: Ray removes them with it, however it ends."""
+
+    def __init__(self, name: str, workers: Workers, *, floor: int) -> None:
+        self._name = name
+        self._bundle = _bundle(workers)
+        self._strategy = workers.placement.upper()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._places: list[Place] = []
+        group = self._group(floor, "floor")
+        self._places = [Place(group, index, surplus=False) for index in range(floor)]
+
+    def claim(self, worker: str, waiting: Callable[[], None]) -> Place | None:
+        """A place for `worker`; blocks until there is one, calling `waiting` if that takes long. None when closed
+        or given up meanwhile (`free`)."""
+        with self._lock:
+            place = next((p for p in self._places if p.holder is None), None)
+            if place is None:
+                group = self._group(1, f"surplus-{worker}")
+                place = Place(group, 0, surplus=True)
+                self._places.append(place)
+            place.holder = worker
+        told = False
+        while not place.group.wait(timeout_seconds=LOOK_S):
+            if self._closed.is_set() or place.holder != worker:
+                return None
+            if not told:
+                told = True
+                waiting()
+        return place if place.holder == worker else None
+
+    def node(self, place: Place) -> str:
+        """The node of a claimed place."""
+        return str(placement_group_table(place.group)["bundles_to_node_id"][place.bundle])
+
+    def free(self, worker: str, *, for_good: bool) -> None:
+        """`worker` does not need its place any more; `for_good` gives a surplus one back to the cluster."""
+        with self._lock:
+            place = next((p for p in self._places if p.holder == worker), None)
+            if place is None:
+                return
+            place.holder = None
+            if not (for_good and place.surplus):
+                return
+            self._places.remove(place)
+        remove_placement_group(place.group)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._closed.set()
+        with self._lock:
+            groups = {p.group.id: p.group for p in self._places}
+            self._places = []
+        for group in groups.values():
+            remove_placement_group(group)
+
+    def _group(self, count: int, part: str) -> Any:
+        return placement_group([self._bundle] * count, strategy=self._strategy, name=f"{self._name}-{part}")
+
+
+def _bundle(workers: Workers) -> dict[str, float]:
+    bundle: dict[str, float] = {"CPU": max(workers.cpus, 0.001)}  # Ray refuses an empty bundle
+    if workers.gpus:
+        bundle["GPU"] = float(workers.gpus)
+    if workers.memory_gb:
+        bundle["memory"] = workers.memory_gb * (1 << 30)
+    return bundle
+
+
+def leftovers(name: str) -> list[str]:
+    """Ids of placement groups of the attempt called `name` that still exist."""
+    table = placement_group_table()
+    return [i for i, g in table.items() if g["name"].startswith(f"{name}-") and g["state"] != "REMOVED"]
+
+
+def remove_leftovers(name: str) -> None:
+    """Remove placement groups of an attempt whose supervisor could not."""
+    for found in leftovers(name):
+        identity = ray.PlacementGroupID(bytes.fromhex(found))
+        remove_placement_group(ray.util.placement_group.PlacementGroup(identity))

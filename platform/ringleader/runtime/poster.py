@@ -1,0 +1,121 @@
+"""The way from the spool to the control plane: one thread that posts, waits for the acknowledgement and tries again."""
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import httpx
+
+from ringleader.runtime.spool import Spool
+from ringleader.wire.ingest import Status
+
+EVERY_S = 0.25
+STATUS_S = 1.0
+LONGEST_PAUSE_S = 5.0
+MAX_RECORDS = 1000
+MAX_BYTES = 256 << 10
+REFUSALS = 3
+GONE = frozenset({404, 409, 410})
+"""The control plane does not know the job any more, or a newer attempt has taken its place."""
+
+
+class Poster:
+    """Posts what the spool holds and the live status until closed.
+
+    Attributes:
+        stale: the control plane answered that this attempt is none of its business any more.
+    """
+
+    def __init__(
+        self, *, url: str, token: str, attempt: int, spool: Spool, status: Callable[[], Status | None]
+    ) -> None:
+        self.stale = False
+        self._attempt = attempt
+        self._spool = spool
+        self._status = status
+        self._url = url
+        self._client = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=10, trust_env=False)
+        self._answered = monotonic()
+        self._status_at = 0.0
+        self._refused = 0
+        self._size = MAX_RECORDS
+        self._wake = threading.Event()
+        self._closed = threading.Event()
+        self._acked = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="poster", daemon=True)
+        self._thread.start()
+
+    def hurry(self) -> None:
+        """Something worth posting at once was put."""
+        self._wake.set()
+
+    def drained(self, timeout_s: float) -> bool:
+        """Wait until everything put so far is acknowledged."""
+        until = monotonic() + timeout_s
+        while not self._spool.empty:
+            self._wake.set()
+            if not self._acked.wait(max(0.0, until - monotonic())):
+                return False
+            self._acked.clear()
+        return True
+
+    @property
+    def silent_s(self) -> float:
+        """For how long the control plane has not answered."""
+        return monotonic() - self._answered
+
+    def close(self) -> None:
+        self._closed.set()
+        self._wake.set()
+        self._thread.join(timeout=12)
+        self._client.close()
+
+    def _run(self) -> None:
+        pause = EVERY_S
+        while not self._closed.is_set():
+            self._wake.wait(pause)
+            self._wake.clear()
+            try:
+                self._spool.flush()
+                more = self._post()
+            except (httpx.HTTPError, OSError, ValueError, KeyError):
+                # No answer, no room on the disk, or an answer that is not the API's: all may pass.
+                pause = min(LONGEST_PAUSE_S, pause * 2)
+                continue
+            pause = 0.0 if more else EVERY_S
+
+    def _post(self) -> bool:
+        """One round trip. Returns whether more is waiting.
+
+        Raises:
+            httpx.HTTPError: no answer, or an answer that may change.
+        """
+        records = self._spool.batch(max_records=self._size, max_bytes=MAX_BYTES)
+        if not records and monotonic() - self._status_at < STATUS_S:
+            return False
+        status = self._status()
+        body: dict[str, Any] = {"attempt": self._attempt, "records": records}
+        if status is not None:
+            body["status"] = status.model_dump(mode="json")
+        response = self._client.post(self._url, json=body)
+        self._answered = monotonic()
+        if response.status_code in GONE:
+            self.stale = True
+            return False
+        if response.status_code in (400, 413, 422):
+            self._refusal(records)
+            response.raise_for_status()
+        response.raise_for_status()
+        self._refused, self._size = 0, MAX_RECORDS
+        self._status_at = monotonic()
+        self._spool.ack(response.json()["acked"])
+        self._acked.set()
+        return bool(records)
+
+    def _refusal(self, records: list[dict[str, Any]]) -> None:
+        """A batch that is refused again and again, also alone, must not hold up the others."""
+        self._refused += 1
+        self._size = max(1, self._size // 8)
+        if self._refused > REFUSALS and self._size == 1:
+            self._spool.drop(records)

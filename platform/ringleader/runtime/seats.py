@@ -1,0 +1,113 @@
+"""A worker's place among the members: park, wait for the plan, connect. Implements train's Coordinator."""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from ringleader.comm.transports import Transport
+from ringleader.elastic import Plan
+from ringleader.errors import Dismissed, ExchangeBroken
+from ringleader.train.seams import Parked, Seat
+
+Connect = Callable[[Plan, int, Callable[[], bool]], Transport]
+"""(plan, rank, cancelled) → a transport to the plan's other members. Raises ExchangeBroken."""
+
+
+class Teller(Protocol):
+    """Where a worker says what it does."""
+
+    def parked(self, parked: Parked) -> None: ...
+
+    def seated(self, generation: int) -> None: ...
+
+
+class Seats:
+    """One worker's seats, one generation after the other. `next_seat` runs on the training thread, the supervisor's
+    words come in on others."""
+
+    def __init__(self, worker: str, teller: Teller, connect: Connect) -> None:
+        self._worker = worker
+        self._teller = teller
+        self._connect = connect
+        self._changed = threading.Condition()
+        self._plan: Plan | None = None
+        self._transport: Transport | None = None
+        self._generation = 0
+        self._interrupted = 0
+        self._announced = 0
+        self._dismissed = False
+
+    # --- Coordinator, called from the training thread -------------------------------------------------------------
+
+    def next_seat(self, parked: Parked) -> Seat:
+        self._leave()
+        while True:
+            self._teller.parked(parked)
+            plan = self._await_plan(parked.generation)
+            try:
+                return self._sit(plan)
+            except ExchangeBroken as error:
+                parked = Parked(plan.generation, parked.applied, parked.step, str(error))
+
+    def plan_pending(self) -> bool:
+        return self._announced > self._generation
+
+    # --- the supervisor's words -----------------------------------------------------------------------------------
+
+    def take(self, plan: Plan) -> None:
+        with self._changed:
+            if self._plan is None or plan.generation > self._plan.generation:
+                self._plan = plan
+                self._changed.notify_all()
+
+    def interrupt(self, generation: int) -> None:
+        """The exchange of `generation` is over: end its waits."""
+        with self._changed:
+            self._interrupted = max(self._interrupted, generation)
+            transport = self._transport if self._generation <= generation else None
+        if transport is not None:
+            transport.abort()
+
+    def announce(self, generation: int) -> None:
+        with self._changed:
+            self._announced = max(self._announced, generation)
+
+    def dismiss(self) -> None:
+        with self._changed:
+            self._dismissed = True
+            self._changed.notify_all()
+
+    # --------------------------------------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        with self._changed:
+            transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+
+    def _await_plan(self, generation: int) -> Plan:
+        """The plan after `generation`. As long as the supervisor answers heartbeats there will be one or a dismissal;
+        when it does not, the control thread ends this process."""
+        with self._changed:
+            while True:
+                if self._dismissed:
+                    raise Dismissed
+                if self._plan is not None and self._plan.generation > generation:
+                    return self._plan
+                self._changed.wait(timeout=1.0)
+
+    def _sit(self, plan: Plan) -> Seat:
+        rank = plan.rank_of(self._worker)
+        transport = None
+        if len(plan.members) > 1:
+            transport = self._connect(plan, rank, lambda: self._interrupted >= plan.generation)
+        with self._changed:
+            self._generation, self._transport = plan.generation, transport
+            late = self._interrupted >= plan.generation
+        if late and transport is not None:
+            transport.close()
+            raise ExchangeBroken(
+                rank=rank, phase="connect", bucket=None, why="the generation was given up while it met"
+            )
+        self._teller.seated(plan.generation)
+        return Seat(plan, rank, transport)

@@ -1,0 +1,132 @@
+"""Settled records of one attempt on disk until the control plane has them: numbered, bounded, thinned when full."""
+
+import json
+import shutil
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MAX_BYTES = 64 << 20
+FEWEST_METRICS = 64
+STREAMS = ("events", "metrics", "logs", "outcome")
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS record (
+  id INTEGER PRIMARY KEY, stream TEXT NOT NULL, seq INTEGER NOT NULL, size INTEGER NOT NULL, body TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS by_stream ON record (stream, seq);
+"""
+
+
+class Spool:
+    """`put` numbers records, `flush` brings them to disk, `batch` reads what is due, `ack` forgets.
+
+    When more than `max_bytes` wait, every second metric is dropped, then the older half of the log lines, both
+    counted in `dropped`. Events and the outcome are never dropped.
+    """
+
+    def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder = folder
+        self._discarded = False
+        self.dropped: dict[str, int] = {}
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._fresh: list[tuple[str, int, int, str]] = []
+        # The process may die at any time, the machine takes the attempt with it: no fsync.
+        self._db = sqlite3.connect(folder / "records.db", isolation_level=None, check_same_thread=False)
+        self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;" + _SCHEMA)
+        self._numbers = dict.fromkeys(STREAMS, 0)
+
+    def put(self, stream: str, record: Mapping[str, Any]) -> int:
+        """Take a JSON-ready record; its number within the stream is returned and written into it."""
+        with self._lock:
+            self._numbers[stream] += 1
+            seq = self._numbers[stream]
+            body = json.dumps({**record, "stream": stream, "seq": seq}, allow_nan=False)
+            self._fresh.append((stream, seq, len(body), body))
+            return seq
+
+    def flush(self) -> None:
+        """Write what was put since, and thin out when too much waits."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, []
+            if not fresh:
+                return
+            self._db.execute("BEGIN")
+            self._db.executemany("INSERT INTO record (stream, seq, size, body) VALUES (?, ?, ?, ?)", fresh)
+            self._thin()
+            self._db.execute("COMMIT")
+
+    def batch(self, *, max_records: int, max_bytes: int) -> list[dict[str, Any]]:
+        """The oldest records, the outcome only when nothing else waits; at least one if there is any."""
+        with self._lock:
+            order = "SELECT size, body FROM record ORDER BY stream = 'outcome', id LIMIT ?"
+            rows = self._db.execute(order, (max_records,)).fetchall()
+        chosen: list[dict[str, Any]] = []
+        total = 0
+        for size, body in rows:
+            total += size
+            if chosen and total > max_bytes:
+                break
+            chosen.append(json.loads(body))
+        return chosen
+
+    def ack(self, acked: Mapping[str, int]) -> None:
+        """The receiver has stored every record of a stream up to its number."""
+        with self._lock:
+            for stream, seq in acked.items():
+                self._db.execute("DELETE FROM record WHERE stream = ? AND seq <= ?", (stream, seq))
+
+    def drop(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Give up metrics and log lines of a batch that the receiver refuses."""
+        with self._lock:
+            for record in records:
+                if record["stream"] in ("metrics", "logs"):
+                    self._count(record["stream"], 1)
+                    self._db.execute(
+                        "DELETE FROM record WHERE stream = ? AND seq = ?", (record["stream"], record["seq"])
+                    )
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything that was put is acknowledged or dropped."""
+        with self._lock:
+            if self._discarded:
+                return True
+            return not self._fresh and not self._db.execute("SELECT 1 FROM record LIMIT 1").fetchone()
+
+    def discard(self) -> None:
+        """Nothing in here is needed any more: remove it."""
+        with self._lock:
+            self._discarded = True
+            self._db.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _thin(self) -> None:
+        while self._size() > self._max_bytes:
+            if not (self._thin_metrics() or self._thin_logs()):
+                return
+
+    def _size(self) -> int:
+        return int(self._db.execute("SELECT COALESCE(SUM(size), 0) FROM record").fetchone()[0])
+
+    def _thin_metrics(self) -> bool:
+        ids = [
+            row[0] for row in self._db.execute("SELECT id FROM record WHERE stream = 'metrics' ORDER BY id")
+        ]
+        return len(ids) > FEWEST_METRICS and self._delete("metrics", ids[1:-1:2])
+
+    def _thin_logs(self) -> bool:
+        ids = [row[0] for row in self._db.execute("SELECT id FROM record WHERE stream = 'logs' ORDER BY id")]
+        return self._delete("logs", ids[: (len(ids) + 1) // 2])
+
+    def _delete(self, stream: str, ids: Sequence[int]) -> bool:
+        self._db.executemany("DELETE FROM record WHERE id = ?", [(i,) for i in ids])
+        self._count(stream, len(ids))
+        return bool(ids)
+
+    def _count(self, stream: str, number: int) -> None:
+        self.dropped = {**self.dropped, stream: self.dropped.get(stream, 0) + number}

@@ -1,0 +1,147 @@
+"""The supervisor actor of one attempt: the only one that decides who belongs. Detached, named, never restarted."""
+
+import threading
+import traceback
+from time import monotonic
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from ringleader.elastic import events as ev
+from ringleader.elastic.instructions import End
+from ringleader.runtime import claims
+from ringleader.runtime.attempt import Attempt, server_count
+from ringleader.runtime.crew import Crew
+from ringleader.runtime.messages import Beat, Launch, Standing
+from ringleader.runtime.outlet import Outlet
+from ringleader.runtime.placement import Places
+
+THREADS = 16
+RELEASE_S = 60.0
+POOL_S = 1.0
+POOL_DEADLINE_S = 90.0
+
+
+class Supervisor:
+    """Methods put events on the attempt's queue. A thread of its own runs the attempt, posts the outcome, waits to be
+    released, and ends this actor."""
+
+    def __init__(self, launch: Launch) -> None:
+        claims.claim(launch.job_id, launch.attempt)
+        self._launch = launch
+        self._me = ray.get_runtime_context().current_actor
+        self._meeting = ""
+        self._pool: Any = None
+        self._attempt = Attempt(launch, lambda: self._meeting)
+        self._outlet = Outlet(launch, self._attempt.status)
+        self._crew: Crew | None = None
+        self._released = threading.Event()
+        self._forgetting = threading.Lock()
+        self._forgotten = False
+        threading.Thread(target=self._live, name="attempt", daemon=True).start()
+
+    # --- workers --------------------------------------------------------------------------------------------------
+
+    def parked(self, standing: Standing) -> None:
+        if self._crew is not None:
+            self._crew.met(standing.worker, standing.identity)
+        self._attempt.post(
+            ev.Parked(
+                worker=standing.worker,
+                generation=standing.generation,
+                applied=standing.applied,
+                step=standing.step,
+                why=standing.why,
+                now=monotonic(),
+            )
+        )
+
+    def seated(self, worker: str, generation: int) -> None:
+        self._attempt.post(ev.Seated(worker, generation, monotonic()))
+
+    def beat(self, beat: Beat) -> int:
+        return self._attempt.beat(beat)
+
+    # --- control plane --------------------------------------------------------------------------------------------
+
+    def resize(self, minimum: int, maximum: int) -> None:
+        self._attempt.post(ev.Resize(minimum, maximum, monotonic()))
+
+    def cancel(self, grace_s: float) -> None:
+        self._attempt.post(ev.Cancel(grace_s, monotonic()))
+
+    def drain(self, worker: str, grace_s: float) -> None:
+        self._attempt.post(ev.Drain(worker, monotonic() + grace_s, monotonic()))
+
+    def release(self) -> None:
+        """Free everything; the caller ends this actor then."""
+        self._released.set()
+        if self._crew is not None:
+            self._crew.close()
+        self._forget()
+
+    # --------------------------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        try:
+            end, finished = self._run()
+        except Exception:  # whatever it was, the control plane has to hear of it
+            end, finished = End("failed", "platform_error", traceback.format_exc()), None
+        if self._crew is not None:
+            self._crew.close()
+        self._outlet.outcome(end, finished)
+        self._leave()
+
+    def _run(self) -> tuple[End, dict[str, Any] | None]:
+        self._find_pool()
+        threading.Thread(target=self._keep_pool, name="pool", daemon=True).start()
+        launch = self._launch
+        floor = launch.spec.workers.min + server_count(launch)
+        places = Places(launch.name, launch.spec.workers, floor=floor)
+        self._crew = Crew(launch, places, self._me, self._take, self._attempt.post)
+        return self._attempt.run(self._crew, self._outlet)
+
+    def _leave(self) -> None:
+        """Until the outcome is stored and somebody released this attempt, at most `RELEASE_S` after that."""
+        poster = self._outlet.poster
+        while not (self._released.is_set() or poster.stale or poster.silent_s > self._launch.api_gone_s):
+            if poster.drained(timeout_s=1.0):
+                self._forget()
+                self._released.wait(RELEASE_S)
+                break
+        self._forget()
+        ray.kill(self._me)
+
+    def _forget(self) -> None:
+        """What is stored, or what nobody wants to store, needs no spool."""
+        with self._forgetting:
+            if not self._forgotten:
+                self._forgotten = True
+                self._outlet.discard()
+
+    def _take(self, node: str) -> Any:
+        until = monotonic() + POOL_DEADLINE_S
+        while True:
+            try:
+                return ray.get(self._pool.take.remote(node), timeout=60)
+            except RayError:  # the pool is being replaced
+                if monotonic() > until or self._released.wait(POOL_S):
+                    raise
+
+    def _find_pool(self) -> None:
+        from ringleader.runtime.warm import pool
+
+        self._pool = pool()
+        self._meeting = ray.get(self._pool.meeting.remote(), timeout=60)
+
+    def _keep_pool(self) -> None:
+        """The pool holds the store where members meet: when it is lost, there has to be a new one."""
+        while not self._released.wait(POOL_S):
+            try:
+                self._meeting = ray.get(self._pool.meeting.remote(), timeout=10)
+            except RayError:
+                try:
+                    self._find_pool()
+                except (RayError, ValueError):  # the dead one still has the name
+                    continue

@@ -1,0 +1,156 @@
+"""Idle worker processes with torch imported, some on every node, and the store where members of a generation meet."""
+
+import socket
+import threading
+import uuid
+from collections import deque
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ringleader.runtime.messages import NAMESPACE, WORKER_THREADS, Identity
+
+NAME = "warm-pool"
+REFILL_AFTER_S = 1.0
+LOOK_S = 0.25
+AT_ONCE = 2
+_PER_NODE = b"ringleader/warm/per_node"
+
+
+@dataclass(slots=True)
+class _Idle:
+    """A process on its way or ready: `started` resolves to its identity when torch is imported."""
+
+    handle: Any
+    started: Any
+    node: str
+
+
+class WarmPool:
+    """A detached actor. Processes it keeps are detached too: who takes one owns it. Refills a moment after a take,
+    so that importing torch does not compete with the job that was just started."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[str, deque[_Idle]] = {}
+        self._per_node = int(_internal_kv_get(_PER_NODE) or 0)
+        self._wanted: list[_Idle] = []
+        self._quiet_until = 0.0
+        self._store, self._meeting = _open_store()
+        self._me = ray.get_runtime_context().current_actor
+        threading.Thread(target=self._refill, name="refill", daemon=True).start()
+
+    def meeting(self) -> str:
+        """host:port of the rendezvous store."""
+        return self._meeting
+
+    def alive(self) -> None:
+        """Answers as long as the pool lives."""
+
+    def keep(self, per_node: int) -> None:
+        """Keep so many processes idle on each node; the pool after this one does too."""
+        self._per_node = per_node
+        _internal_kv_put(_PER_NODE, str(per_node).encode(), overwrite=True)
+
+    def ready(self) -> dict[str, int]:
+        """How many processes are ready, by node."""
+        with self._lock:
+            return {node: sum(_done(i) for i in idle) for node, idle in self._idle.items()}
+
+    def take(self, node: str) -> tuple[Any, Identity | None]:
+        """A process on `node` for one attempt: a ready one, else one that is still starting (identity unknown)."""
+        self._quiet_until = monotonic() + REFILL_AFTER_S
+        while (idle := self._pop(node)) is not None:
+            if not _done(idle):
+                return self._awaited(idle).handle, None
+            try:
+                return idle.handle, ray.get(idle.handle.who.remote(), timeout=2)
+            except RayError:
+                ray.kill(idle.handle)
+        return self._awaited(self._spawn(node)).handle, None
+
+    def _awaited(self, idle: _Idle) -> _Idle:
+        """A job waits for this process: nothing else is started beside it."""
+        with self._lock:
+            self._wanted = [w for w in self._wanted if not _done(w)] + [idle]
+        return idle
+
+    def _pop(self, node: str) -> _Idle | None:
+        with self._lock:
+            idle = self._idle.get(node)
+            if not idle:
+                return None
+            ready = next((i for i in idle if _done(i)), idle[0])
+            idle.remove(ready)
+            return ready
+
+    def _spawn(self, node: str) -> _Idle:
+        from ringleader.runtime.worker import Worker
+
+        handle = (
+            ray.remote(Worker)
+            .options(
+                name=f"worker-{uuid.uuid4().hex[:12]}",
+                namespace=NAMESPACE,
+                lifetime="detached",
+                num_cpus=0,
+                max_concurrency=WORKER_THREADS,
+                max_restarts=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            )
+            .remote()
+        )
+        handle.idle.remote(self._me)
+        return _Idle(handle, handle.warm.remote(), node)
+
+    def _refill(self) -> None:
+        pause = threading.Event()
+        while True:
+            pause.wait(LOOK_S)
+            if monotonic() < self._quiet_until or not all(_done(w) for w in list(self._wanted)):
+                continue
+            for node in [n["NodeID"] for n in ray.nodes() if n["Alive"]]:
+                self._level(node)
+
+    def _level(self, node: str) -> None:
+        with self._lock:
+            idle = self._idle.setdefault(node, deque())
+            missing = self._per_node - len(idle)
+            surplus = [idle.pop() for _ in range(-missing)] if missing < 0 else []
+            missing = min(missing, AT_ONCE - sum(not _done(i) for i in idle))
+        for one in surplus:
+            ray.kill(one.handle)
+        fresh = [self._spawn(node) for _ in range(missing)]
+        with self._lock:
+            idle.extend(fresh)
+
+
+def _done(idle: _Idle) -> bool:
+    ready, _ = ray.wait([idle.started], timeout=0)
+    return bool(ready)
+
+
+def _open_store() -> tuple[Any, str]:
+    """A TCPStore server that listens on this node's own address only."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    host = ray.util.get_node_ip_address()
+    listener = socket.create_server((host, 0), backlog=1024)
+    port = listener.getsockname()[1]
+    store = TCPStore(
+        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach(), use_libuv=True
+    )
+    return store, f"{host}:{port}"
+
+
+def pool(*, create: bool = True) -> Any:
+    """The cluster's one pool, made if there is none."""
+    options = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+    if not create:
+        return ray.get_actor(NAME, namespace=NAMESPACE)
+    return ray.remote(WarmPool).options(**options, num_cpus=0, max_concurrency=16, max_restarts=0).remote()

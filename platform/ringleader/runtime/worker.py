@@ -1,0 +1,72 @@
+"""A worker process: idle with torch imported, then a member of one attempt, then gone. A threaded Ray actor.
+
+Whoever gets a handle of this actor imports this module: it stays light, what needs torch is in member.py.
+"""
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from ringleader.elastic import Plan
+from ringleader.runtime.messages import Ended, Identity, Task
+from ringleader.runtime.pulse import Pulse, guard_idle
+
+if TYPE_CHECKING:
+    from ringleader.runtime.seats import Seats
+
+
+class Worker:
+    """`warm` imports what is slow; `run` does one attempt and returns how it ended; the rest are the supervisor's
+    words while `run` is under way."""
+
+    def __init__(self) -> None:
+        self._busy = threading.Event()
+        self._ready = threading.Event()
+        self._seats: Seats | None = None
+        self._pulse = Pulse()
+
+    def warm(self) -> Identity:
+        """Import the engine, so that a job does not wait for it."""
+        import torch._dynamo  # noqa: F401 - the first optimiser of a process imports it: over a second
+
+        import ringleader.runtime.member
+        import ringleader.train.run  # noqa: F401
+
+        return self.who()
+
+    def who(self) -> Identity:
+        context = ray.get_runtime_context()
+        return Identity(os.getpid(), context.get_node_id(), ray.util.get_node_ip_address())
+
+    def idle(self, pool: Any) -> None:
+        """End this process if `pool` is lost before it has work."""
+        threading.Thread(target=guard_idle, args=(pool.alive.remote, self._busy), daemon=True).start()
+
+    def run(self, task: Task, package: bytes | None, supervisor: Any) -> Ended:
+        """Be `task.worker` until the training function returns, raises or is dismissed."""
+        self._busy.set()
+        from ringleader.runtime.member import Member
+
+        member = Member(task, self.who(), supervisor, self._pulse)
+        self._seats = member.seats
+        self._ready.set()
+        return member.run(package)
+
+    def plan(self, plan: Plan) -> None:
+        self._words().take(plan)
+
+    def interrupt(self, generation: int) -> None:
+        self._words().interrupt(generation)
+
+    def announce(self, generation: int) -> None:
+        self._words().announce(generation)
+
+    def dismiss(self) -> None:
+        self._words().dismiss()
+
+    def _words(self) -> "Seats":
+        self._ready.wait(timeout=30)
+        assert self._seats is not None
+        return self._seats

@@ -1,0 +1,115 @@
+"""A Ray cluster for a test module, started as `ringleader up` starts it, and an ingest server that remembers."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ringleader.wire.ingest import Ingest
+
+
+@contextmanager
+def ray_head(home: Path, num_cpus: int = 8) -> Iterator[tuple[str, str]]:
+    """The address and the folder of a running head; ended with the block."""
+    head = subprocess.Popen(
+        [sys.executable, "-m", "ringleader.runtime.head", "--home", str(home), "--num-cpus", str(num_cpus)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
+    )
+    try:
+        assert head.stdout is not None
+        said = json.loads(head.stdout.readline())
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(home / "ray_token")
+        yield said["address"], said["temp_dir"]
+    finally:
+        head.terminate()
+        assert head.wait(timeout=30) == 0
+        assert not Path(said["temp_dir"]).exists()
+
+
+class IngestServer:
+    """Stores what supervisors post, as the API would: a record sent twice is kept once. `away` refuses all, `gone` says
+    that the attempt is none of it, `garbled` answers what the API never would."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[int, str], list[dict[str, Any]]] = {}
+        self.status: dict[str, Any] = {}
+        self.away = False
+        self.gone = False
+        self.garbled = False
+        self.posts = 0
+        self._lock = threading.Lock()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if outer.away:
+                    self.send_error(503)
+                    return
+                if outer.gone or self.headers["Authorization"] != "Bearer secret":
+                    self.send_error(409 if outer.gone else 401)
+                    return
+                try:
+                    ingest = Ingest.model_validate_json(body)
+                except ValidationError:
+                    self.send_error(422)
+                    return
+                answer = b"<html>" if outer.garbled else json.dumps({"acked": outer.store(ingest)}).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}/ingest"
+
+    def store(self, ingest: Ingest) -> dict[str, int]:
+        with self._lock:
+            self.posts += 1
+            if ingest.status is not None:
+                self.status = ingest.status.model_dump(mode="json")
+            acked: dict[str, int] = {}
+            for record in ingest.records:
+                kept = self.records.setdefault((ingest.attempt, record.stream), [])
+                if not kept or kept[-1]["seq"] < record.seq:
+                    kept.append(record.model_dump(mode="json"))
+                acked[record.stream] = kept[-1]["seq"]
+            return acked
+
+    def stream(self, name: str, attempt: int = 1) -> list[dict[str, Any]]:
+        with self._lock:
+            return list(self.records.get((attempt, name), []))
+
+    def events(self, kind: str, attempt: int = 1) -> list[dict[str, Any]]:
+        return [e["data"] for e in self.stream("events", attempt) if e["type"] == kind]
+
+    def outcome(self, attempt: int = 1) -> dict[str, Any] | None:
+        return next(iter(self.stream("outcome", attempt)), None)
+
+    def forget(self) -> None:
+        with self._lock:
+            self.records.clear()
+            self.status = {}
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()

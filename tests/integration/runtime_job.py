@@ -1,0 +1,125 @@
+"""One attempt started in a test on a real cluster, and the tiny training functions it runs."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from integration.ray_home import IngestServer
+from waiting import wait_for
+
+from ringleader.runtime.cluster import Cluster, Launch
+from ringleader.spec import JobSpec
+
+TRAIN = """
+import os, time
+import torch
+from torch.utils.data import Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        x = torch.zeros(8)
+        x[i % 8] = 1.0
+        return {"x": x, "y": torch.tensor(float(i % 8))}
+
+def train(session):
+    print("hello from the training function")
+    net = session.model(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)))
+    optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.05))
+    for epoch in range(session.params["epochs"]):
+        for batch in session.batches(Rows()):
+            time.sleep(session.params.get("pause", 0.0))
+            loss = ((net(batch["x"]).squeeze(-1) - batch["y"]) ** 2).mean()
+            session.step(loss)
+    print("goodbye")
+
+def broken(session):
+    net = session.model(torch.nn.Linear(8, 1))
+    raise ZeroDivisionError("on purpose")
+"""
+
+
+class Run:
+    """One attempt started in a test."""
+
+    def __init__(self, cluster: Cluster, launch: Launch, ingest: IngestServer) -> None:
+        self.cluster, self.launch, self.ingest = cluster, launch, ingest
+        cluster.start(launch)
+
+    def pids(self) -> dict[str, int]:
+        members = [w for w in self.ingest.status.get("workers", []) if w["rank"] is not None]
+        return {w["id"]: w["pid"] for w in members}
+
+    def step(self) -> int:
+        return int(self.ingest.status.get("progress", {}).get("step", 0))
+
+    def world(self) -> int:
+        return int(self.ingest.status.get("world_size", 0))
+
+    def until_step(self, step: int) -> None:
+        try:
+            wait_for(f"step {step}", lambda: self.step() >= step or self.ingest.outcome(), 60)
+        except AssertionError:
+            print(self.ingest.status, self.ingest.records)
+            raise
+        assert self.ingest.outcome() is None, self.ingest.outcome()
+
+    def until_world(self, size: int) -> None:
+        wait_for(f"world of {size}", lambda: self.world() == size, 60)
+
+    def outcome(self, deadline_s: float = 60) -> dict[str, Any]:
+        found = wait_for("outcome", self.ingest.outcome, deadline_s)
+        assert found is not None
+        return found
+
+    def leave_nothing(self, *, orderly: bool = True) -> None:
+        """`orderly`: the supervisor was there to the end."""
+        for _ in range(2):  # twice is as good as once
+            self.cluster.release(self.launch.job_id, self.launch.attempt)
+        name = (self.launch.job_id, self.launch.attempt)
+        assert name not in self.cluster.supervisors()
+        total = self.cluster.capacity().cpus
+        wait_for("free CPUs", lambda: self.cluster.capacity().available.get("CPU", 0) == total)
+        wait_for("ended workers", lambda: not [p for p in self.pids().values() if alive(p)])
+        assert not self.launch.scratch.exists()
+        assert not self.launch.spool.exists() or not orderly
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def start(
+    cluster: Cluster,
+    home: Path,
+    ingest: IngestServer,
+    package: bytes,
+    job: str,
+    *,
+    function: str = "train",
+    **spec: Any,
+) -> Run:
+    checked = JobSpec.parse(
+        {
+            "name": job,
+            "entrypoint": f"tiny_training:{function}",
+            "batch": {"global_size": 16, "logical_shards": 4},
+            "working_dir": "sha256:" + "0" * 64,
+            **spec,
+        }
+    )
+    launch = Launch(
+        job_id=job,
+        attempt=1,
+        spec=checked,
+        package=package,
+        ingest_url=ingest.url,
+        ingest_token="secret",
+        home=home,
+    )
+    return Run(cluster, launch, ingest)

@@ -1,0 +1,54 @@
+"""The local cluster of `ringleader up`: on loopback only, closed by a token, twice on one machine, gone at the end."""
+
+import stat
+import subprocess
+from pathlib import Path
+
+from integration.ray_home import ray_head
+
+LISTENING = "0A"
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+def sockets_of(pids: set[int]) -> set[str]:
+    found = set()
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                target = descriptor.readlink().name
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                found.add(target[8:-1])
+    return found
+
+
+def listening_hosts(pids: set[int]) -> set[str]:
+    """The local addresses, as the kernel writes them, that these processes listen on."""
+    mine, hosts = sockets_of(pids), set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and fields[9] in mine:
+                hosts.add(fields[1].split(":")[0])
+    return hosts
+
+
+def processes_below(temp_dir: str) -> set[int]:
+    """Processes that name a session's folder on their command line."""
+    out = subprocess.run(["pgrep", "-f", temp_dir], capture_output=True, text=True, check=False).stdout
+    return {int(pid) for pid in out.split()}
+
+
+def test_two_clusters_run_side_by_side_on_loopback_only(tmp_path: Path):
+    with ray_head(tmp_path / "one", 1) as (one, first), ray_head(tmp_path / "two", 1) as (two, second):
+        assert one != two
+        for home, temp_dir in ((tmp_path / "one", first), (tmp_path / "two", second)):
+            pids = processes_below(temp_dir)
+            assert len(pids) >= 3, "gcs, raylet and agents"
+            assert listening_hosts(pids) <= LOOPBACK
+            assert stat.S_IMODE((home / "ray_token").stat().st_mode) == 0o600
+            assert len(temp_dir) < 40, "unix socket paths are short"
+    for temp_dir in (first, second):
+        assert not Path(temp_dir).exists()
+        assert not processes_below(temp_dir)

@@ -1,0 +1,247 @@
+"""Attempts on a real Ray cluster with real training: from start to outcome, through a kill, a resize, a cancel."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from integration.ray_home import IngestServer, ray_head
+from integration.runtime_job import TRAIN, alive, start
+from waiting import wait_for
+
+from ringleader.errors import RingleaderError
+from ringleader.runtime.cluster import Cluster
+from ringleader.wire.package import pack
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def cluster(home: Path) -> Iterator[Cluster]:
+    with ray_head(home) as (address, _):
+        cluster = Cluster.connect(address)
+        cluster.warm(3)
+        yield cluster
+        cluster.close()
+
+
+@pytest.fixture
+def ingest(cluster: Cluster) -> Iterator[IngestServer]:
+    server = IngestServer()
+    yield server
+    for (
+        job,
+        attempt,
+    ) in cluster.supervisors():  # of a test that failed: it must not take the next one's places
+        cluster.release(job, attempt)
+    server.close()
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> bytes:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "tiny_training.py").write_text(TRAIN)
+    return pack(folder)
+
+
+def test_a_job_trains_to_its_outcome_and_leaves_nothing(cluster, home, ingest, package):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "plain",
+        workers={"min": 2, "max": 2},
+        params={"epochs": 5},
+        debug={"ledger": True},
+    )
+    cluster.start(run.launch)
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    result = outcome["result"]
+    assert result["steps"] == 20
+    assert len(result["weights_sha256"]) == 64
+    assert Path(result["weights_uri"].removeprefix("file://")).exists()
+    metrics = ingest.stream("metrics")
+    assert [m["step"] for m in metrics] == list(range(1, 21))
+    lines = [(r["worker"], r["line"]) for r in ingest.stream("logs")]
+    assert ("w0", "goodbye") in lines
+    assert ("w1", "hello from the training function") in lines
+    assert [e["cause"] for e in ingest.events("generation.formed")] == ["start"]
+    run.leave_nothing()
+
+
+def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(cluster, home, ingest, package):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "killed",
+        workers={"min": 1, "max": 3},
+        params={"epochs": 60, "pause": 0.01},
+    )
+    run.until_world(3)
+    run.until_step(run.step() + 10)
+    before = run.pids()
+    os.kill(before["w1"], signal.SIGKILL)
+    wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w3"])
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert outcome["result"]["steps"] == 240
+    joined = {e["worker"]: e["pid"] for e in ingest.events("worker.joined")}
+    assert all(joined.values())
+    assert {w: joined[w] for w in ("w0", "w2")} == {w: before[w] for w in ("w0", "w2")}
+    (lost,) = ingest.events("worker.lost")
+    assert (lost["worker"], lost["pid"], lost["cause"]) == ("w1", before["w1"], "died")
+    (recovered,) = ingest.events("recovered")
+    assert recovered["steps_lost"] == 0
+    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))
+    assert [e["cause"] for e in ingest.events("generation.formed")][-2:] == ["lost", "join"]
+    run.leave_nothing()
+
+
+def test_a_frozen_worker_is_evicted(cluster, home, ingest, package):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "frozen",
+        workers={"min": 1, "max": 2},
+        params={"epochs": 500, "pause": 0.01},
+    )
+    run.until_world(2)
+    run.until_step(run.step() + 5)
+    os.kill(run.pids()["w1"], signal.SIGSTOP)
+    wait_for("recovery", lambda: ingest.events("recovered"))
+    assert [e["cause"] for e in ingest.events("worker.lost")] == ["frozen"]
+    cluster.cancel("frozen", 1, 20.0)
+    assert run.outcome()["outcome"] == "cancelled"
+    run.leave_nothing()
+
+
+def test_a_resize_changes_the_world_at_a_boundary_and_loses_nobody(cluster, home, ingest, package):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "resized",
+        workers={"min": 1, "max": 3},
+        params={"epochs": 2000, "pause": 0.01},
+    )
+    run.until_world(3)
+    cluster.resize("resized", 1, 1, 1)
+    run.until_world(1)
+    cluster.resize("resized", 1, 1, 2)
+    run.until_world(2)
+    cluster.cancel("resized", 1, 20.0)
+    assert run.outcome()["outcome"] == "cancelled"
+    assert not ingest.events("worker.lost")
+    run.leave_nothing()
+
+
+def test_an_exception_of_the_training_function_ends_the_attempt_with_its_traceback(
+    cluster, home, ingest, package
+):
+    run = start(cluster, home, ingest, package, "raises", function="broken", workers={"min": 1, "max": 1})
+    outcome = run.outcome()
+    assert outcome["reason"]["code"] == "entrypoint_raised"
+    assert "ZeroDivisionError: on purpose" in outcome["reason"]["message"]
+    run.leave_nothing()
+
+
+def test_a_function_that_cannot_be_imported_is_named(cluster, home, ingest, package):
+    run = start(cluster, home, ingest, package, "absent", function="nowhere", workers={"min": 1, "max": 1})
+    assert run.outcome()["reason"]["code"] == "entrypoint_import"
+    run.leave_nothing()
+
+
+def test_training_goes_on_while_the_control_plane_is_away(cluster, home, ingest, package):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "alone",
+        workers={"min": 1, "max": 1},
+        params={"epochs": 12, "pause": 0.005},
+    )
+    run.until_step(3)
+    ingest.away = True
+    wait_for("finished weights", (run.launch.artifacts / "weights.safetensors").exists, 60)
+    ingest.away = False
+    assert run.outcome()["outcome"] == "succeeded"
+    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 49))
+    run.leave_nothing()
+
+
+def test_parameter_servers_give_the_bits_of_the_ring(cluster, home, ingest, package):
+    spec = {"workers": {"min": 2, "max": 2}, "params": {"epochs": 2}}
+    digests = []
+    for sync in ("ring", "parameter_server"):
+        run = start(cluster, home, ingest, package, f"as-{sync}", sync=sync, **spec)
+        outcome = run.outcome()
+        assert outcome["outcome"] == "succeeded", outcome
+        digests.append(outcome["result"]["weights_sha256"])
+        run.leave_nothing()
+        ingest.forget()
+    assert digests[0] == digests[1]
+
+
+def test_a_lost_supervisor_takes_its_workers_and_places_with_it_and_gets_no_second_life(
+    cluster, home, ingest, package
+):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "orphaned",
+        workers={"min": 1, "max": 2},
+        params={"epochs": 5000, "pause": 0.01},
+    )
+    run.until_step(3)
+    pids = run.pids()
+    os.kill(pid_of_actor("job-orphaned-a1"), signal.SIGKILL)
+    wait_for("ended workers", lambda: not [p for p in pids.values() if alive(p)])
+    wait_for("a supervisor less", lambda: not cluster.supervisors())
+    with pytest.raises(RingleaderError, match="has had its supervisor"):
+        cluster.start(run.launch)
+    run.leave_nothing(orderly=False)
+
+
+def test_losing_the_warm_pool_disturbs_no_job(cluster, home, ingest, package):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "poolless",
+        workers={"min": 1, "max": 2},
+        params={"epochs": 1000, "pause": 0.01},
+    )
+    run.until_world(2)
+    before = run.pids()
+    os.kill(pid_of_actor("warm-pool"), signal.SIGKILL)
+    run.until_step(run.step() + 5)
+    os.kill(before["w1"], signal.SIGKILL)
+    wait_for("replacement", lambda: len(ingest.events("worker.joined")) >= 3, 90)
+    assert run.pids()["w0"] == before["w0"]
+    cluster.cancel("poolless", 1, 0.0)
+    assert run.outcome()["outcome"] == "cancelled"
+    run.leave_nothing()
+
+
+def pid_of_actor(name: str) -> int:
+    """The process of a living actor, from the cluster's own table."""
+    from ray._private.state import actors
+
+    (found,) = [a for a in actors().values() if a["Name"] == name and a["State"] == "ALIVE"]
+    return int(found["Pid"])

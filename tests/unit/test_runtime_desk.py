@@ -1,0 +1,55 @@
+"""What a heartbeat carries, and what makes it leave at once."""
+
+import numpy as np
+
+from ringleader.runtime.desk import Desk
+from ringleader.runtime.messages import Identity
+
+
+def desk() -> tuple[Desk, list[int]]:
+    hurried: list[int] = []
+    return Desk("w0", Identity(1, "node", "127.0.0.1"), lambda: hurried.append(1)), hurried
+
+
+def progress(desk: Desk, step: int, phase: str) -> None:
+    desk.progress(step=step, total_steps=None, epoch=0, phase=phase, rows=1)
+
+
+def test_records_leave_once_with_the_next_heartbeat():
+    one, _ = desk()
+    one.metrics(3, 1, {"loss": 0.5})
+    one.ledger(3, np.array([0, 1], np.int32), np.array([7, 8], np.int64))
+    beat = one.beat()
+    assert [m.step for m in beat.metrics] == [3]
+    assert np.frombuffer(beat.rows[0].rows, "<i8").tolist() == [7, 8]
+    assert one.beat().metrics == ()
+
+
+def test_the_first_work_and_the_first_commit_of_a_generation_are_told_at_once():
+    one, hurried = desk()
+    one.enter(2)
+    progress(one, 5, "forward")
+    assert len(hurried) == 1
+    progress(one, 5, "exchange")
+    assert len(hurried) == 1
+    progress(one, 6, "committed")
+    assert len(hurried) == 2
+    progress(one, 7, "committed")
+    assert len(hurried) == 2
+
+
+def test_what_is_recorded_never_goes_back():
+    one, _ = desk()
+    one.recorded(9)
+    one.recorded(4)
+    assert one.recorded_step() == 9
+
+
+def test_the_times_of_first_work_and_first_commit_are_told_once():
+    one, _ = desk()
+    one.enter(2)
+    progress(one, 5, "forward")
+    progress(one, 6, "committed")
+    beat = one.beat()
+    assert beat.healed_ago_s >= beat.committed_ago_s >= 0
+    assert (one.beat().healed_ago_s, one.beat().committed_ago_s) == (None, None)

@@ -1,0 +1,62 @@
+"""Printed lines leave when their step is settled, and only once."""
+
+import sys
+
+from ringleader.runtime.lines import MAX_LINES, Lines, captured
+
+
+def texts(lines: Lines) -> list[str]:
+    return [line.text for line in lines.take()[0]]
+
+
+def test_lines_wait_until_their_step_is_settled():
+    lines = Lines()
+    lines.add("info", "before the first step")
+    assert texts(lines) == ["before the first step"]
+    lines.at_step(1)
+    lines.add("info", "in step 1")
+    lines.at_step(2)
+    lines.add("info", "in step 2")
+    assert texts(lines) == []
+    lines.settled(2)
+    assert texts(lines) == ["in step 1"]
+
+
+def test_lines_of_a_replayed_step_are_dropped():
+    lines = Lines()
+    lines.at_step(4)
+    lines.add("info", "after step 4")
+    lines.at_step(5)
+    lines.add("info", "first try")
+    lines.replayed()
+    lines.add("info", "second try")
+    lines.settled(6)
+    assert texts(lines) == ["after step 4", "second try"]
+
+
+def test_what_is_left_at_the_end_leaves():
+    lines = Lines()
+    lines.at_step(9)
+    lines.add("error", "Traceback")
+    lines.release()
+    assert texts(lines) == ["Traceback"]
+
+
+def test_a_flood_is_bounded_and_counted():
+    lines = Lines()
+    for number in range(MAX_LINES + 5):
+        lines.add("info", str(number))
+    kept, dropped = lines.take()
+    assert (len(kept), dropped, kept[-1].text) == (MAX_LINES, 5, str(MAX_LINES + 4))
+
+
+def test_print_and_stderr_are_captured_line_by_line():
+    lines = Lines()
+    with captured(lines):
+        print("one", end="")
+        print(" two")
+        print("10%\r20%\r30%")
+        print("wrong", file=sys.stderr)
+        print("no newline", end="")
+    taken = [(line.level, line.text) for line in lines.take()[0]]
+    assert taken == [("info", "one two"), ("info", "30%"), ("error", "wrong"), ("info", "no newline")]

@@ -1,0 +1,90 @@
+"""What reaches the control plane: everything, once, whatever it answers in between."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from integration.ray_home import IngestServer
+from waiting import wait_for
+
+from ringleader.runtime.poster import Poster
+from ringleader.runtime.spool import Spool
+from ringleader.wire.ingest import Status
+from ringleader.wire.states import State
+from ringleader.wire.views import Progress
+
+
+@pytest.fixture
+def server() -> Iterator[IngestServer]:
+    server = IngestServer()
+    yield server
+    server.close()
+
+
+def open_poster(server: IngestServer, folder: Path) -> tuple[Spool, Poster]:
+    spool = Spool(folder / "spool")
+    status = Status(state=State.RUNNING, generation=1, world_size=2, progress=Progress(step=3), workers=[])
+    return spool, Poster(url=server.url, token="secret", attempt=1, spool=spool, status=lambda: status)
+
+
+def put(spool: Spool, steps: range) -> None:
+    for step in steps:
+        spool.put(
+            "metrics", {"at": "2026-01-01T00:00:00Z", "generation": 1, "step": step, "values": {"loss": 1.0}}
+        )
+
+
+def test_everything_put_arrives_once_and_in_order(server: IngestServer, tmp_path: Path):
+    spool, poster = open_poster(server, tmp_path)
+    put(spool, range(1, 2501))
+    assert poster.drained(10)
+    assert [m["step"] for m in server.stream("metrics")] == list(range(1, 2501))
+    assert server.posts >= 3, "bounded batches"
+    poster.close()
+
+
+def test_records_wait_while_the_control_plane_is_away(server: IngestServer, tmp_path: Path):
+    spool, poster = open_poster(server, tmp_path)
+    server.away = True
+    put(spool, range(1, 4))
+    assert not poster.drained(0.6)
+    server.away = False
+    assert poster.drained(10)
+    assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
+    poster.close()
+
+
+def test_an_answer_that_is_not_the_apis_is_no_acknowledgement(server: IngestServer, tmp_path: Path):
+    spool, poster = open_poster(server, tmp_path)
+    server.garbled = True
+    put(spool, range(1, 4))
+    assert not poster.drained(0.6)
+    server.garbled = False
+    assert poster.drained(10)
+    assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
+    poster.close()
+
+
+def test_the_status_is_posted_without_records(server: IngestServer, tmp_path: Path):
+    _, poster = open_poster(server, tmp_path)
+    wait_for("two statuses", lambda: server.posts >= 2, 10)
+    assert server.status["progress"]["step"] == 3
+    poster.close()
+
+
+def test_a_record_that_is_refused_does_not_hold_up_the_others(server: IngestServer, tmp_path: Path):
+    spool, poster = open_poster(server, tmp_path)
+    put(spool, range(1, 3))
+    spool.put("logs", {"at": "not a time", "worker": "w0", "level": "info", "line": "x"})
+    put(spool, range(3, 5))
+    assert poster.drained(30)
+    assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3, 4]
+    assert spool.dropped == {"logs": 1}
+    poster.close()
+
+
+def test_an_attempt_that_was_replaced_learns_it(server: IngestServer, tmp_path: Path):
+    server.gone = True
+    _, poster = open_poster(server, tmp_path)
+    wait_for("stale", lambda: poster.stale, 10)
+    poster.close()

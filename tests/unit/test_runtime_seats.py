@@ -1,0 +1,130 @@
+"""A worker's way from one seat to the next."""
+
+import threading
+
+import pytest
+from waiting import wait_for
+
+from ringleader.elastic import Plan
+from ringleader.errors import Dismissed, ExchangeBroken
+from ringleader.runtime.seats import Seats
+from ringleader.train.seams import Parked
+
+
+def plan(generation: int, members: tuple[str, ...] = ("w0", "w1")) -> Plan:
+    return Plan(1, generation, members, 0, 4, 0, (), 0, "127.0.0.1:1", "start")
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.aborted = self.closed = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Heard:
+    """What the worker told."""
+
+    def __init__(self) -> None:
+        self.parks: list[Parked] = []
+        self.seats: list[int] = []
+
+    def parked(self, parked: Parked) -> None:
+        self.parks.append(parked)
+
+    def seated(self, generation: int) -> None:
+        self.seats.append(generation)
+
+
+class Bench:
+    """Seats whose connections succeed unless `refuse` says otherwise."""
+
+    def __init__(self) -> None:
+        self.heard = Heard()
+        self.transports: list[Transport] = []
+        self.refuse: set[int] = set()
+        self.seats = Seats("w0", self.heard, self.connect)
+
+    def connect(self, plan: Plan, rank: int, cancelled):
+        if plan.generation in self.refuse:
+            raise ExchangeBroken(rank=1, phase="connect", bucket=None, why="refused")
+        self.transports.append(Transport())
+        return self.transports[-1]
+
+
+def test_a_seat_is_the_next_plan_and_a_connection_to_its_members():
+    bench = Bench()
+    bench.seats.take(plan(1))
+    seat = bench.seats.next_seat(Parked(0, 0, 0, ""))
+    assert (seat.rank, seat.plan.generation, seat.transport) == (0, 1, bench.transports[0])
+    assert bench.heard.seats == [1]
+
+
+def test_a_plan_that_is_not_newer_is_not_taken():
+    bench = Bench()
+    bench.seats.take(plan(3))
+    bench.seats.take(plan(2))
+    assert bench.seats.next_seat(Parked(1, 0, 0, "")).plan.generation == 3
+
+
+def test_the_only_member_needs_no_transport():
+    bench = Bench()
+    bench.seats.take(plan(1, ("w0",)))
+    assert bench.seats.next_seat(Parked(0, 0, 0, "")).transport is None
+
+
+def test_a_meeting_that_fails_parks_again_in_the_generation_that_failed():
+    bench = Bench()
+    bench.refuse = {1}
+    bench.seats.take(plan(1))
+    thread = threading.Thread(target=bench.seats.next_seat, args=(Parked(0, 0, 0, ""),))
+    thread.start()
+    wait_for("second park", lambda: len(bench.heard.parks) == 2)
+    bench.seats.take(plan(2))
+    thread.join(timeout=5)
+    assert bench.heard.parks[1].generation == 1
+    assert "refused" in bench.heard.parks[1].why
+    assert bench.heard.seats == [2]
+
+
+def test_an_interrupt_ends_the_waits_of_its_generation_only():
+    bench = Bench()
+    bench.seats.take(plan(2))
+    bench.seats.next_seat(Parked(0, 0, 0, ""))
+    bench.seats.interrupt(1)
+    assert not bench.transports[0].aborted
+    bench.seats.interrupt(2)
+    assert bench.transports[0].aborted
+
+
+def test_leaving_a_generation_closes_its_connections():
+    bench = Bench()
+    bench.seats.take(plan(1))
+    bench.seats.next_seat(Parked(0, 0, 0, ""))
+    bench.seats.take(plan(2))
+    bench.seats.next_seat(Parked(1, 5, 5, ""))
+    assert bench.transports[0].closed
+    assert not bench.transports[1].closed
+
+
+def test_an_announced_plan_is_pending_until_it_is_taken():
+    bench = Bench()
+    bench.seats.take(plan(1))
+    bench.seats.next_seat(Parked(0, 0, 0, ""))
+    assert not bench.seats.plan_pending()
+    bench.seats.announce(2)
+    assert bench.seats.plan_pending()
+    bench.seats.take(plan(2))
+    bench.seats.next_seat(Parked(1, 1, 1, ""))
+    assert not bench.seats.plan_pending()
+
+
+def test_a_dismissed_worker_unwinds():
+    bench = Bench()
+    bench.seats.dismiss()
+    with pytest.raises(Dismissed):
+        bench.seats.next_seat(Parked(1, 5, 5, ""))

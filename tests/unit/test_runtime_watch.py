@@ -1,0 +1,66 @@
+"""Who is evicted, and how long one waits: from heartbeats alone."""
+
+from ringleader.runtime.watch import Watch
+
+
+def look(
+    watch: Watch, until: float, *, start: float = 0.0, beats: dict[str, tuple[int, str, int]] | None = None
+):
+    """Let time pass in ticks of 0.1 s; `beats` keep coming as they are. Returns the verdicts."""
+    verdicts = []
+    for tick in range(int(start * 10), int(until * 10) + 1):
+        now = tick / 10
+        for worker, (moves, phase, step) in (beats or {}).items():
+            watch.beat(worker, moves=moves, phase=phase, step=step, now=now)
+        verdicts += watch.verdicts(now)
+    return verdicts
+
+
+def test_a_worker_without_heartbeats_is_frozen_after_three_seconds():
+    watch = Watch(stall_timeout_s=300)
+    watch.beat("w0", moves=1, phase="forward", step=1, now=0.0)
+    assert look(watch, 2.9) == []
+    assert look(watch, 3.3, start=3.0) == [("w0", "frozen")]
+    assert look(watch, 9.0, start=3.4) == [], "evicted once"
+
+
+def test_heartbeats_without_progress_are_a_stall():
+    watch = Watch(stall_timeout_s=5)
+    watch.beat("w0", moves=1, phase="forward", step=0, now=0.0)
+    watch.beat("w0", moves=2, phase="committed", step=1, now=0.1)
+    assert look(watch, 5.0, start=0.2, beats={"w0": (3, "forward", 1)}) == []
+    assert look(watch, 5.4, start=5.1, beats={"w0": (3, "forward", 1)})[0] == ("w0", "stalled")
+
+
+def test_waiting_for_others_evaluation_and_the_first_step_have_no_deadline():
+    watch = Watch(stall_timeout_s=1)
+    assert look(watch, 5, beats={"w0": (1, "forward", 0)}) == []
+    watch.beat("w0", moves=1, phase="forward", step=0, now=5.0)
+    watch.beat("w0", moves=2, phase="committed", step=1, now=5.1)
+    waiting = {"a": (1, "exchange", 1), "b": (1, "evaluate", 1), "c": (1, "parked", 1)}
+    assert look(watch, 20, start=5.2, beats={**waiting, "w0": (3, "exchange", 1)}) == []
+
+
+def test_a_supervisor_that_did_not_run_itself_evicts_nobody():
+    watch = Watch(stall_timeout_s=300)
+    watch.beat("w0", moves=1, phase="forward", step=1, now=0.0)
+    assert watch.verdicts(0.1) == []
+    assert watch.verdicts(9.0) == []
+    assert watch.verdicts(9.1) == []
+
+
+def test_a_worker_that_never_beats_is_given_up():
+    watch = Watch(stall_timeout_s=300)
+    watch.expect("w0", 0.0)
+    assert look(watch, 119.9) == []
+    assert look(watch, 120.2, start=120.0) == [("w0", "frozen")]
+
+
+def test_patience_grows_with_the_pace_and_is_long_before_the_first_step():
+    watch = Watch(stall_timeout_s=300)
+    assert watch.patience_s() == 300
+    watch.beat("w0", moves=1, phase="forward", step=0, now=0.0)
+    watch.beat("w0", moves=2, phase="committed", step=10, now=0.2)
+    assert watch.patience_s() == 4.0
+    watch.beat("w0", moves=3, phase="committed", step=11, now=2.2)
+    assert watch.patience_s() == 40.0

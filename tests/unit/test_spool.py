@@ -1,0 +1,67 @@
+"""What the outlet's spool keeps, drops and forgets."""
+
+from pathlib import Path
+
+from ringleader.runtime.spool import Spool
+
+
+def read(spool: Spool, *, max_records: int = 10_000) -> list[tuple[str, int]]:
+    return [(r["stream"], r["seq"]) for r in spool.batch(max_records=max_records, max_bytes=1 << 30)]
+
+
+def test_records_are_numbered_per_stream_and_read_in_order(tmp_path: Path):
+    spool = Spool(tmp_path)
+    spool.put("events", {"type": "a"})
+    spool.put("metrics", {"step": 1})
+    spool.put("events", {"type": "b"})
+    assert read(spool) == []
+    spool.flush()
+    assert read(spool) == [("events", 1), ("metrics", 1), ("events", 2)]
+
+
+def test_what_is_acknowledged_is_forgotten_and_nothing_else(tmp_path: Path):
+    spool = Spool(tmp_path)
+    for step in range(4):
+        spool.put("metrics", {"step": step})
+        spool.put("logs", {"line": "x"})
+    spool.flush()
+    spool.ack({"metrics": 3, "logs": 1})
+    assert read(spool) == [("logs", 2), ("logs", 3), ("metrics", 4), ("logs", 4)]
+
+
+def test_the_outcome_leaves_last(tmp_path: Path):
+    spool = Spool(tmp_path)
+    spool.put("outcome", {"outcome": "succeeded"})
+    spool.put("logs", {"line": "x"})
+    spool.flush()
+    assert read(spool) == [("logs", 1), ("outcome", 1)]
+
+
+def test_a_batch_is_bounded_by_bytes_but_never_empty(tmp_path: Path):
+    spool = Spool(tmp_path)
+    for _ in range(3):
+        spool.put("logs", {"line": "x" * 1000})
+    spool.flush()
+    assert len(spool.batch(max_records=10, max_bytes=10)) == 1
+    assert len(spool.batch(max_records=10, max_bytes=2500)) == 2
+    assert len(spool.batch(max_records=1, max_bytes=10_000)) == 1
+
+
+def test_a_full_spool_thins_metrics_then_logs_and_never_events(tmp_path: Path):
+    spool = Spool(tmp_path, max_bytes=60_000)
+    for step in range(2000):
+        spool.put("metrics", {"step": step, "values": {"loss": 1.0}})
+        spool.put("events", {"type": "generation.formed"}) if step % 100 == 0 else None
+    for _ in range(300):
+        spool.put("logs", {"line": "y" * 200})
+    spool.put("outcome", {"outcome": "succeeded"})
+    spool.flush()
+    kept = read(spool)
+    assert sum(stream == "events" for stream, _ in kept) == 20
+    assert kept[-1] == ("outcome", 1)
+    metrics = [seq for stream, seq in kept if stream == "metrics"]
+    assert metrics[0] == 1, "the first point is kept"
+    assert metrics[-1] == 2000, "the newest point is kept"
+    assert spool.dropped["metrics"] == 2000 - len(metrics)
+    assert spool.dropped["logs"] == 300 - sum(stream == "logs" for stream, _ in kept)
+    assert kept[-2] == ("logs", 300), "the newest lines are kept"
