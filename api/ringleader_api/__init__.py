@@ -1,0 +1,1 @@
+"""Ringleader's control plane: REST, store, reconciler, tracking and the page, in one process."""

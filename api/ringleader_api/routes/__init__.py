@@ -1,0 +1,1 @@
+"""HTTP in and out: parse, permit, one service call, return."""

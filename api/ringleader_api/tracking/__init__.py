@@ -1,0 +1,6 @@
+"""Copying jobs to MLflow. The only room that speaks to it; an outage there is never felt elsewhere."""
+
+from ringleader_api.tracking.exporter import Exporter
+from ringleader_api.tracking.mlflow import Mlflow
+
+__all__ = ["Exporter", "Mlflow"]

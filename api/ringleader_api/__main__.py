@@ -1,0 +1,101 @@
+"""`python -m ringleader_api`: the control plane as a process. Prints one JSON line {"url": …} once it listens."""
+
+import json
+import os
+import signal
+import socket
+import sys
+from types import FrameType
+
+import uvicorn
+
+from ringleader.errors import RingleaderError
+from ringleader_api.app import create_app
+from ringleader_api.backend import RayBackend
+from ringleader_api.control import Control
+from ringleader_api.log import to_stderr
+from ringleader_api.settings import Settings
+
+GRACE_S = 5
+
+
+class Server(uvicorn.Server):
+    """Says when it listens, and tells open streams to end when it is asked to."""
+
+    def __init__(self, config: uvicorn.Config, url: str, control: Control) -> None:
+        super().__init__(config)
+        self._url = url
+        self._control = control
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            print(json.dumps({"url": self._url}), flush=True)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._control.leaving.set()
+        super().handle_exit(sig, frame)
+
+
+def main() -> int:
+    to_stderr()
+    os.umask(0o077)  # the database holds jobs' environments: its owner's alone
+    try:
+        settings = Settings.from_env(os.environ)
+        listening = _listen(settings)
+        settings = settings.model_copy(update={"port": listening.getsockname()[1]})
+        backend = RayBackend(settings.ray_address, warm_per_node=settings.warm_per_node)
+        app = create_app(settings, backend)
+    except RingleaderError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, server_header=False
+    )
+    server = Server(config, settings.url, app.state.control)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Holds until uvicorn takes over; it raises them again after its shutdown: an end as asked is no error.
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+    server.run(sockets=[listening])
+    return 0
+
+
+class PortTaken(RingleaderError):
+    """Somebody else listens there."""
+
+    code = "port_taken"
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """The listening socket. Port 0 takes the port used last: supervisors that outlived us still post there."""
+    remembered = settings.home / "port"
+    last = int(remembered.read_text()) if settings.port == 0 and remembered.exists() else settings.port
+    for port in dict.fromkeys((last, settings.port)):
+        try:
+            listening = _bind(settings.host, port)
+        except OSError as error:
+            trouble = error
+            continue
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remembered.write_text(str(listening.getsockname()[1]))
+        return listening
+    raise PortTaken(
+        f"{settings.host}:{settings.port} cannot be listened on ({trouble.strerror}).",
+        hint="Set RINGLEADER_PORT to a free port, or 0.",
+    )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

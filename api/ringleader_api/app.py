@@ -1,0 +1,152 @@
+"""The application: routes, the layers around them, and what errors become."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+
+from ringleader import __version__
+from ringleader.errors import PackageRefused, RingleaderError, SpecInvalid
+from ringleader.spec import JobSpec
+from ringleader.wire.views import Problem
+from ringleader_api.backend import Backend
+from ringleader_api.clock import Clock, utc_now
+from ringleader_api.control import build
+from ringleader_api.edge.body_limit import BodyLimit
+from ringleader_api.edge.guard import Guard
+from ringleader_api.edge.requests import API, REQUEST_ID, Requests
+from ringleader_api.problems import Refused, problem
+from ringleader_api.routes import (
+    cluster,
+    details,
+    docs,
+    feeds,
+    health,
+    ingest,
+    jobs,
+    login,
+    mlflow,
+    packages,
+    page,
+)
+from ringleader_api.settings import Settings
+
+
+def create_app(settings: Settings, backend: Backend, now: Clock = utc_now) -> FastAPI:
+    """The whole control plane. Its threads run between start-up and shutdown of the application."""
+    control = build(settings, backend, now)
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        control.begin()
+        async with mlflow.upstream() as client:
+            app.state.mlflow = client
+            yield
+        control.end()
+
+    app = FastAPI(
+        title="Ringleader",
+        version=__version__,
+        lifespan=life,
+        openapi_url=f"{API}/openapi.json",
+        docs_url=None,  # FastAPI's pages load scripts from a CDN
+        redoc_url=None,
+    )
+    app.state.control = control
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    _add_routes(app)
+    _add_errors(app)
+    # The last one added is the outermost: number and log, then the credential, then the size.
+    app.add_middleware(BodyLimit, package_bytes=settings.max_package_bytes)
+    app.add_middleware(Guard, credentials=control.credentials, public_url=settings.url)
+    app.add_middleware(Requests, observe=control.telemetry.observe)
+    return app
+
+
+def _add_routes(app: FastAPI) -> None:
+    for part in (jobs, feeds, details, ingest, packages, cluster, login, docs):
+        app.include_router(part.router, prefix=API)
+    app.include_router(health.router)
+    app.include_router(health.router, prefix=API, include_in_schema=False)
+    app.include_router(login.form)
+    app.include_router(mlflow.router)
+    app.include_router(page.router)
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(RingleaderError)
+    async def _ours(request: Request, error: RingleaderError) -> Response:
+        status = error.status if isinstance(error, Refused) else _STATUS.get(type(error), 500)
+        return problem(
+            status,
+            error.message,
+            code=error.code,
+            hint=error.hint,
+            errors=_findings(error),
+            request_id=request.scope.get(REQUEST_ID, ""),
+        )
+
+    @app.exception_handler(HTTPException)
+    async def _http(request: Request, error: HTTPException) -> Response:
+        headers = dict(error.headers) if error.headers else None
+        return problem(
+            error.status_code,
+            str(error.detail),
+            request_id=request.scope.get(REQUEST_ID, ""),
+            headers=headers,
+        )
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(request: Request, error: RequestValidationError) -> Response:
+        found = [_finding(e) for e in error.errors()]
+        detail = "; ".join(f"{f['pointer']}: {f['message']}" for f in found)
+        return problem(
+            422, detail, code="invalid", errors=found, request_id=request.scope.get(REQUEST_ID, "")
+        )
+
+
+_STATUS: dict[type[RingleaderError], int] = {SpecInvalid: 422, PackageRefused: 422}
+
+
+def _findings(error: RingleaderError) -> list[dict[str, Any]]:
+    if isinstance(error, PackageRefused):
+        return [
+            {
+                "pointer": "",
+                "value": error.entry,
+                "allowed": "plain files and folders",
+                "message": error.message,
+            }
+        ]
+    return getattr(error, "errors", [])
+
+
+def _finding(error: Any) -> dict[str, Any]:
+    """One of pydantic's errors; the pointer starts at the body, other places are named by their kind."""
+    where, *rest = (str(p) for p in error["loc"])
+    pointer = "".join(f"/{p}" for p in rest) if where == "body" else f"{where}: {'/'.join(rest)}"
+    context = error.get("ctx") or {}
+    value = error.get("input")
+    return {
+        "pointer": pointer,
+        "value": value if isinstance(value, (str, int, float, bool)) else None,
+        "allowed": str(context.get("expected", error["msg"])),
+        "message": error["msg"],
+    }
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document plus the shapes that it does not read or write itself: job file and problem."""
+    if not app.openapi_schema:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        schemas = document["components"]["schemas"]
+        for model in (JobSpec, Problem):
+            shape = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(shape.pop("$defs", {}))
+            schemas[model.__name__] = shape
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,140 @@
+"""The seam to the cluster: what the control plane asks of it. The only importer of `ringleader.runtime`."""
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ringleader.errors import RingleaderError
+from ringleader.spec import JobSpec
+from ringleader_api.scheduling import Node
+
+if TYPE_CHECKING:
+    from ringleader.runtime.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything an attempt starts from. Names nothing that changes while it runs."""
+
+    job_id: str
+    attempt: int
+    spec: JobSpec
+    package: bytes | None
+    ingest_url: str
+    ingest_token: str
+    home: Path
+
+
+REACH_S = 3.0
+NEVER_S = "1000000"
+
+
+class AttemptGone(RingleaderError):
+    """The attempt has had its supervisor, which is gone: it cannot have another."""
+
+    code = "attempt_gone"
+
+
+class Backend(Protocol):
+    """A cluster that runs supervisors, each named by (job id, attempt). Any method may raise: try again later.
+
+    `start` and `release` are idempotent by name; all calls come from the reconciler's thread, one at a time.
+    """
+
+    def start(self, launch: Launch) -> None:
+        """Have the attempt's supervisor exist; it works on its own from then on. Raises AttemptGone."""
+
+    def supervisors(self) -> set[tuple[str, int]]:
+        """(job id, attempt) of every supervisor that lives or restarts."""
+
+    def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
+        """Tell the supervisor its new bounds."""
+
+    def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
+        """Ask the supervisor to end by itself within `grace_s`."""
+
+    def release(self, job_id: str, attempt: int) -> None:
+        """Free every actor, placement group and segment of the attempt, whatever state it is in."""
+
+    def capacity(self) -> Sequence[Node]:
+        """What each node has in total."""
+
+    def close(self) -> None:
+        """Let go of the cluster; what runs there goes on."""
+
+
+class RayBackend:
+    """`Backend` over a Ray cluster. Connects on first use, and again after the connection broke."""
+
+    def __init__(self, address: str, *, warm_per_node: int) -> None:
+        self._address = address
+        self._warm_per_node = warm_per_node
+        self._connected: Cluster | None = None
+
+    def start(self, launch: Launch) -> None:
+        from ringleader.runtime import cluster
+
+        order = cluster.Launch(
+            job_id=launch.job_id,
+            attempt=launch.attempt,
+            spec=launch.spec,
+            package=launch.package,
+            ingest_url=launch.ingest_url,
+            ingest_token=launch.ingest_token,
+            home=launch.home,
+        )
+        try:
+            self._cluster().start(order)
+        except cluster.AttemptUsed as used:
+            raise AttemptGone(used.message, hint=used.hint) from None
+
+    def supervisors(self) -> set[tuple[str, int]]:
+        try:
+            _reach(self._address)  # with the head gone, Ray's calls hang, and after a minute end this process
+            return set(self._cluster().supervisors())
+        except Exception:
+            self.close()  # a broken connection does not heal: the next call makes a new one
+            raise
+
+    def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
+        self._cluster().resize(job_id, attempt, workers_min, workers_max)
+
+    def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
+        self._cluster().cancel(job_id, attempt, grace_s)
+
+    def release(self, job_id: str, attempt: int) -> None:
+        self._cluster().release(job_id, attempt)
+
+    def capacity(self) -> Sequence[Node]:
+        return [Node(n.id, n.cpus, n.gpus, n.memory_gb) for n in self._cluster().capacity()]
+
+    def close(self) -> None:
+        if self._connected is not None:
+            self._connected.close()
+            self._connected = None
+
+    def _cluster(self) -> "Cluster":
+        if self._connected is None:
+            from ringleader.runtime.cluster import Cluster
+
+            _reach(self._address)
+            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", NEVER_S)
+            cluster = Cluster.connect(self._address)
+            if self._warm_per_node:
+                cluster.warm(self._warm_per_node)
+            self._connected = cluster
+        return self._connected
+
+
+def _reach(address: str) -> None:
+    """Raise unless somebody listens there: Ray's own connect would go on trying for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise RingleaderError(
+            f"RINGLEADER_RAY_ADDRESS is {address!r}, not host:port.", hint="`ringleader up` sets it."
+        )
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S):
+        pass

@@ -1,0 +1,132 @@
+"""Everything a route may call, built once per application, and the threads beside it."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ringleader_api.backend import Backend
+from ringleader_api.clock import Clock, utc_now
+from ringleader_api.edge.credentials import Credentials, operator_token
+from ringleader_api.log import Log
+from ringleader_api.reconciling import Launching, Reconciler
+from ringleader_api.services.artifacts import Artifacts
+from ringleader_api.services.feeds import Feeds
+from ringleader_api.services.ingest import Intake
+from ringleader_api.services.jobs import Jobs
+from ringleader_api.services.metrics import Curves
+from ringleader_api.services.packages import Packages
+from ringleader_api.services.submission import Submissions
+from ringleader_api.settings import Settings
+from ringleader_api.store import Store
+from ringleader_api.telemetry import Telemetry
+from ringleader_api.tracking import Exporter, Mlflow
+
+log = Log("ringleader.control")
+BEAT_LIMIT_S = 30.0
+JOIN_S = 5.0
+
+
+@dataclass(slots=True)
+class Control:
+    """The control plane's parts. `leaving` is set when the process has been asked to end: streams close."""
+
+    settings: Settings
+    backend: Backend
+    store: Store
+    telemetry: Telemetry
+    credentials: Credentials
+    submissions: Submissions
+    jobs: Jobs
+    intake: Intake
+    feeds: Feeds
+    curves: Curves
+    packages: Packages
+    artifacts: Artifacts
+    reconciler: Reconciler
+    exporter: Exporter | None
+    leaving: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Start reconciling and exporting."""
+        self._spawn("reconciler", self.reconciler.run, self.settings.tick_s)
+        if self.exporter is not None:
+            self._spawn("exporter", self.exporter.run, self.settings.export_every_s)
+
+    def end(self) -> None:
+        """Stop both, then let go of cluster and database. Jobs go on."""
+        self.leaving.set()
+        self.reconciler.stop()
+        if self.exporter is not None:
+            self.exporter.stop()
+        give_up_at = time.monotonic() + JOIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, give_up_at - time.monotonic()))
+            if thread.is_alive():
+                log.warning("control.thread_stuck", thread=thread.name)
+        self.close()
+
+    def close(self) -> None:
+        if self.exporter is not None:
+            self.exporter.close()
+        self.backend.close()
+        self.store.close()
+
+    def not_ready(self) -> list[str]:
+        """What keeps this process from doing its work, in words; empty when nothing does."""
+        found = []
+        try:
+            self.store.ping()
+        except Exception as error:  # whatever the driver raises
+            found.append(f"the database does not answer ({type(error).__name__})")
+        silent_s = time.monotonic() - self.reconciler.beat_at
+        if silent_s > BEAT_LIMIT_S:
+            found.append(f"the reconciler has been silent for {silent_s:.0f} s")
+        if self.reconciler.trouble:
+            found.append(f"the cluster is out of reach: {self.reconciler.trouble}")
+        return found
+
+    def _spawn(self, name: str, run: Callable[[float], None], every_s: float) -> None:
+        thread = threading.Thread(target=run, args=(every_s,), name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+
+def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control:
+    """Open the home folder and the database, and put the parts together."""
+    home = settings.home
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    store = Store.at(home)
+    telemetry = Telemetry(store)
+    packages = Packages(store, now, home)
+    launching = Launching(
+        store, backend, packages, telemetry, now, ingest_base=settings.ingest_url, home=home
+    )
+    reconciler = Reconciler(
+        store,
+        backend,
+        launching,
+        now,
+        home=home,
+        vanish_after_s=settings.vanish_after_s,
+        start_timeout_s=settings.start_timeout_s,
+        exporting=bool(settings.mlflow_url),
+        cluster_seen=telemetry.cluster_up.set,
+    )
+    return Control(
+        settings=settings,
+        backend=backend,
+        store=store,
+        telemetry=telemetry,
+        credentials=Credentials(operator_token(home), store, now),
+        submissions=Submissions(store, now),
+        jobs=Jobs(store, now, settings.url),
+        intake=Intake(store, now, telemetry, settings.logs_kept),
+        feeds=Feeds(store),
+        curves=Curves(store),
+        packages=packages,
+        artifacts=Artifacts(store, home),
+        reconciler=reconciler,
+        exporter=Exporter(store, Mlflow(settings.mlflow_url)) if settings.mlflow_url else None,
+    )

@@ -1,0 +1,46 @@
+"""No body beyond its limit is read into memory."""
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ringleader_api.problems import TooLarge, problem
+
+JSON_BYTES = 1 << 20
+INGEST_BYTES = 32 << 20
+PROXY_BYTES = 64 << 20
+
+
+class BodyLimit:
+    """Refuses by Content-Length before reading, and counts while reading."""
+
+    def __init__(self, app: ASGIApp, package_bytes: int) -> None:
+        self._app = app
+        self._package_bytes = package_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limit = self._limit(scope["path"])
+        announced = Headers(scope=scope).get("content-length", "0")
+        if not announced.isdigit() or int(announced) > limit:
+            await problem(413, f"the body is larger than {limit} bytes")(scope, receive, send)
+            return
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                raise TooLarge(limit)
+            return message
+
+        await self._app(scope, counted, send)
+
+    def _limit(self, path: str) -> int:
+        if path.startswith("/api/v1/packages/"):
+            return self._package_bytes
+        if path.endswith("/ingest"):
+            return INGEST_BYTES
+        return PROXY_BYTES if path.startswith("/mlflow/") else JSON_BYTES

@@ -1,0 +1,100 @@
+"""The outermost layer: a number for each request, its log line and metrics, and what an unforeseen error becomes."""
+
+import secrets
+import time
+from collections.abc import Callable
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ringleader_api.log import Log
+from ringleader_api.problems import problem
+
+REQUEST_ID = "ringleader.request_id"
+API = "/api/v1"
+Observe = Callable[[str, str, int, float], None]
+log = Log("ringleader.http")
+
+_CSP = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
+# MLflow's page brings inline scripts, styles and workers of its own; it stays on this origin.
+_CSP_MLFLOW = (
+    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; object-src 'none'; frame-ancestors 'self'"
+)
+
+
+class Requests:
+    """Wraps the whole application. `observe(method, route, status, seconds)` takes the measurements."""
+
+    def __init__(self, app: ASGIApp, observe: Observe) -> None:
+        self._app = app
+        self._observe = observe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope[REQUEST_ID] = secrets.token_hex(8)
+        began = time.perf_counter()
+        status = 0
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                _protect(MutableHeaders(scope=message), scope)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, told)
+        except Exception:  # the client gets the number, the log the traceback
+            log.exception(
+                "http.failed", request_id=scope[REQUEST_ID], method=scope["method"], path=scope["path"]
+            )
+            if status:
+                raise
+            await _unforeseen(scope[REQUEST_ID])(scope, receive, told)
+        finally:
+            self._finish(scope, status, time.perf_counter() - began)
+
+    def _finish(self, scope: Scope, status: int, took_s: float) -> None:
+        self._observe(scope["method"], _template(scope), status, took_s)
+        if status >= 500 or scope["method"] not in ("GET", "HEAD"):
+            log.info(
+                "http.served",
+                request_id=scope[REQUEST_ID],
+                method=scope["method"],
+                path=scope["path"],
+                status=status,
+                ms=round(took_s * 1000, 1),
+            )
+
+
+def _template(scope: Scope) -> str:
+    """The path as the route declares it, so that ids make no new time series."""
+    path = getattr(scope.get("route"), "path", None)
+    if path is None:
+        return "unmatched"
+    return f"{API}{path}" if scope["path"].startswith(API) and not path.startswith(API) else str(path)
+
+
+def _unforeseen(request_id: str) -> ASGIApp:
+    return problem(
+        500,
+        "the control plane failed to answer; nothing of the request may have been done.",
+        code="internal_error",
+        hint=f"Its log says why under request {request_id}. Running jobs are not affected.",
+        request_id=request_id,
+    )
+
+
+def _protect(headers: MutableHeaders, scope: Scope) -> None:
+    mlflow = scope["path"].startswith("/mlflow")
+    headers["X-Request-Id"] = scope[REQUEST_ID]
+    headers["X-Content-Type-Options"] = "nosniff"
+    headers["X-Frame-Options"] = "SAMEORIGIN" if mlflow else "DENY"
+    headers["Referrer-Policy"] = "same-origin"
+    headers["Cross-Origin-Opener-Policy"] = "same-origin"
+    headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    headers.setdefault("Content-Security-Policy", _CSP_MLFLOW if mlflow else _CSP)
+    if scope["path"].startswith("/api/"):
+        headers.setdefault("Cache-Control", "no-store")

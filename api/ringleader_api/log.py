@@ -1,0 +1,48 @@
+"""Structured log lines: an event name and its fields, one JSON object a line, never a secret."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+
+class Log:
+    """A named logger whose calls are an event and keyword fields."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def info(self, event: str, **fields: object) -> None:
+        self._logger.info(event, extra={"fields": fields})
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._logger.warning(event, extra={"fields": fields})
+
+    def exception(self, event: str, **fields: object) -> None:
+        """Log with the traceback of the exception being handled."""
+        self._logger.exception(event, extra={"fields": fields})
+
+
+class JsonLines(logging.Formatter):
+    """A record as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def to_stderr() -> None:
+    """Send everything from `info` up to stderr as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)

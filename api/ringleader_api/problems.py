@@ -1,0 +1,99 @@
+"""Every refusal of the API: an error with an HTTP status, and its application/problem+json body."""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from ringleader.errors import RingleaderError
+from ringleader.wire.views import Finding, Problem
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Refused(RingleaderError):
+    """A request that is not carried out."""
+
+    status: ClassVar[int] = 400
+    code = "bad_request"
+
+    def __init__(
+        self, message: str, *, hint: str = "", code: str = "", errors: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code or type(self).code
+        self.errors = list(errors)
+
+
+class Unauthorized(Refused):
+    status = 401
+    code = "unauthorized"
+
+
+class Forbidden(Refused):
+    status = 403
+    code = "forbidden"
+
+
+class NotFound(Refused):
+    status = 404
+    code = "not_found"
+
+
+class Conflict(Refused):
+    status = 409
+    code = "conflict"
+
+
+class StaleAttempt(Conflict):
+    """A ghost of an earlier attempt posted; it must stop itself."""
+
+    code = "stale_attempt"
+
+
+class PreconditionFailed(Refused):
+    status = 412
+    code = "precondition_failed"
+
+
+class Unprocessable(Refused):
+    status = 422
+    code = "unprocessable"
+
+
+class BadGateway(Refused):
+    status = 502
+    code = "bad_gateway"
+
+
+class TooLarge(HTTPException):
+    """A body beyond its limit; an HTTPException so that body parsing lets it through."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(413, f"the body is larger than {limit_bytes} bytes")
+
+
+def problem(
+    status: int,
+    detail: str,
+    *,
+    code: str = "",
+    hint: str = "",
+    errors: Sequence[dict[str, Any]] = (),
+    request_id: str = "",
+    headers: dict[str, str] | None = None,
+) -> JSONResponse:
+    """The one error body of this API."""
+    title = HTTPStatus(status).phrase
+    body = Problem(
+        title=title,
+        status=status,
+        detail=detail,
+        code=code or title.lower().replace(" ", "_"),
+        hint=hint,
+        errors=[Finding(**e) for e in errors],
+        request_id=request_id,
+    )
+    return JSONResponse(body.model_dump(mode="json"), status, headers=headers, media_type=MEDIA_TYPE)

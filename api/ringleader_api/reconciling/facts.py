@@ -1,0 +1,34 @@
+"""A job's row as the facts that decide what is done next."""
+
+from datetime import datetime, timedelta
+
+from ringleader_api.scheduling import Facts
+from ringleader_api.services.attempts import TRUE_STATES
+from ringleader_api.store.tables import Job
+
+
+def facts_of(job: Job) -> Facts:
+    workers = job.spec["workers"]
+    return Facts(
+        job_id=job.id,
+        attempt=job.attempt,
+        state=job.state,
+        launched=job.launched,
+        outcome=job.outcome_at is not None,
+        cancel_sent=job.cancel_sent,
+        wanted=(workers["min"], workers["max"]),
+        sized=(job.sized_min, job.sized_max)
+        if job.sized_min is not None and job.sized_max is not None
+        else None,
+        attempt_at=job.attempt_at or job.queued_at,
+        due_at=_due_at(job),
+        stopping_at=job.stopping_at,
+        grace_s=job.grace_s,
+    )
+
+
+def _due_at(job: Job) -> datetime | None:
+    limit_s = job.spec["max_runtime_s"]
+    if limit_s is None or job.running_since is None or job.state not in TRUE_STATES:
+        return None
+    return job.running_since + timedelta(seconds=max(0.0, limit_s - job.ran_s))

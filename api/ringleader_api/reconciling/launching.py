@@ -1,0 +1,106 @@
+"""Starting an attempt exactly once: its number is stored first, its supervisor is then asked for by that name."""
+
+import secrets
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from ringleader.spec import JobSpec
+from ringleader.wire.states import State
+from ringleader_api.backend import Backend, Launch
+from ringleader_api.clock import Clock
+from ringleader_api.edge.credentials import sha256
+from ringleader_api.log import Log
+from ringleader_api.services.packages import Packages
+from ringleader_api.store import Store, move
+from ringleader_api.store.tables import IngestToken, Job
+from ringleader_api.telemetry import Telemetry
+
+log = Log("ringleader.launching")
+
+
+class Launching:
+    """Called by the reconciler only.
+
+    Args:
+        ingest_base: where supervisors reach this API.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        packages: Packages,
+        telemetry: Telemetry,
+        now: Clock,
+        *,
+        ingest_base: str,
+        home: Path,
+    ) -> None:
+        self._store = store
+        self._backend = backend
+        self._packages = packages
+        self._telemetry = telemetry
+        self._now = now
+        self._ingest_base = ingest_base
+        self._home = home
+
+    def admit(self, job_id: str) -> int | None:
+        """Give the queued job its next attempt; None when it is not queued any more."""
+        with self._store.write() as session:
+            job = session.get(Job, job_id, with_for_update=True)
+            if job is None or job.state is not State.QUEUED:
+                return None
+            job.attempt += 1
+            move(session, job, State.STARTING, at=self._now(), who="scheduler")
+            return job.attempt
+
+    def start(self, job_id: str, attempt: int) -> None:
+        """Ask for the supervisor of a stored attempt; asking again after a crash names the same one."""
+        token = secrets.token_urlsafe(32)
+        with self._store.write() as session:
+            job = self._current(session, job_id, attempt)
+            if job is None or job.state is not State.STARTING:
+                return
+            session.merge(IngestToken(job_id=job_id, attempt=attempt, sha256=sha256(token)))
+            spec, package = JobSpec.model_validate(job.spec), job.package
+        launch = Launch(
+            job_id=job_id,
+            attempt=attempt,
+            spec=spec,
+            package=self._packages.read(package) if package else None,
+            ingest_url=f"{self._ingest_base}/api/v1/jobs/{job_id}/ingest",
+            ingest_token=token,
+            home=self._home,
+        )
+        self._backend.start(launch)
+        self.confirm(job_id, attempt, sized=(spec.workers.min, spec.workers.max))
+
+    def confirm(self, job_id: str, attempt: int, *, sized: tuple[int, int] | None) -> None:
+        """Note that the supervisor is there, and the bounds it was told."""
+        queued_at: datetime | None = None
+        with self._store.write() as session:
+            job = self._current(session, job_id, attempt)
+            if job is None:
+                return
+            if not job.launched:
+                queued_at = job.queued_at
+                job.launched = True
+            if sized is not None:
+                job.sized_min, job.sized_max = sized
+        if queued_at is not None:
+            waited_s = (self._now() - queued_at).total_seconds()
+            self._telemetry.scheduling.observe(waited_s)
+            log.info("attempt.started", job=job_id, attempt=attempt, waited_s=round(waited_s, 3))
+
+    def _current(self, session: Session, job_id: str, attempt: int) -> Job | None:
+        """The job while this attempt may still run; a cancel may have come in between."""
+        job = session.get(Job, job_id, with_for_update=True)
+        alive = (
+            job is not None
+            and job.attempt == attempt
+            and not job.state.ended
+            and job.state is not State.QUEUED
+        )
+        return job if alive else None

@@ -1,0 +1,236 @@
+"""The level-triggered loop: compares rows with the supervisors that live, and does the one next thing for each job.
+
+Every deed is stored before it is done where doing it twice would matter (an attempt's number before its supervisor),
+and after it where losing the note only means doing it again (confirmations). So the process may die between any two
+statements: the next one reads the rows, asks the cluster what lives, and goes on.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from ringleader.wire.states import Reason, State
+from ringleader.wire.views import Why
+from ringleader_api.backend import AttemptGone, Backend
+from ringleader_api.clock import Clock
+from ringleader_api.log import Log
+from ringleader_api.reconciling.facts import facts_of
+from ringleader_api.reconciling.forgetting import Forgetting
+from ringleader_api.reconciling.launching import Launching
+from ringleader_api.reconciling.queue import Queue
+from ringleader_api.scheduling import Facts, Node, lifecycle, next_act
+from ringleader_api.services.attempts import attempt_failed
+from ringleader_api.services.submission import ADMITTED
+from ringleader_api.store import Store, move
+from ringleader_api.store.tables import Job
+
+log = Log("ringleader.reconciler")
+CAPACITY_AGE_S = 1.0
+Alive = set[tuple[str, int]]
+
+
+class Reconciler:
+    """The only caller of the backend. `tick` does one round; `run` ticks until stopped.
+
+    Args:
+        exporting: whether a tracker has to get everything of a deleted job before its rows go.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        launching: Launching,
+        now: Clock,
+        *,
+        home: Path,
+        vanish_after_s: float,
+        start_timeout_s: float,
+        exporting: bool,
+        cluster_seen: Callable[[bool], None],
+    ) -> None:
+        self._store = store
+        self._backend = backend
+        self._launching = launching
+        self._queue = Queue(store, launching)
+        self._forgetting = Forgetting(store, home, exporting)
+        self._now = now
+        self._vanish_after_s = vanish_after_s
+        self._start_timeout_s = start_timeout_s
+        self._cluster_seen = cluster_seen
+        self._missing_since: dict[tuple[str, int], datetime] = {}
+        self._nodes_at = float("-inf")
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self.nodes: Sequence[Node] | None = None
+        self.trouble = "the cluster has not been asked yet"
+        self.beat_at = time.monotonic()
+
+    def run(self, every_s: float) -> None:
+        """Tick until `stop`; an error of one round is logged, the next round starts from the rows again."""
+        while not self._stop.is_set():
+            self._wake.clear()
+            try:
+                self.tick()
+            except Exception:  # the loop must outlive any round
+                log.exception("reconciler.round_failed")
+            self.beat_at = time.monotonic()
+            self._wake.wait(every_s)
+
+    def wake(self) -> None:
+        """Start the next round now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._wake.set()
+
+    def tick(self) -> None:
+        """One round."""
+        self._forgetting.purge()
+        alive = self._look()
+        if alive is None:
+            self._queue.hold_all(self.trouble)
+            return
+        self._release_orphans(alive)
+        for facts in self._admitted():
+            self._guarded(facts, alive)
+        self._queue.admit(alive, self.nodes or ())
+
+    def _look(self) -> Alive | None:
+        """The supervisors that live and, now and then, the nodes; None while the cluster is out of reach."""
+        try:
+            alive = self._backend.supervisors()
+            if time.monotonic() - self._nodes_at > CAPACITY_AGE_S:
+                self.nodes = tuple(self._backend.capacity())
+                self._nodes_at = time.monotonic()
+        except Exception as error:  # whatever its client raises: nothing is known, so nothing is done
+            self._lost_cluster(f"{type(error).__name__}: {error}")
+            return None
+        if self.trouble:
+            log.info("cluster.reached", supervisors=len(alive))
+        self.trouble = ""
+        self._cluster_seen(True)
+        return alive
+
+    def _lost_cluster(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            log.warning("cluster.unreachable", error=trouble)
+        self.trouble = trouble
+        self.nodes = None
+        self._nodes_at = float("-inf")
+        self._missing_since.clear()
+        self._cluster_seen(False)
+
+    def _release_orphans(self, alive: Alive) -> None:
+        """Supervisors of attempts that are over. Those of jobs we do not know are not ours to end."""
+        with self._store.read() as session:
+            query = select(Job.id, Job.attempt, Job.state).where(Job.id.in_({job_id for job_id, _ in alive}))
+            known = {job_id: (attempt, state) for job_id, attempt, state in session.execute(query)}
+        for job_id, attempt in sorted(alive):
+            current, state = known.get(job_id, (attempt, State.RUNNING))
+            if attempt != current or state not in ADMITTED:
+                log.info("supervisor.orphan", job=job_id, attempt=attempt)
+                self._try(self._backend.release, job_id, attempt)
+
+    def _admitted(self) -> list[Facts]:
+        query = select(Job).where(Job.state.in_(ADMITTED)).order_by(Job.id)
+        with self._store.read() as session:
+            return [facts_of(job) for job in session.scalars(query)]
+
+    def _guarded(self, facts: Facts, alive: Alive) -> None:
+        """One job's trouble must not keep the round from the others."""
+        try:
+            self._advance(facts, alive)
+        except Exception:
+            log.exception("reconciler.job_failed", job=facts.job_id, attempt=facts.attempt)
+
+    def _advance(self, facts: Facts, alive: Alive) -> None:
+        me = (facts.job_id, facts.attempt)
+        now = self._now()
+        missing_s = 0.0
+        if facts.launched and me not in alive:
+            missing_s = (now - self._missing_since.setdefault(me, now)).total_seconds()
+        else:
+            self._missing_since.pop(me, None)
+        act = next_act(
+            facts,
+            alive=me in alive,
+            missing_s=missing_s,
+            now=now,
+            vanish_after_s=self._vanish_after_s,
+            start_timeout_s=self._start_timeout_s,
+        )
+        if act is not None:
+            self._do(act, facts)
+
+    def _do(self, act: lifecycle.Act, facts: Facts) -> None:
+        job_id, attempt = facts.job_id, facts.attempt
+        match act:
+            case lifecycle.Start():
+                self._start_again(facts)
+            case lifecycle.Adopt():
+                self._launching.confirm(job_id, attempt, sized=None)
+            case lifecycle.Resize(workers_min=low, workers_max=high):
+                self._backend.resize(job_id, attempt, low, high)
+                self._launching.confirm(job_id, attempt, sized=(low, high))
+            case lifecycle.Cancel():
+                self._backend.cancel(job_id, attempt, facts.grace_s)
+                self._note(facts, lambda session, job: setattr(job, "cancel_sent", True))
+            case lifecycle.Release():
+                self._backend.release(job_id, attempt)
+                if (job_id, attempt) not in self._backend.supervisors():
+                    self._note(facts, self._finish)
+            case lifecycle.Lose(why=why):
+                self._lose(facts, why)
+            case lifecycle.Stop(why=why):
+                self._note(facts, lambda session, job: self._stop_failed(session, job, why))
+                self.wake()
+            case lifecycle.Finish():
+                if facts.launched:  # its supervisor is gone; what it held may not be
+                    self._backend.release(job_id, attempt)
+                self._note(facts, self._finish)
+                self._missing_since.pop((job_id, attempt), None)
+
+    def _note(self, facts: Facts, change: Callable[[Session, Job], None]) -> None:
+        """Apply a change unless the job has moved on since it was looked at."""
+        with self._store.write() as session:
+            job = session.get(Job, facts.job_id, with_for_update=True)
+            if job is not None and (job.attempt, job.state) == (facts.attempt, facts.state):
+                change(session, job)
+
+    def _start_again(self, facts: Facts) -> None:
+        """A stored attempt without a supervisor: asked for again, unless it had one that has died since."""
+        try:
+            self._launching.start(facts.job_id, facts.attempt)
+        except AttemptGone as gone:
+            self._lose(facts, Why(code=Reason.PLATFORM_ERROR, message=gone.message))
+
+    def _lose(self, facts: Facts, why: Why) -> None:
+        """Free what the attempt still holds, then decide about the next one."""
+        log.warning("attempt.lost", job=facts.job_id, attempt=facts.attempt, why=why.message)
+        self._backend.release(facts.job_id, facts.attempt)
+        self._note(
+            facts,
+            lambda session, job: attempt_failed(session, job, why, at=self._now(), who="reconciler"),
+        )
+        self.wake()
+
+    def _stop_failed(self, session: Session, job: Job, why: Why) -> None:
+        move(session, job, State.STOPPING, at=self._now(), who="reconciler", why=why, target=State.FAILED)
+
+    def _finish(self, session: Session, job: Job) -> None:
+        why = Why(**job.reason) if job.reason else None
+        move(session, job, job.target or State.FAILED, at=self._now(), who="reconciler", why=why)
+
+    def _try(self, deed: Callable[[str, int], None], job_id: str, attempt: int) -> None:
+        """A deed that is done again next round when it fails."""
+        try:
+            deed(job_id, attempt)
+        except Exception:
+            log.exception("reconciler.job_failed", job=job_id, attempt=attempt)

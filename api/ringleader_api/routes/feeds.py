@@ -1,0 +1,40 @@
+"""/jobs/{id}/events and /logs: JSON pages, or a stream where the client accepts one."""
+
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request, Response
+
+from ringleader_api.routes.follow import stream, wants_stream
+from ringleader_api.routes.here import ByOperator, Here, refusals
+from ringleader_api.services.feeds import EventPage, LogPage
+
+router = APIRouter(prefix="/jobs/{job_id}", tags=["feeds"])
+
+After = Annotated[int, Query(ge=0, description="only items numbered above this")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+    204: {"description": "A resumed stream with nothing left: the job has ended."},
+    **refusals(404, 422),
+}
+
+
+@router.get("/events", response_model=EventPage, responses=STREAMED)
+async def events(
+    request: Request, here: Here, _: ByOperator, job_id: str, after: After = 0, limit: Limit = 200
+) -> EventPage | Response:
+    """What happened to the job."""
+    if wants_stream(request):
+        return await stream(request, here, job_id, after, here.feeds.events)
+    return await to_thread.run_sync(here.feeds.event_page, job_id, after, limit)
+
+
+@router.get("/logs", response_model=LogPage, responses=STREAMED)
+async def logs(
+    request: Request, here: Here, _: ByOperator, job_id: str, after: After = 0, limit: Limit = 200
+) -> LogPage | Response:
+    """What its workers printed."""
+    if wants_stream(request):
+        return await stream(request, here, job_id, after, here.feeds.logs)
+    return await to_thread.run_sync(here.feeds.log_page, job_id, after, limit)

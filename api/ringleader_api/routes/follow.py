@@ -1,0 +1,78 @@
+"""Server-sent events from a numbered feed: id = seq, resumed by Last-Event-ID, ended when all has been sent."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+from anyio import to_thread
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from fastapi.sse import format_sse_event
+
+from ringleader.wire.views import EventView, LogLine
+from ringleader_api.control import Control
+from ringleader_api.problems import NotFound
+
+Item = TypeVar("Item", EventView, LogLine)
+Read = Callable[[str, int, int], list[Item]]
+CHUNK = 500
+LOOK_S = 0.05
+LOOK_ANYWAY_S = 2.0
+PING_S = 2.0
+PING = b": ping\n\n"
+
+
+def wants_stream(request: Request) -> bool:
+    return "text/event-stream" in request.headers.get("accept", "")
+
+
+async def stream(request: Request, here: Control, job_id: str, after: int, read: Read[Item]) -> Response:
+    """The answer: a stream, or 204 to a resumed one that has nothing left (which tells EventSource to stop).
+
+    Raises:
+        NotFound: before anything is sent.
+    """
+    resumed = request.headers.get("last-event-id", "")
+    if resumed.isascii() and resumed.isdigit():
+        after = int(resumed)
+    ended = await to_thread.run_sync(here.feeds.ended, job_id)
+    if ended and resumed and not await to_thread.run_sync(read, job_id, after, 1):
+        return Response(status_code=204)
+    return StreamingResponse(
+        _items(here, job_id, after, read), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+    )
+
+
+async def _items(here: Control, job_id: str, after: int, read: Read[Item]) -> AsyncIterator[bytes]:
+    """Everything after `after`, then what comes, until the job has ended. Waits as long as the job lives."""
+    pinged_at = time.monotonic()
+    while not here.leaving.is_set():
+        version = here.store.version
+        try:
+            ended = await to_thread.run_sync(
+                here.feeds.ended, job_id
+            )  # asked first: what it wrote is then seen
+        except NotFound:
+            return
+        items = await to_thread.run_sync(read, job_id, after, CHUNK)
+        for item in items:
+            after = item.seq
+            yield format_sse_event(data_str=item.model_dump_json(), id=str(item.seq))
+        if len(items) == CHUNK:
+            continue
+        if ended:
+            return
+        async for ping in _until_news(here, version, pinged_at):
+            pinged_at = time.monotonic()
+            yield ping
+
+
+async def _until_news(here: Control, version: int, pinged_at: float) -> AsyncIterator[bytes]:
+    """Wait for a write to the store; keep-alives meanwhile. Looks anyway now and then: others may write too."""
+    look_at = time.monotonic() + LOOK_ANYWAY_S
+    while here.store.version == version and time.monotonic() < look_at and not here.leaving.is_set():
+        await asyncio.sleep(LOOK_S)
+        if time.monotonic() - pinged_at >= PING_S:
+            pinged_at = time.monotonic()
+            yield PING

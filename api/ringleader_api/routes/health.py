@@ -1,0 +1,35 @@
+"""/healthz, /readyz, /metrics: for whoever watches the process."""
+
+from fastapi import APIRouter, Response
+
+from ringleader.wire.views import View
+from ringleader_api.routes.here import ByOperator, Here
+
+router = APIRouter(tags=["health"])
+
+
+class Health(View):
+    """Whether the process can do its work, and what keeps it from it."""
+
+    ok: bool
+    trouble: list[str] = []
+
+
+@router.get("/healthz")
+async def healthz() -> Health:
+    """The process answers."""
+    return Health(ok=True)
+
+
+@router.get("/readyz", responses={503: {"model": Health}})
+def readyz(here: Here, _: ByOperator, response: Response) -> Health:
+    """Database, reconciler and cluster are there; 503 and what is missing otherwise."""
+    trouble = here.not_ready()
+    response.status_code = 503 if trouble else 200
+    return Health(ok=not trouble, trouble=trouble)
+
+
+@router.get("/metrics", response_class=Response)
+def prometheus(here: Here, _: ByOperator) -> Response:
+    """Prometheus text."""
+    return Response(here.telemetry.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

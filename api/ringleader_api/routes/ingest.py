@@ -1,0 +1,23 @@
+"""POST /jobs/{id}/ingest: what a supervisor reports, with its own token."""
+
+from fastapi import APIRouter
+
+from ringleader.wire.ingest import Acknowledged, Ingest
+from ringleader_api.problems import StaleAttempt
+from ringleader_api.routes.here import BySupervisor, Here, refusals
+
+router = APIRouter(prefix="/jobs/{job_id}", tags=["ingest"])
+
+
+@router.post("/ingest", responses=refusals(403, 404, 409, 422))
+def ingest(here: Here, who: BySupervisor, job_id: str, body: Ingest) -> Acknowledged:
+    """Store what is new, in one transaction; the answer says what the sender may forget."""
+    if who.attempt != body.attempt:
+        raise StaleAttempt(
+            f"the token belongs to attempt {who.attempt}, the records say attempt {body.attempt}.",
+            hint="The supervisor that posted this must stop.",
+        )
+    acknowledged, ended = here.intake.take(job_id, body)
+    if ended:
+        here.reconciler.wake()
+    return acknowledged

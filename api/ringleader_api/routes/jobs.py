@@ -1,0 +1,142 @@
+"""/jobs: submit, list, read, resize, cancel, delete."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Header, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from ringleader.wire.states import State
+from ringleader.wire.views import JobPage, JobView
+from ringleader_api.problems import Unprocessable
+from ringleader_api.routes.here import ByOperator, Here, refusals
+from ringleader_api.services.jobs import Filter
+from ringleader_api.services.submission import Preview
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+JOB_FILE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/JobSpec"}}},
+    }
+}
+PATCH: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/merge-patch+json": {
+                "schema": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {
+                        "workers": {
+                            "type": "object",
+                            "additionalProperties": False,
+                            "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}},
+                        }
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+class CancelBody(BaseModel):
+    """How long the job may take to end by itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    grace_s: Annotated[float | None, Field(ge=0, le=3600)] = None
+
+
+def _filter(
+    state: State | None = None,
+    project: str | None = None,
+    name: str | None = None,
+    label: Annotated[list[str] | None, Query(description="key=value; several must all match")] = None,
+) -> Filter:
+    pairs = [text.partition("=") for text in label or []]
+    if bad := [key for key, sign, _ in pairs if not key or not sign]:
+        raise Unprocessable(f"the label filter {bad[0]!r} is not key=value.", code="bad_label")
+    return Filter(state=state, project=project, name=name, labels=[(k, v) for k, _, v in pairs])
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=JobView | Preview,
+    openapi_extra=JOB_FILE,
+    responses={200: {"description": "The same submission again, or a dry run."}, **refusals(409, 422)},
+)
+def submit(
+    here: Here,
+    _: ByOperator,
+    response: Response,
+    body: Annotated[Any, Body()],
+    dry_run: bool = False,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> JobView | Preview:
+    """Accept a job: what is answered with 201 is stored and will be started."""
+    nodes = here.reconciler.nodes
+    if dry_run:
+        response.status_code = 200
+        return here.submissions.preview(body, nodes)
+    job_id, new = here.submissions.accept(body, idempotency_key, nodes, owner="operator")
+    if new:
+        here.telemetry.submissions.inc()
+        here.reconciler.wake()
+    view, tag = here.jobs.view(job_id)
+    response.status_code = 201 if new else 200
+    response.headers["Location"] = f"/api/v1/jobs/{job_id}"
+    response.headers["ETag"] = tag
+    return view
+
+
+@router.get("", responses=refusals(422))
+def list_jobs(
+    here: Here,
+    _: ByOperator,
+    which: Annotated[Filter, Depends(_filter)],
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: str | None = None,
+) -> JobPage:
+    """Jobs, newest first."""
+    return here.jobs.page(which, limit, cursor)
+
+
+@router.get("/{job_id}", responses=refusals(404))
+def read_job(here: Here, _: ByOperator, job_id: str, response: Response) -> JobView:
+    """One job. The ETag changes with its state and its bounds, not with its progress."""
+    view, response.headers["ETag"] = here.jobs.view(job_id)
+    return view
+
+
+@router.patch("/{job_id}", openapi_extra=PATCH, responses=refusals(404, 409, 412, 422))
+def resize_job(
+    here: Here,
+    _: ByOperator,
+    job_id: str,
+    response: Response,
+    body: Annotated[Any, Body(media_type="application/merge-patch+json")],
+    if_match: Annotated[str | None, Header()] = None,
+) -> JobView:
+    """Merge `workers.min` and `workers.max`; the job follows between two steps."""
+    view, response.headers["ETag"] = here.jobs.resize(job_id, body, if_match, here.reconciler.nodes)
+    here.reconciler.wake()
+    return view
+
+
+@router.delete("/{job_id}", status_code=204, responses=refusals(404, 409))
+def delete_job(here: Here, _: ByOperator, job_id: str) -> None:
+    """Forget an ended job and its files."""
+    here.jobs.delete(job_id)
+    here.reconciler.wake()
+
+
+@router.post("/{job_id}/cancel", status_code=202, responses=refusals(404, 409, 422))
+def cancel_job(here: Here, _: ByOperator, job_id: str, body: CancelBody | None = None) -> JobView:
+    """Ask the job to end; asking again while it is ending changes nothing."""
+    view = here.jobs.cancel(job_id, body.grace_s if body else None)
+    here.reconciler.wake()
+    return view

@@ -1,0 +1,82 @@
+"""/mlflow/: MLflow's own page, behind our credential. Ours never reaches it."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import httpx
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, StreamingResponse
+from starlette.background import BackgroundTask
+from starlette.responses import Response
+
+from ringleader_api.problems import BadGateway, NotFound
+from ringleader_api.routes.here import ByOperator, Here
+
+router = APIRouter(include_in_schema=False)
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+_HOP = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "upgrade"}
+_KEPT_BACK = _HOP | {"host", "authorization", "cookie", "origin", "referer", "x-forwarded-host", "forwarded"}
+_NOT_RETURNED = _HOP | {
+    "transfer-encoding",
+    "server",
+    "date",
+    "x-frame-options",
+    "access-control-allow-origin",
+}
+
+
+@asynccontextmanager
+async def upstream() -> AsyncIterator[httpx.AsyncClient]:
+    """The connection pool to MLflow."""
+    timeout = httpx.Timeout(60.0, connect=5.0)
+    async with httpx.AsyncClient(timeout=timeout, trust_env=False, follow_redirects=False) as client:
+        yield client
+
+
+@router.get("/mlflow")
+async def to_folder(_: ByOperator) -> Response:
+    """The page uses relative addresses: it needs the slash."""
+    return RedirectResponse("/mlflow/", 307)
+
+
+@router.api_route("/mlflow/{path:path}", methods=METHODS)
+async def proxy(request: Request, here: Here, _: ByOperator, path: str) -> Response:
+    """Pass the request on, and the answer back, both as streams."""
+    if not here.settings.mlflow_url:
+        raise NotFound("no tracking server is configured.", hint="`ringleader up` starts one.")
+    client: httpx.AsyncClient = request.app.state.mlflow
+    # The raw path: decoding and encoding it again would change what MLflow sees.
+    raw = request.scope.get("raw_path", request.url.path.encode()).decode("ascii").split("?")[0]
+    base = httpx.URL(here.settings.mlflow_url.rstrip("/") + "/")
+    target = base.copy_with(raw_path=base.raw_path + raw.removeprefix("/mlflow/").encode() + _query(request))
+    has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+    outgoing = client.build_request(
+        request.method,
+        target,
+        headers=_without(request.headers.items(), _KEPT_BACK),
+        content=request.stream() if has_body else None,
+    )
+    try:
+        answer = await client.send(outgoing, stream=True)
+    except httpx.TransportError as error:
+        raise BadGateway(
+            f"MLflow does not answer ({type(error).__name__}).",
+            hint="Training goes on; what it reports is stored here and copied when MLflow is back.",
+            code="tracker_down",
+        ) from None
+    return StreamingResponse(
+        answer.aiter_raw(),
+        answer.status_code,
+        headers=dict(_without(answer.headers.items(), _NOT_RETURNED)),
+        background=BackgroundTask(answer.aclose),
+    )
+
+
+def _query(request: Request) -> bytes:
+    query: bytes = request.scope["query_string"]
+    return b"?" + query if query else b""
+
+
+def _without(headers: Iterable[tuple[str, str]], kept_back: set[str]) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in headers if name.lower() not in kept_back]

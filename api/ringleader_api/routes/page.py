@@ -1,0 +1,39 @@
+"""The built page: hashed files, and index.html for every path that the page itself routes."""
+
+from pathlib import Path
+
+from fastapi import APIRouter
+from fastapi.responses import FileResponse, HTMLResponse, Response
+
+from ringleader_api.problems import NotFound
+from ringleader_api.routes.here import ByOperator
+
+router = APIRouter(include_in_schema=False)
+
+STATIC = Path(__file__).parents[1] / "static"
+ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ringleader</title>
+<p>The page has not been built. <code>make setup</code> builds it; the REST API works without it.</p></html>"""
+
+
+@router.get("/")
+@router.get("/submit")
+@router.get("/jobs")
+@router.get("/jobs/{job_id}")
+def page(_: ByOperator) -> Response:
+    """The page; it routes by itself."""
+    index = STATIC / "index.html"
+    if not index.is_file():
+        return HTMLResponse(ABSENT)
+    return FileResponse(index, headers={"Cache-Control": "no-cache"})
+
+
+@router.get("/{path:path}")
+def static(_: ByOperator, path: str) -> Response:
+    """A file of the build; nothing outside it."""
+    file = (STATIC / path).resolve()
+    if not file.is_relative_to(STATIC.resolve()) or not file.is_file():
+        raise NotFound(f"there is nothing at /{path}.")
+    hashed = path.startswith("assets/")
+    return FileResponse(
+        file, headers={"Cache-Control": "max-age=31536000, immutable" if hashed else "no-cache"}
+    )

@@ -1,0 +1,61 @@
+"""Room on nodes: which workers fit where. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_SLACK = 1e-9  # resources are floats: 0.1 + 0.2 must still fit into 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a node has, or what of it is free."""
+
+    id: str
+    cpus: float
+    gpus: float
+    memory_gb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one worker needs."""
+
+    cpus: float
+    gpus: float
+    memory_gb: float
+
+    def __str__(self) -> str:
+        parts = [f"{self.cpus:g} CPU"]
+        if self.gpus:
+            parts.append(f"{self.gpus:g} GPU")
+        if self.memory_gb:
+            parts.append(f"{self.memory_gb:g} GB")
+        return ", ".join(parts)
+
+
+def place(nodes: Sequence[Node], need: Need, count: int) -> tuple[int, tuple[Node, ...]]:
+    """Put up to `count` workers on the nodes, first fit.
+
+    Returns:
+        How many found a place, and the nodes with what is left on them.
+    """
+    placed = 0
+    left: list[Node] = []
+    for node in nodes:
+        here = min(room(node, need), count - placed)
+        placed += here
+        left.append(
+            Node(
+                node.id,
+                node.cpus - here * need.cpus,
+                node.gpus - here * need.gpus,
+                node.memory_gb - here * need.memory_gb,
+            )
+        )
+    return placed, tuple(left)
+
+
+def room(node: Node, need: Need) -> int:
+    """How many workers fit on one node; a worker that needs nothing fits any number of times."""
+    pairs = ((node.cpus, need.cpus), (node.gpus, need.gpus), (node.memory_gb, need.memory_gb))
+    return min((int((has + _SLACK) // needs) for has, needs in pairs if needs > 0), default=1 << 30)

@@ -1,0 +1,59 @@
+"""The files a job left behind: RINGLEADER_HOME/jobs/<id>/artifacts, plain files only, by name."""
+
+import re
+from pathlib import Path
+
+from ringleader.wire.views import View
+from ringleader_api.problems import NotFound
+from ringleader_api.services.access import load
+from ringleader_api.store import Store
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+class Artifact(View):
+    """One file."""
+
+    name: str
+    size_bytes: int
+
+
+class ArtifactPage(View):
+    """All files of a job, by name."""
+
+    items: list[Artifact]
+
+
+class Artifacts:
+    """Reads below `home`."""
+
+    def __init__(self, store: Store, home: Path) -> None:
+        self._store = store
+        self._home = home
+
+    def page(self, job_id: str) -> ArtifactPage:
+        files = self._files(job_id)
+        return ArtifactPage(items=[Artifact(name=f.name, size_bytes=f.stat().st_size) for f in files])
+
+    def path(self, job_id: str, name: str) -> Path:
+        """The file called `name`, or the only one whose name without suffix it is.
+
+        Raises:
+            NotFound: naming what there is.
+        """
+        files = self._files(job_id)
+        found = [f for f in files if f.name == name] or [f for f in files if f.stem == name]
+        if len(found) != 1:
+            there = ", ".join(f.name for f in files) or "none yet"
+            raise NotFound(f"job {job_id} has no artifact {name!r}.", hint=f"Its artifacts: {there}.")
+        return found[0]
+
+    def _files(self, job_id: str) -> list[Path]:
+        with self._store.read() as session:
+            load(session, job_id)
+        folder = self._home / "jobs" / job_id / "artifacts"
+        if not folder.is_dir():
+            return []
+        return sorted(
+            f for f in folder.iterdir() if _NAME.fullmatch(f.name) and not f.is_symlink() and f.is_file()
+        )

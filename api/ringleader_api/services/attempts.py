@@ -1,0 +1,33 @@
+"""The end of an attempt: another one while the budget lasts, else the end of the job."""
+
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from ringleader.wire.states import RETRIED, State
+from ringleader.wire.views import Why
+from ringleader_api.services.views import failures_spent
+from ringleader_api.store import move
+from ringleader_api.store.tables import Job
+
+TRUE_STATES = frozenset({State.STARTING, State.RUNNING, State.RECOVERING})
+
+
+def attempt_failed(session: Session, job: Job, why: Why, *, at: datetime, who: str) -> None:
+    """Queue the next attempt if the failure is the cluster's and the budget allows; else stop as failed.
+
+    A failed attempt costs one of `max_failures`, or what it has already spent itself if that is more.
+    """
+    spent, budget = failures_spent(job), job.spec["max_failures"]
+    if why.code not in RETRIED or spent >= budget:
+        move(session, job, State.STOPPING, at=at, who=who, why=why, target=State.FAILED)
+        return
+    spent = job.failures_before + max(1, job.failures_reported)
+    job.failures_before = spent
+    job.failures_reported = 0
+    waits = Why(
+        code="retrying",
+        message=f"attempt {job.attempt} ended ({why.message}); attempt {job.attempt + 1} follows",
+        hint=f"{spent} of {budget} failures are spent.",
+    )
+    move(session, job, State.QUEUED, at=at, who=who, why=waits)

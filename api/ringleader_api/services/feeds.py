@@ -1,0 +1,80 @@
+"""Numbered feeds of a job, events and log lines: pages after a seq, and whether more can come."""
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import select
+
+from ringleader.wire.views import EventView, LogLine, View
+from ringleader_api.services.access import load
+from ringleader_api.store import Store
+from ringleader_api.store.tables import Event, Job, LogRow
+
+
+class EventPage(View):
+    """Events in order; `next` is the seq to ask after, null when this page is the last for now."""
+
+    items: list[EventView]
+    next: int | None
+
+
+class LogPage(View):
+    """Log lines in order; `dropped` counts lines no longer stored because there were too many."""
+
+    items: list[LogLine]
+    next: int | None
+    dropped: int
+
+
+Read = Callable[[int, int], Sequence[EventView | LogLine]]
+
+
+class Feeds:
+    """Reads; never waits."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def ended(self, job_id: str) -> bool:
+        """Whether nothing more can come. Raises NotFound."""
+        with self._store.read() as session:
+            return load(session, job_id).state.ended
+
+    def events(self, job_id: str, after: int, limit: int) -> list[EventView]:
+        query = (
+            select(Event).where(Event.job_id == job_id, Event.seq > after).order_by(Event.seq).limit(limit)
+        )
+        with self._store.read() as session:
+            return [
+                EventView(
+                    seq=e.seq, type=e.type, at=e.at, attempt=e.attempt, generation=e.generation, data=e.data
+                )
+                for e in session.scalars(query)
+            ]
+
+    def logs(self, job_id: str, after: int, limit: int) -> list[LogLine]:
+        query = (
+            select(LogRow)
+            .where(LogRow.job_id == job_id, LogRow.seq > after)
+            .order_by(LogRow.seq)
+            .limit(limit)
+        )
+        with self._store.read() as session:
+            return [
+                LogLine(seq=r.seq, at=r.at, worker=r.worker, level=r.level, line=r.line)
+                for r in session.scalars(query)
+            ]
+
+    def dropped(self, job_id: str) -> int:
+        with self._store.read() as session:
+            job: Job = load(session, job_id)
+            return job.logs_dropped
+
+    def event_page(self, job_id: str, after: int, limit: int) -> EventPage:
+        self.ended(job_id)
+        items = self.events(job_id, after, limit)
+        return EventPage(items=items, next=items[-1].seq if len(items) == limit else None)
+
+    def log_page(self, job_id: str, after: int, limit: int) -> LogPage:
+        dropped = self.dropped(job_id)
+        items = self.logs(job_id, after, limit)
+        return LogPage(items=items, next=items[-1].seq if len(items) == limit else None, dropped=dropped)

@@ -1,0 +1,188 @@
+"""Taking in what supervisors post: each record once, from the living attempt only, all of a post or nothing."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from ringleader.wire.ingest import (
+    Acknowledged,
+    EventRecord,
+    Ingest,
+    LogRecord,
+    MetricRecord,
+    OutcomeRecord,
+    Record,
+    Status,
+)
+from ringleader.wire.states import State
+from ringleader.wire.views import Why
+from ringleader_api.clock import Clock
+from ringleader_api.log import Log
+from ringleader_api.problems import StaleAttempt
+from ringleader_api.services.access import load
+from ringleader_api.services.attempts import TRUE_STATES, attempt_failed
+from ringleader_api.store import Store, move, record
+from ringleader_api.store.tables import IngestPosition, Job, LogRow, Metric
+from ringleader_api.telemetry import Telemetry
+
+log = Log("ringleader.ingest")
+MAX_NAME = 250
+
+
+class Intake:
+    """`logs_kept` log lines are stored per job, the newest."""
+
+    def __init__(self, store: Store, now: Clock, telemetry: Telemetry, logs_kept: int) -> None:
+        self._store = store
+        self._now = now
+        self._telemetry = telemetry
+        self._logs_kept = logs_kept
+
+    def take(self, job_id: str, body: Ingest) -> tuple[Acknowledged, bool]:
+        """Store what is new.
+
+        Returns:
+            What the sender may forget, and whether the job needs the reconciler (the attempt has ended).
+
+        Raises:
+            NotFound: the job was deleted.
+            StaleAttempt: the attempt is not the job's living one; its supervisor must stop.
+        """
+        now = self._now()
+        with self._store.write() as session:
+            job = load(session, job_id)
+            _living(job, body.attempt)
+            positions = _positions(session, job)
+            fresh = _fresh(body.records, positions)
+            if body.status is not None:
+                _apply_status(session, job, body.status, now)
+            self._store_records(session, job, fresh, now)
+            _advance(session, job, positions)
+        recovered = sum(isinstance(r, EventRecord) and r.type == "recovered" for r in fresh)
+        self._telemetry.recoveries.inc(recovered)
+        return Acknowledged(acked=positions), any(isinstance(r, OutcomeRecord) for r in fresh)
+
+    def _store_records(self, session: Session, job: Job, fresh: Sequence[Record], now: datetime) -> None:
+        for item in fresh:
+            if isinstance(item, EventRecord) and item.type.startswith("job."):
+                log.warning("ingest.event_refused", job=job.id, type=item.type)  # states are ours to tell
+            elif isinstance(item, EventRecord):
+                record(session, job, item.type, item.at, item.data, generation=item.generation)
+        _store_metrics(session, job, [r for r in fresh if isinstance(r, MetricRecord)])
+        self._store_logs(session, job, [r for r in fresh if isinstance(r, LogRecord)])
+        for item in fresh:
+            if isinstance(item, OutcomeRecord):
+                _apply_outcome(session, job, item, now)
+
+    def _store_logs(self, session: Session, job: Job, lines: Sequence[LogRecord]) -> None:
+        if not lines:
+            return
+        for line in lines:
+            job.log_seq += 1
+            session.add(
+                LogRow(
+                    job_id=job.id,
+                    seq=job.log_seq,
+                    at=line.at,
+                    worker=line.worker[:100],
+                    level=line.level,
+                    line=line.line,
+                )
+            )
+        session.flush()
+        oldest = job.log_seq - self._logs_kept
+        session.execute(delete(LogRow).where(LogRow.job_id == job.id, LogRow.seq <= oldest))
+        job.logs_dropped = max(0, oldest)
+
+
+def _living(job: Job, attempt: int) -> None:
+    if attempt != job.attempt or job.state is State.QUEUED or job.state.ended:
+        raise StaleAttempt(
+            f"attempt {attempt} of job {job.id} is over: the job is {job.state} at attempt {job.attempt}.",
+            hint="The supervisor that posted this must stop.",
+        )
+
+
+def _positions(session: Session, job: Job) -> dict[str, int]:
+    query = select(IngestPosition).where(
+        IngestPosition.job_id == job.id, IngestPosition.attempt == job.attempt
+    )
+    return {row.stream: row.seq for row in session.scalars(query)}
+
+
+def _fresh(records: Iterable[Record], positions: dict[str, int]) -> list[Record]:
+    """The records not stored yet, in order; `positions` moves on with them."""
+    fresh: list[Record] = []
+    for item in sorted(records, key=lambda r: r.seq):
+        if item.seq > positions.get(item.stream, 0):
+            positions[item.stream] = item.seq
+            fresh.append(item)
+    return fresh
+
+
+def _advance(session: Session, job: Job, positions: dict[str, int]) -> None:
+    for stream, seq in positions.items():
+        session.merge(IngestPosition(job_id=job.id, attempt=job.attempt, stream=stream, seq=seq))
+
+
+def _apply_status(session: Session, job: Job, status: Status, now: datetime) -> None:
+    job.generation = status.generation
+    job.failures_reported = status.failures_spent
+    job.step = status.progress.step
+    job.total_steps = status.progress.total_steps
+    job.epoch = status.progress.epoch
+    if job.state is State.STOPPING:
+        return
+    job.world_size = status.world_size
+    job.workers = [w.model_dump(mode="json") for w in status.workers]
+    for state in _path(job.state, status.state):
+        move(session, job, state, at=now, who="supervisor")
+
+
+def _path(now: State, told: State) -> tuple[State, ...]:
+    """The moves from the state we know to the one the supervisor is in."""
+    if now is State.STARTING and told is State.RECOVERING:
+        return (State.RUNNING, State.RECOVERING)
+    return (told,) if told is not now and told is not State.STARTING else ()
+
+
+def _store_metrics(session: Session, job: Job, points: Sequence[MetricRecord]) -> None:
+    """The first value of a (name, step) stays: a later attempt that computes a step again tells nothing new."""
+    rows: list[dict[str, Any]] = [
+        {
+            "job_id": job.id,
+            "name": name[:MAX_NAME],
+            "step": point.step,
+            "value": value,
+            "at": point.at,
+            "generation": point.generation,
+        }
+        for point in points
+        for name, value in point.values.items()
+        if value is not None
+    ]
+    if not rows:
+        return
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(postgresql.insert(Metric).on_conflict_do_nothing(), rows)
+    else:
+        session.execute(sqlite.insert(Metric).on_conflict_do_nothing(), rows)
+
+
+def _apply_outcome(session: Session, job: Job, told: OutcomeRecord, now: datetime) -> None:
+    """Store how the attempt ended. An end decided before (a cancel, max_runtime_s) stands."""
+    job.outcome_at = now
+    if told.result is not None:
+        job.result = told.result.model_dump(mode="json")
+    if job.state not in TRUE_STATES:
+        return
+    if told.outcome == "failed":
+        why = told.reason or Why(code="platform_error", message="the supervisor gave no reason")
+        attempt_failed(session, job, why, at=now, who="supervisor")
+    else:
+        target = State(told.outcome)
+        move(session, job, State.STOPPING, at=now, who="supervisor", why=told.reason, target=target)

@@ -1,0 +1,180 @@
+"""Reading and changing jobs: list, view, resize, cancel, delete."""
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from ringleader.errors import SpecInvalid
+from ringleader.spec import JobSpec
+from ringleader.wire.states import State
+from ringleader.wire.views import JobPage, JobView, Why
+from ringleader_api.clock import Clock
+from ringleader_api.problems import Conflict, PreconditionFailed, Unprocessable
+from ringleader_api.scheduling import Node
+from ringleader_api.services.access import load
+from ringleader_api.services.submission import placeable
+from ringleader_api.services.views import etag, job_view
+from ringleader_api.store import Store, move, record
+from ringleader_api.store.tables import ExportCursor, Job
+
+MAX_GRACE = timedelta(hours=1)
+_JOB_ID = re.compile(r"job_[0-9A-Z]{26}")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs to list; None takes all. Labels are (key, value) pairs that must all match."""
+
+    state: State | None = None
+    project: str | None = None
+    name: str | None = None
+    labels: Sequence[tuple[str, str]] = ()
+
+
+class Jobs:
+    """`url` is where users reach the API."""
+
+    def __init__(self, store: Store, now: Clock, url: str) -> None:
+        self._store = store
+        self._now = now
+        self._url = url
+
+    def view(self, job_id: str) -> tuple[JobView, str]:
+        """The job and its entity tag."""
+        with self._store.read() as session:
+            return self._view(session, load(session, job_id))
+
+    def page(self, which: Filter, limit: int, cursor: str | None) -> JobPage:
+        """Newest first; `cursor` continues behind the last job of the page before."""
+        query = select(Job, ExportCursor).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
+        query = query.where(Job.deleted_at.is_(None)).order_by(Job.id.desc()).limit(limit + 1)
+        if which.state is not None:
+            query = query.where(Job.state == which.state)
+        if which.project is not None:
+            query = query.where(Job.project == which.project)
+        if which.name is not None:
+            query = query.where(Job.name == which.name)
+        for key, value in which.labels:
+            query = query.where(Job.labels[key].as_string() == value)
+        if cursor is not None:
+            query = query.where(Job.id < _decode(cursor))
+        with self._store.read() as session:
+            rows = session.execute(query).all()
+        more = len(rows) > limit
+        items = [job_view(job, exported, self._url) for job, exported in rows[:limit]]
+        return JobPage(items=items, next_cursor=_encode(items[-1].id) if more else None)
+
+    def resize(
+        self, job_id: str, body: Any, if_match: str | None, nodes: Sequence[Node] | None
+    ) -> tuple[JobView, str]:
+        """Merge `workers.min` and `workers.max`; the reconciler tells the supervisor.
+
+        Raises:
+            PreconditionFailed: somebody else changed the job since `if_match`.
+            SpecInvalid, Unprocessable: the result would not be a job the cluster can run.
+            Conflict: the job is ending or has ended.
+        """
+        change = _bounds(body)
+        with self._store.write() as session:
+            job = load(session, job_id)
+            if if_match not in (None, "*", etag(job)):
+                raise PreconditionFailed(f"job {job_id} has changed since {if_match}; it is now {etag(job)}.")
+            if job.state is State.STOPPING or job.state.ended:
+                raise Conflict(f"job {job_id} is {job.state} and cannot be resized.", code="job_ended")
+            before = job.spec["workers"]
+            spec = JobSpec.parse({**job.spec, "workers": {**before, **change}})
+            if nodes is not None:
+                placeable(spec, nodes)
+            after = spec.model_dump(mode="json")
+            if after["workers"] != before:
+                job.spec = after
+                job.version += 1
+                bounds = {"min": spec.workers.min, "max": spec.workers.max}
+                record(session, job, "workers.resized", self._now(), {"who": "user", **bounds})
+            return self._view(session, job)
+
+    def cancel(self, job_id: str, grace_s: float | None) -> JobView:
+        """Decide that the job ends as cancelled. While it is ending already, nothing changes."""
+        why = Why(code="cancelled", message="cancelled by the user")
+        with self._store.write() as session:
+            job = load(session, job_id)
+            if job.state.ended:
+                raise Conflict(f"job {job_id} has already {_ended_word(job.state)}.", code="job_ended")
+            if grace_s is not None:
+                job.grace_s = grace_s
+            if job.state is State.QUEUED:
+                move(session, job, State.CANCELLED, at=self._now(), who="user", why=why)
+            elif job.state is not State.STOPPING:
+                move(
+                    session, job, State.STOPPING, at=self._now(), who="user", why=why, target=State.CANCELLED
+                )
+            return self._view(session, job)[0]
+
+    def delete(self, job_id: str) -> None:
+        """Hide an ended job; the reconciler removes rows and files once the tracker has everything."""
+        with self._store.write() as session:
+            job = load(session, job_id)
+            if not job.state.ended:
+                raise Conflict(
+                    f"job {job_id} is {job.state}.",
+                    hint="Cancel it first, delete it when it has ended.",
+                    code="job_alive",
+                )
+            job.deleted_at = self._now()
+
+    def _view(self, session: Session, job: Job) -> tuple[JobView, str]:
+        return job_view(job, session.get(ExportCursor, job.id), self._url), etag(job)
+
+
+def _bounds(body: Any) -> dict[str, Any]:
+    """The one thing a PATCH may change."""
+    if not isinstance(body, dict) or not isinstance(body.get("workers", {}), dict):
+        raise Unprocessable('a patch is {"workers": {"min": …, "max": …}}.', code="spec_invalid")
+    wrong = [(f"/{k}", v, "workers") for k, v in body.items() if k != "workers"]
+    bounds: dict[str, Any] = body.get("workers", {})
+    wrong += [(f"/workers/{k}", v, "min, max") for k, v in bounds.items() if k not in ("min", "max")]
+    wrong += [
+        (f"/workers/{k}", None, "a number") for k, v in bounds.items() if v is None and k in ("min", "max")
+    ]
+    if wrong:
+        raise SpecInvalid(
+            [
+                {
+                    "pointer": p,
+                    "value": v,
+                    "allowed": a,
+                    "message": f"cannot be changed to {v!r}; allowed: {a}",
+                }
+                for p, v, a in wrong
+            ]
+        )
+    return bounds
+
+
+def _ended_word(state: State) -> str:
+    return {"cancelled": "been cancelled"}.get(state.value, state.value)
+
+
+def _encode(job_id: str) -> str:
+    return base64.urlsafe_b64encode(job_id.encode()).decode().rstrip("=")
+
+
+def _decode(cursor: str) -> str:
+    try:
+        job_id = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+    except (binascii.Error, ValueError):
+        job_id = ""
+    if not _JOB_ID.fullmatch(job_id):
+        raise Unprocessable(
+            f"the cursor {cursor!r} is not one that this API gave out.",
+            hint="Start without one.",
+            code="bad_cursor",
+        )
+    return job_id

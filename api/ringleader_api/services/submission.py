@@ -1,0 +1,191 @@
+"""Accepting a job: checked, placeable, stored once however often it is sent."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from ringleader.spec import JobSpec
+from ringleader.spec.job import PACKAGE
+from ringleader.wire.states import EDGES, State
+from ringleader.wire.views import View, Why
+from ringleader_api.clock import Clock, new_job_id
+from ringleader_api.problems import Conflict, Unprocessable
+from ringleader_api.scheduling import Admit, Hold, Node, Snapshot, decide, fits, most
+from ringleader_api.services.access import load
+from ringleader_api.services.claims import claim_of
+from ringleader_api.store import Store, record
+from ringleader_api.store.tables import IdempotencyKey, Job, Package
+
+MAX_KEY = 200
+ADMITTED = frozenset(s for s in State if s is not State.QUEUED and EDGES[s])
+
+
+class Preview(View):
+    """What admission says about a job that was not stored."""
+
+    starts_now: bool
+    pending_reason: Why | None
+    logical_shards: int
+    spec: dict[str, Any]
+
+
+class Submissions:
+    """`nodes()` is the cluster as last seen, None while it is out of reach."""
+
+    def __init__(self, store: Store, now: Clock) -> None:
+        self._store = store
+        self._now = now
+
+    def accept(
+        self, body: Any, key: str | None, nodes: Sequence[Node] | None, owner: str
+    ) -> tuple[str, bool]:
+        """Store the job with its first event.
+
+        Returns:
+            The job's id, and whether it is new (False: the key was used for the same body before).
+
+        Raises:
+            SpecInvalid: the body is no job file.
+            Unprocessable: the package is missing, or the cluster can never hold the job.
+            Conflict: the key was used for another body.
+        """
+        if key is not None and not 0 < len(key) <= MAX_KEY:
+            raise Unprocessable(
+                f"an Idempotency-Key has 1 to {MAX_KEY} characters.", code="bad_idempotency_key"
+            )
+        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        if key is not None and (known := self._replayed(key, digest)):
+            return known, False
+        spec = self._checked(body, nodes)
+        with self._store.write() as session:
+            if key is not None and (known := _replay(session, key, digest)):
+                return known, False
+            job = _new_job(spec, owner, self._now())
+            session.add(job)
+            session.flush()
+            record(session, job, "job.queued", job.created_at, {"who": owner})
+            if key is not None:
+                session.add(
+                    IdempotencyKey(key=key, body_sha256=digest, job_id=job.id, created_at=job.created_at)
+                )
+            return job.id, True
+
+    def preview(self, body: Any, nodes: Sequence[Node] | None) -> Preview:
+        """The same checks, and what the scheduler would decide now; nothing is stored."""
+        spec = self._checked(body, nodes)
+        why = _unknown_cluster() if nodes is None else self._why_waiting(spec, nodes)
+        return Preview(
+            starts_now=why is None,
+            pending_reason=why,
+            logical_shards=spec.shards,
+            spec=spec.model_dump(mode="json"),
+        )
+
+    def _replayed(self, key: str, digest: str) -> str | None:
+        with self._store.read() as session:
+            return _replay(session, key, digest)
+
+    def _checked(self, body: Any, nodes: Sequence[Node] | None) -> JobSpec:
+        spec = resolved(JobSpec.parse(body))
+        if spec.working_dir is not None:
+            self._package_present(spec.working_dir)
+        if nodes is not None:
+            placeable(spec, nodes)
+        return spec
+
+    def _package_present(self, name: str) -> None:
+        if not PACKAGE.fullmatch(name):
+            raise _wrong(
+                "/working_dir", name, "sha256:… of an uploaded package", "is a path of the sender's machine"
+            )
+        with self._store.read() as session:
+            if session.get(Package, name.removeprefix("sha256:")) is None:
+                raise _wrong(
+                    "/working_dir", name, "an uploaded package", f"PUT /api/v1/packages/{name} first"
+                )
+
+    def _why_waiting(self, spec: JobSpec, nodes: Sequence[Node]) -> Why | None:
+        query = (
+            select(Job)
+            .where(Job.deleted_at.is_(None), Job.state.in_([*ADMITTED, State.QUEUED]))
+            .order_by(Job.id)
+        )
+        with self._store.read() as session:
+            jobs = session.scalars(query).all()
+        claims = [(j.state, claim_of(j.id, JobSpec.model_validate(j.spec), j.world_size)) for j in jobs]
+        queued = [c for state, c in claims if state is State.QUEUED] + [claim_of("this job", spec)]
+        admitted = [c for state, c in claims if state is not State.QUEUED]
+        match decide(Snapshot(nodes=nodes, admitted=admitted, queued=queued))[-1]:
+            case Admit():
+                return None
+            case Hold(why=why):
+                return why
+
+
+def resolved(spec: JobSpec) -> JobSpec:
+    """The number of shards is fixed now: a later resize of `workers.max` must not change it."""
+    return spec.model_copy(update={"batch": spec.batch.model_copy(update={"logical_shards": spec.shards})})
+
+
+def placeable(spec: JobSpec, nodes: Sequence[Node]) -> None:
+    """Raises Unprocessable where the cluster can never hold `workers.min`."""
+    claim = claim_of("", spec)
+    if not fits(nodes, claim):
+        held = most(nodes, claim.need)
+        problem = _wrong(
+            "/workers/min",
+            spec.workers.min,
+            f"at most {held} workers of {claim.need} on this cluster",
+            "is more than the cluster can ever hold",
+        )
+        problem.code = "infeasible"
+        raise problem
+
+
+def _wrong(pointer: str, value: Any, allowed: str, message: str) -> Unprocessable:
+    finding = {"pointer": pointer, "value": value, "allowed": allowed, "message": message}
+    return Unprocessable(
+        f"{pointer}: {value} {message}; allowed: {allowed}", code="spec_invalid", errors=[finding]
+    )
+
+
+def _replay(session: Session, key: str, digest: str) -> str | None:
+    row = session.get(IdempotencyKey, key)
+    if row is None:
+        return None
+    if row.body_sha256 != digest:
+        raise Conflict(
+            f"the Idempotency-Key {key!r} was used for another job.",
+            hint="Use a new key for a new job.",
+            code="idempotency_key_reused",
+        )
+    return load(session, row.job_id).id
+
+
+def _new_job(spec: JobSpec, owner: str, at: Any) -> Job:
+    stored = spec.model_dump(mode="json")
+    return Job(
+        id=new_job_id(),
+        name=spec.name,
+        project=spec.project,
+        owner=owner,
+        labels=dict(spec.labels),
+        spec=stored,
+        submitted=stored,
+        package=spec.working_dir.removeprefix("sha256:") if spec.working_dir else None,
+        state=State.QUEUED,
+        workers=[],
+        created_at=at,
+        queued_at=at,
+        event_seq=0,
+        attempt=0,
+        generation=0,
+    )
+
+
+def _unknown_cluster() -> Why:
+    return Why(code="cluster_unreachable", message="the cluster does not answer; accepted jobs wait for it")

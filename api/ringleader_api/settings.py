@@ -1,0 +1,99 @@
+"""What the control plane is told from outside: one frozen model, read from the environment."""
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ringleader.errors import RingleaderError
+from ringleader.wire.package import MAX_PACKED_BYTES
+
+PREFIX = "RINGLEADER_"
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class SettingsInvalid(RingleaderError):
+    """The environment asks for something that cannot be served."""
+
+    code = "settings_invalid"
+
+
+class Settings(BaseModel):
+    """Each field is the variable RINGLEADER_<FIELD>.
+
+    Attributes:
+        home: where token, database, packages and artifacts live.
+        ray_address: the Ray cluster, `host:port`.
+        mlflow_url: MLflow with its static prefix, e.g. http://127.0.0.1:5000/mlflow; empty: no tracking.
+        public_url: how users reach the API; default http://host:port.
+        allow_remote: must be true to bind beyond loopback.
+        vanish_after_s: a supervisor that Ray stopped listing this long ago is lost.
+        start_timeout_s: an attempt that trains nothing within this time has failed.
+        logs_kept: log lines stored per job, the newest.
+        warm_per_node: idle worker processes kept ready on each node.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: Path
+    ray_address: str = ""
+    mlflow_url: str = ""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    public_url: str = ""
+    allow_remote: bool = False
+    tick_s: Seconds = 0.3
+    vanish_after_s: Annotated[float, Field(ge=0)] = 1.0
+    start_timeout_s: Seconds = 300.0
+    export_every_s: Seconds = 1.0
+    logs_kept: Annotated[int, Field(ge=1)] = 20_000
+    max_package_bytes: Annotated[int, Field(ge=1)] = MAX_PACKED_BYTES
+    warm_per_node: Annotated[int, Field(ge=0)] = 3
+
+    @model_validator(mode="after")
+    def _closed_by_default(self) -> Self:
+        if not self.allow_remote and not is_loopback(self.host):
+            raise ValueError(
+                f"RINGLEADER_HOST={self.host} would open the API beyond this machine; bind 127.0.0.1, or put TLS "
+                f"in front and set RINGLEADER_ALLOW_REMOTE=true"
+            )
+        return self
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Self:
+        """Read RINGLEADER_<FIELD>; other variables are left alone.
+
+        Raises:
+            SettingsInvalid: naming the variable and what is wrong with it.
+        """
+        given = {f: environ[PREFIX + f.upper()] for f in cls.model_fields if environ.get(PREFIX + f.upper())}
+        given.setdefault("home", str(Path.home() / ".ringleader"))
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            found = [
+                f"{PREFIX}{e['loc'][0]}".upper() + f": {e['msg']}" if e["loc"] else e["msg"]
+                for e in error.errors()
+            ]
+            raise SettingsInvalid("; ".join(found).replace("Value error, ", "")) from None
+
+    @property
+    def url(self) -> str:
+        """The address users and links take."""
+        return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+
+    @property
+    def ingest_url(self) -> str:
+        """The address supervisors post to: the process itself where it is on loopback."""
+        return f"http://{self.host}:{self.port}" if is_loopback(self.host) else self.url
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,116 @@
+"""The one place where a job changes state: over a legal edge, in one transaction with its event."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from ringleader.wire.states import EDGES, State
+from ringleader.wire.views import Why
+from ringleader_api.problems import Conflict
+from ringleader_api.store.tables import Event, Job
+
+
+class IllegalMove(Conflict):
+    """There is no such edge in `wire.states.EDGES`."""
+
+    code = "illegal_move"
+
+    def __init__(self, job_id: str, before: State, to: State) -> None:
+        allowed = ", ".join(sorted(EDGES[before])) or "nothing: it has ended"
+        super().__init__(
+            f"job {job_id} is {before} and cannot become {to}.",
+            hint=f"From {before} it can become {allowed}.",
+        )
+
+
+def move(
+    session: Session,
+    job: Job,
+    to: State,
+    *,
+    at: datetime,
+    who: str,
+    why: Why | None = None,
+    target: State | None = None,
+) -> None:
+    """Move `job` to state `to` and write its event.
+
+    Args:
+        who: who decided it: user, scheduler, supervisor, reconciler.
+        why: for `queued` what it waits for; for `stopping` and ends the reason of the end.
+        target: for `stopping` only: the end it will reach.
+
+    Raises:
+        IllegalMove: there is no such edge.
+    """
+    before = job.state
+    if to not in EDGES[before]:
+        raise IllegalMove(job.id, before, to)
+    if (target is not None) != (to is State.STOPPING) or (target is not None and target not in EDGES[to]):
+        raise ValueError(f"moving to {to} with target {target}")
+    job.state = to
+    job.version += 1
+    _mark(job, before, to, at)
+    data: dict[str, Any] = {"who": who, "from": before.value}
+    if target is not None:
+        job.target = target
+        data["target"] = target.value
+    _explain(job, to, why, data)
+    record(session, job, f"job.{to.value}", at, data)
+
+
+def record(
+    session: Session,
+    job: Job,
+    kind: str,
+    at: datetime,
+    data: dict[str, Any],
+    *,
+    generation: int | None = None,
+) -> None:
+    """Append an event to the job's own numbering."""
+    job.event_seq += 1
+    session.add(
+        Event(
+            job_id=job.id,
+            seq=job.event_seq,
+            type=kind,
+            at=at,
+            attempt=job.attempt,
+            generation=job.generation if generation is None else generation,
+            data=data,
+        )
+    )
+
+
+def _explain(job: Job, to: State, why: Why | None, data: dict[str, Any]) -> None:
+    job.pending_reason = why.model_dump() if why and to is State.QUEUED else None
+    if why is not None:
+        data["reason"] = why.model_dump()
+        if to is State.STOPPING or to.ended:
+            job.reason = why.model_dump()
+
+
+def _mark(job: Job, before: State, to: State, at: datetime) -> None:
+    """The times that hang on a move."""
+    if to is State.STARTING:
+        job.attempt_at = at
+        job.outcome_at = job.stopping_at = job.sized_min = job.sized_max = None
+        job.launched = job.cancel_sent = False
+        job.generation = 0
+    if to is State.RUNNING and before is State.STARTING:
+        job.running_since = at
+        job.started_at = job.started_at or at
+    if to is State.QUEUED:
+        job.queued_at = at
+    if to is State.STOPPING:
+        job.stopping_at = at
+    if to in (State.QUEUED, State.STOPPING) and job.running_since is not None:
+        job.ran_s += max(0.0, (at - job.running_since).total_seconds())
+        job.running_since = None
+    if to is State.QUEUED or to.ended:
+        job.world_size = 0
+        job.workers = []
+    if to.ended:
+        job.finished_at = at

@@ -1,0 +1,227 @@
+"""The tables: jobs and everything recorded about them."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    DateTime,
+    Dialect,
+    Enum,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from ringleader.wire.states import State
+
+JsonValue = JSON(none_as_null=True)
+RowId = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Utc(TypeDecorator[datetime]):
+    """An aware datetime, kept as naive UTC."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+StateName = Enum(
+    State, native_enum=False, length=16, values_callable=lambda states: [s.value for s in states]
+)
+
+
+class Base(DeclarativeBase):
+    """What all tables share."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {datetime: Utc, dict[str, Any]: JsonValue, list[dict[str, Any]]: JsonValue}
+
+
+def _of_job() -> Mapped[str]:
+    return mapped_column(String(40), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+
+
+class Job(Base):
+    """One job. `state` is only ever written by `moves.move`.
+
+    `spec` follows PATCH, `submitted` does not. `launched` says that the backend confirmed the attempt's
+    supervisor. `target` is the end that `stopping` leads to. `version` counts changes a user could collide with.
+    """
+
+    __tablename__ = "jobs"
+    __table_args__ = (Index("ix_jobs_state", "state"), Index("ix_jobs_project", "project"))
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100))
+    project: Mapped[str] = mapped_column(String(100))
+    owner: Mapped[str] = mapped_column(String(100))
+    labels: Mapped[dict[str, Any]]
+    spec: Mapped[dict[str, Any]]
+    submitted: Mapped[dict[str, Any]]
+    package: Mapped[str | None] = mapped_column(String(64))
+    state: Mapped[State] = mapped_column(StateName)
+    target: Mapped[State | None] = mapped_column(StateName)
+    pending_reason: Mapped[dict[str, Any] | None]
+    reason: Mapped[dict[str, Any] | None]
+    result: Mapped[dict[str, Any] | None]
+    attempt: Mapped[int] = mapped_column(default=0)
+    launched: Mapped[bool] = mapped_column(Boolean, default=False)
+    generation: Mapped[int] = mapped_column(default=0)
+    world_size: Mapped[int] = mapped_column(default=0)
+    step: Mapped[int] = mapped_column(BigInteger, default=0)
+    total_steps: Mapped[int | None] = mapped_column(BigInteger)
+    epoch: Mapped[int] = mapped_column(default=0)
+    workers: Mapped[list[dict[str, Any]]]
+    failures_before: Mapped[int] = mapped_column(default=0)
+    failures_reported: Mapped[int] = mapped_column(default=0)
+    sized_min: Mapped[int | None]
+    sized_max: Mapped[int | None]
+    grace_s: Mapped[float] = mapped_column(Float, default=30.0)
+    cancel_sent: Mapped[bool] = mapped_column(Boolean, default=False)
+    outcome_at: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+    queued_at: Mapped[datetime]
+    attempt_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    running_since: Mapped[datetime | None]
+    ran_s: Mapped[float] = mapped_column(Float, default=0.0)
+    stopping_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+    version: Mapped[int] = mapped_column(default=1)
+    event_seq: Mapped[int] = mapped_column(BigInteger, default=0)
+    log_seq: Mapped[int] = mapped_column(BigInteger, default=0)
+    logs_dropped: Mapped[int] = mapped_column(BigInteger, default=0)
+
+
+class Event(Base):
+    """Something that happened to a job, numbered per job."""
+
+    __tablename__ = "events"
+
+    job_id: Mapped[str] = _of_job()
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    type: Mapped[str] = mapped_column(String(64))
+    at: Mapped[datetime]
+    attempt: Mapped[int]
+    generation: Mapped[int]
+    data: Mapped[dict[str, Any]]
+
+
+class Metric(Base):
+    """One value of one metric at one settled step. `id` grows in order of arrival: the exporter's cursor."""
+
+    __tablename__ = "metrics"
+    __table_args__ = (
+        UniqueConstraint("job_id", "name", "step"),
+        Index("ix_metrics_job_id_id", "job_id", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(RowId, primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(String(40), ForeignKey("jobs.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(250))
+    step: Mapped[int] = mapped_column(BigInteger)
+    value: Mapped[float] = mapped_column(Float)
+    at: Mapped[datetime]
+    generation: Mapped[int]
+
+
+class LogRow(Base):
+    """One printed line, numbered per job; only the newest of a job are kept."""
+
+    __tablename__ = "logs"
+
+    job_id: Mapped[str] = _of_job()
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    at: Mapped[datetime]
+    worker: Mapped[str] = mapped_column(String(100))
+    level: Mapped[str] = mapped_column(String(16))
+    line: Mapped[str] = mapped_column(Text)
+
+
+class IngestPosition(Base):
+    """The highest stored seq of one stream of one attempt."""
+
+    __tablename__ = "ingest_positions"
+
+    job_id: Mapped[str] = _of_job()
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    stream: Mapped[str] = mapped_column(String(16), primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger)
+
+
+class IngestToken(Base):
+    """The hash of the token that one attempt posts with."""
+
+    __tablename__ = "ingest_tokens"
+
+    job_id: Mapped[str] = _of_job()
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64))
+
+
+class IdempotencyKey(Base):
+    """A submission that has been carried out, by the key its sender gave it."""
+
+    __tablename__ = "idempotency_keys"
+
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    body_sha256: Mapped[str] = mapped_column(String(64))
+    job_id: Mapped[str] = mapped_column(String(40), ForeignKey("jobs.id", ondelete="CASCADE"))
+    created_at: Mapped[datetime]
+
+
+class Package(Base):
+    """An uploaded working directory that has been checked."""
+
+    __tablename__ = "packages"
+
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime]
+
+
+class LoginSession(Base):
+    """A logged-in page, by the hash of its cookie."""
+
+    __tablename__ = "login_sessions"
+
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    expires_at: Mapped[datetime]
+
+
+class ExportCursor(Base):
+    """How far a job has been copied to MLflow. `finished`: complete, its end included."""
+
+    __tablename__ = "export_cursors"
+
+    job_id: Mapped[str] = _of_job()
+    experiment_id: Mapped[str] = mapped_column(String(64), default="")
+    run_id: Mapped[str] = mapped_column(String(64), default="")
+    described: Mapped[bool] = mapped_column(Boolean, default=False)
+    metric_id: Mapped[int] = mapped_column(BigInteger, default=0)
+    event_seq: Mapped[int] = mapped_column(BigInteger, default=0)
+    finished: Mapped[bool] = mapped_column(Boolean, default=False)

@@ -1,0 +1,61 @@
+"""What Prometheus reads at /metrics: counters kept here, job counts read from the store at each scrape."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+
+from ringleader.wire.states import State
+from ringleader_api.store import Store
+from ringleader_api.store.tables import Job
+
+
+class Telemetry:
+    """One registry per application, so that tests can have several."""
+
+    def __init__(self, store: Store) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_JobsByState(store))
+        self.submissions = Counter("ringleader_submissions", "Jobs accepted.", registry=self.registry)
+        self.recoveries = Counter("ringleader_recoveries", "Recoveries reported.", registry=self.registry)
+        self.scheduling = Histogram(
+            "ringleader_scheduling_seconds",
+            "From queued to a confirmed supervisor.",
+            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600),
+            registry=self.registry,
+        )
+        self.cluster_up = Gauge(
+            "ringleader_cluster_up", "1 while the cluster answers the reconciler.", registry=self.registry
+        )
+        self._requests = Histogram(
+            "ringleader_http_request_seconds",
+            "Requests by route.",
+            ("method", "route", "status"),
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+            registry=self.registry,
+        )
+
+    def observe(self, method: str, route: str, status: int, took_s: float) -> None:
+        self._requests.labels(method, route, str(status)).observe(took_s)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _JobsByState(Collector):
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def describe(self) -> Iterable[Metric]:
+        return [GaugeMetricFamily("ringleader_jobs", "Jobs by state.", labels=("state",))]
+
+    def collect(self) -> Iterable[Metric]:
+        query = select(Job.state, func.count()).where(Job.deleted_at.is_(None)).group_by(Job.state)
+        with self._store.read() as session:
+            counts: dict[State, int] = {state: count for state, count in session.execute(query)}  # noqa: C416 (typed)
+        family = GaugeMetricFamily("ringleader_jobs", "Jobs by state.", labels=("state",))
+        for state in State:
+            family.add_metric((state.value,), counts.get(state, 0))
+        return [family]

@@ -1,0 +1,205 @@
+"""The one exporter: copies settled metrics, recoveries and ends from the database to MLflow, from a stored cursor.
+
+Exactly once: a cursor moves only after MLflow has taken the batch; the batch after a doubt (a start of this process,
+a call without an answer) is first compared with what the run already holds. Timestamps, steps and values come from
+our rows, so a point sent again is the same point.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import or_, select
+
+from ringleader_api.log import Log
+from ringleader_api.store import Store
+from ringleader_api.store.tables import Event, ExportCursor, Job, Metric
+from ringleader_api.tracking import records
+from ringleader_api.tracking.mlflow import Mlflow, Point, TrackerDown, TrackerRefused
+
+log = Log("ringleader.tracking")
+SLOWEST_S = 30.0
+
+
+@dataclass(slots=True)
+class _Patience:
+    """How many rounds a refused job sits out; doubled with each refusal."""
+
+    skip: int = 0
+    next_skip: int = 1
+
+
+class Exporter:
+    """`round` copies what is new of every job; `run` does so until stopped, slower while MLflow is away."""
+
+    def __init__(self, store: Store, mlflow: Mlflow) -> None:
+        self._store = store
+        self._mlflow = mlflow
+        self._certain: set[str] = set()
+        self._refused: dict[str, _Patience] = {}
+        self._seen_version = -1
+        self._stop = threading.Event()
+        self.trouble = ""
+
+    def run(self, every_s: float) -> None:
+        wait_s = every_s
+        while not self._stop.wait(wait_s):
+            try:
+                version = self._store.version
+                if version != self._seen_version or self.trouble or self._refused:
+                    self.round()
+                    self._seen_version = version
+                wait_s = every_s
+            except TrackerDown as down:
+                wait_s = min(SLOWEST_S, wait_s * 2)
+                self._down(down)
+            except Exception:  # the loop must outlive any round
+                wait_s = min(SLOWEST_S, wait_s * 2)
+                log.exception("tracking.round_failed")
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def close(self) -> None:
+        self._mlflow.close()
+
+    def round(self) -> None:
+        """Copy what is new of every job that is not complete yet. Raises TrackerDown."""
+        for job_id in self._unfinished():
+            if self._stop.is_set():
+                return
+            if self._sits_out(job_id):
+                continue
+            try:
+                self._export(job_id)
+                self._refused.pop(job_id, None)
+            except TrackerRefused as refused:
+                self._certain.discard(job_id)
+                patience = self._refused.setdefault(job_id, _Patience())
+                patience.skip, patience.next_skip = patience.next_skip, min(300, patience.next_skip * 2)
+                log.warning("tracking.refused", job=job_id, error=refused.message)
+            except TrackerDown:
+                self._certain.discard(job_id)
+                raise
+        if self.trouble:
+            log.info("tracking.back")
+        self.trouble = ""
+
+    def _down(self, down: TrackerDown) -> None:
+        if not self.trouble:
+            log.warning("tracking.down", error=down.message)
+        self.trouble = down.message
+
+    def _sits_out(self, job_id: str) -> bool:
+        patience = self._refused.get(job_id)
+        if patience is None or patience.skip <= 0:
+            return False
+        patience.skip -= 1
+        return True
+
+    def _unfinished(self) -> list[str]:
+        """Jobs with something to tell: started ones, until their end has been copied."""
+        query = select(Job.id).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
+        query = query.where(
+            Job.attempt > 0, or_(ExportCursor.job_id.is_(None), ExportCursor.finished.is_(False))
+        )
+        with self._store.read() as session:
+            return list(session.scalars(query.order_by(Job.id)))
+
+    def _export(self, job_id: str) -> None:
+        with self._store.read() as session:
+            job = session.get(Job, job_id)  # before its points: an ended job gets no more of them
+            cursor = session.get(ExportCursor, job_id)
+        if job is None:
+            return
+        cursor = self._with_run(job, cursor)
+        while self._next_metrics(cursor):
+            pass
+        self._recoveries(cursor)
+        if job.state.ended:
+            self._finish(job, cursor)
+
+    def _with_run(self, job: Job, cursor: ExportCursor | None) -> ExportCursor:
+        """The job's run, made once: found again by its tag after a crash between making and noting it."""
+        if cursor is None:
+            experiment_id = self._mlflow.experiment(job.project)
+            run_id = self._mlflow.find_run(experiment_id, job.id)
+            if run_id is None:
+                start_ms = records.millis(job.started_at or job.created_at)
+                run_id = self._mlflow.create_run(experiment_id, job.name, start_ms, records.tags(job))
+            cursor = ExportCursor(
+                job_id=job.id,
+                experiment_id=experiment_id,
+                run_id=run_id,
+                described=False,
+                metric_id=0,
+                event_seq=0,
+                finished=False,
+            )
+            with self._store.write() as session:
+                session.add(cursor)
+        if not cursor.described:
+            params = records.params(job)
+            for start in range(0, len(params), records.MAX_PARAMS):
+                self._mlflow.log_params(cursor.run_id, params[start : start + records.MAX_PARAMS])
+            self._note(cursor, described=True)
+        return cursor
+
+    def _next_metrics(self, cursor: ExportCursor) -> bool:
+        """Copy one batch; False when there was none."""
+        query = select(Metric).where(Metric.job_id == cursor.job_id, Metric.id > cursor.metric_id)
+        with self._store.read() as session:
+            rows = session.scalars(query.order_by(Metric.id).limit(records.MAX_BATCH)).all()
+        if not rows:
+            return False
+        self._send(cursor, records.points(rows))
+        self._note(cursor, metric_id=rows[-1].id)
+        return True
+
+    def _recoveries(self, cursor: ExportCursor) -> None:
+        """Copy the recoveries behind the cursor; events before it are read too, for the step they happened at."""
+        query = select(Event).where(Event.job_id == cursor.job_id).order_by(Event.seq)
+        with self._store.read() as session:
+            newest = session.scalar(
+                select(Event.seq).where(Event.job_id == cursor.job_id).order_by(Event.seq.desc()).limit(1)
+            )
+            if newest is None or newest <= cursor.event_seq:
+                return
+            events = session.scalars(query.where(Event.type.in_((records.RECOVERED, "worker.lost")))).all()
+        found = records.recovery_points(events, cursor.event_seq)
+        for start in range(0, len(found), records.MAX_BATCH):
+            self._send(cursor, found[start : start + records.MAX_BATCH])
+        self._note(cursor, event_seq=newest)
+
+    def _finish(self, job: Job, cursor: ExportCursor) -> None:
+        self._send(cursor, records.score_points(job))
+        self._mlflow.log_tags(cursor.run_id, records.end_tags(job))
+        at = job.finished_at or job.created_at
+        self._mlflow.finish(cursor.run_id, records.STATUS[job.state], records.millis(at))
+        self._note(cursor, finished=True)
+
+    def _send(self, cursor: ExportCursor, points: Sequence[Point]) -> None:
+        if cursor.job_id not in self._certain:
+            points = self._missing(cursor.run_id, points)
+        if points:
+            self._mlflow.log_metrics(cursor.run_id, points)
+        self._certain.add(cursor.job_id)
+
+    def _missing(self, run_id: str, points: Sequence[Point]) -> list[Point]:
+        """The points that the run does not hold yet."""
+        held = {
+            (p.key, p.step, p.at_ms)
+            for key in {p.key for p in points}
+            for p in self._mlflow.history(run_id, key)
+        }
+        return [p for p in points if (p.key, p.step, p.at_ms) not in held]
+
+    def _note(self, cursor: ExportCursor, **reached: Any) -> None:
+        for name, value in reached.items():
+            setattr(cursor, name, value)
+        with self._store.write() as session:
+            row = session.get(ExportCursor, cursor.job_id)
+            if row is not None:
+                for name, value in reached.items():
+                    setattr(row, name, value)

@@ -1,0 +1,92 @@
+"""What a job looks like in MLflow: params, points, recoveries, end. Pure."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from ringleader.wire.states import State
+from ringleader_api.store.tables import Event, Job, Metric
+from ringleader_api.tracking.mlflow import JOB_TAG, Point
+
+MAX_BATCH = 1000  # metrics in one log-batch call
+MAX_PARAMS = 100
+MAX_VALUE = 5000
+STATUS = {State.SUCCEEDED: "FINISHED", State.FAILED: "FAILED", State.CANCELLED: "KILLED"}
+RECOVERED = "recovered"
+
+_FORBIDDEN = re.compile(r"[^\w\-. :/]")
+
+
+def params(job: Job) -> list[tuple[str, str]]:
+    """The job file as it was submitted, one flat key each. `env` stays out: it may hold secrets."""
+    flat = _flatten({k: v for k, v in job.submitted.items() if k not in ("env", "name", "project", "labels")})
+    return [(_key(k), v[:MAX_VALUE]) for k, v in flat]
+
+
+def tags(job: Job) -> dict[str, str]:
+    labels = {f"label.{_key(k)}": str(v) for k, v in job.labels.items()}
+    return {JOB_TAG: job.id, "mlflow.user": job.owner, **labels}
+
+
+def end_tags(job: Job) -> dict[str, str]:
+    """What is worth finding a run by once it has ended."""
+    found = {"ringleader.state": job.state.value, "ringleader.attempts": str(job.attempt)}
+    if job.reason:
+        found["ringleader.reason"] = f"{job.reason['code']}: {job.reason['message']}"[:MAX_VALUE]
+    if job.result:
+        found["ringleader.weights_sha256"] = job.result["weights_sha256"]
+        found["ringleader.reproducible"] = str(job.result["reproducible"]).lower()
+    return found
+
+
+def points(rows: Iterable[Metric]) -> list[Point]:
+    return [Point(_key(r.name), r.value, millis(r.at), r.step) for r in rows]
+
+
+def recovery_points(events: Sequence[Event], after: int) -> list[Point]:
+    """`recovered` events numbered above `after`, as metrics recovery_detect_s … at the step they happened.
+
+    An event without a step takes that of the loss before it, so that it is the same each time it is asked for.
+    """
+    found: list[Point] = []
+    step = 0
+    for event in events:
+        step = int(event.data.get("step", step) or 0)
+        if event.type == RECOVERED and event.seq > after:
+            found += [
+                Point(f"recovery_{_key(name)}", float(value), millis(event.at), step)
+                for name, value in event.data.items()
+                if name != "step" and isinstance(value, (int, float)) and not isinstance(value, bool)
+            ]
+    return found
+
+
+def score_points(job: Job) -> list[Point]:
+    """The final scores of a succeeded job, at its last step."""
+    if not job.result or job.finished_at is None:
+        return []
+    at = millis(job.finished_at)
+    return [
+        Point(f"final_{_key(k)}", float(v), at, job.result["steps"]) for k, v in job.result["scores"].items()
+    ]
+
+
+def millis(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, str):
+            yield f"{prefix}{key}", value
+        elif value is not None:
+            yield f"{prefix}{key}", json.dumps(value)
+
+
+def _key(name: str) -> str:
+    """MLflow allows letters, digits, and _ - . : / and spaces in names, 250 of them."""
+    return _FORBIDDEN.sub("_", name)[:200]

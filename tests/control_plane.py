@@ -1,0 +1,203 @@
+"""A control plane for tests: the real application over a cluster in memory, a clock that stands, ticks by hand."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from ringleader_api.app import create_app
+from ringleader_api.backend import Launch
+from ringleader_api.control import Control
+from ringleader_api.scheduling import Node
+from ringleader_api.settings import Settings
+
+URL = "http://127.0.0.1:8123"
+SPEC: dict[str, Any] = {
+    "name": "digits",
+    "entrypoint": "ringleader_jobs.digits:train",
+    "params": {"lr": 0.1, "layers": {"hidden": 64}},
+    "labels": {"team": "vision"},
+    "workers": {"min": 2, "max": 3},
+}
+
+
+class FakeCluster:
+    """`Backend` in memory. `cut` is called with a name before and after every deed; it may raise."""
+
+    def __init__(self, cpus: float = 4) -> None:
+        self.nodes = [Node("n1", cpus, 0, 16)]
+        self.alive: dict[tuple[str, int], Launch] = {}
+        self.starts: list[tuple[str, int]] = []
+        self.told: list[tuple[Any, ...]] = []
+        self.down = False
+        self.lingers = False
+        self.cut: Callable[[str], None] = lambda where: None
+
+    def start(self, launch: Launch) -> None:
+        with self._deed("start"):
+            if (launch.job_id, launch.attempt) not in self.alive:
+                self.alive[launch.job_id, launch.attempt] = launch
+                self.starts.append((launch.job_id, launch.attempt))
+
+    def supervisors(self) -> set[tuple[str, int]]:
+        with self._deed("supervisors"):
+            return set(self.alive)
+
+    def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
+        with self._deed("resize"):
+            self.told.append(("resize", job_id, attempt, workers_min, workers_max))
+
+    def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
+        with self._deed("cancel"):
+            self.told.append(("cancel", job_id, attempt, grace_s))
+
+    def release(self, job_id: str, attempt: int) -> None:
+        with self._deed("release"):
+            self.told.append(("release", job_id, attempt))
+            if not self.lingers:
+                self.alive.pop((job_id, attempt), None)
+
+    def capacity(self) -> list[Node]:
+        return self.nodes
+
+    def close(self) -> None:
+        pass
+
+    @contextmanager
+    def _deed(self, name: str) -> Iterator[None]:
+        if self.down:
+            raise ConnectionError("the head is gone")
+        self.cut(f"before {name}")
+        yield
+        self.cut(f"after {name}")
+
+
+@dataclass
+class Time:
+    """A clock moved by hand."""
+
+    now: datetime = field(default_factory=lambda: datetime(2026, 11, 20, 12, tzinfo=UTC))
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def pass_s(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass
+class Stage:
+    """The application, its cluster and clock, and a client with the operator's token."""
+
+    home: Path
+    cluster: FakeCluster
+    time: Time
+    control: Control
+    client: TestClient
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.control.reconciler.tick()
+
+    def submit(self, **changes: Any) -> str:
+        answer = self.client.post("/api/v1/jobs", json={**SPEC, **changes})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        return dict(self.client.get(f"/api/v1/jobs/{job_id}").json())
+
+    def state(self, job_id: str) -> str:
+        return str(self.job(job_id)["state"])
+
+    def events(self, job_id: str) -> list[str]:
+        items = self.client.get(f"/api/v1/jobs/{job_id}/events?limit=1000").json()["items"]
+        return [e["type"] for e in items]
+
+    def started(self, **changes: Any) -> str:
+        """A submitted job whose supervisor is there."""
+        job_id = self.submit(**changes)
+        self.tick()
+        assert self.state(job_id) == "starting"
+        return job_id
+
+    def running(self, **changes: Any) -> str:
+        job_id = self.started(**changes)
+        self.post(job_id, status=status("running"))
+        assert self.state(job_id) == "running"
+        return job_id
+
+    def post(self, job_id: str, attempt: int = 1, expect: int = 200, token: str = "", **body: Any) -> Any:
+        """What the attempt's supervisor posts."""
+        token = token or self.cluster.alive[job_id, attempt].ingest_token
+        answer = self.client.post(
+            f"/api/v1/jobs/{job_id}/ingest",
+            json={"attempt": attempt, **body},
+            headers={"Authorization": f"Bearer {token}"},
+        )
+        assert answer.status_code == expect, answer.text
+        return answer.json()
+
+
+def stage(home: Path, cluster: FakeCluster | None = None, **settings: Any) -> Stage:
+    """An application whose threads do not run: tests call `tick`."""
+    cluster = cluster or FakeCluster()
+    time = Time()
+    made = create_app(Settings(home=home, public_url=URL, **settings), cluster, time)
+    control: Control = made.state.control
+    token = (home / "token").read_text()
+    client = TestClient(
+        made, base_url=URL, headers={"Authorization": f"Bearer {token}"}, raise_server_exceptions=False
+    )
+    return Stage(home, cluster, time, control, client)
+
+
+def status(state: str, step: int = 0, world_size: int = 3, **more: Any) -> dict[str, Any]:
+    return {
+        "state": state,
+        "generation": 1,
+        "world_size": world_size,
+        "progress": {"step": step, "total_steps": 100, "epoch": 0},
+        "workers": [],
+        **more,
+    }
+
+
+AT = "2026-11-20T12:00:01Z"
+
+
+def metric(seq: int, step: int, **values: float | None) -> dict[str, Any]:
+    return {"stream": "metrics", "seq": seq, "at": AT, "generation": 1, "step": step, "values": values}
+
+
+def event(seq: int, kind: str, **data: Any) -> dict[str, Any]:
+    return {"stream": "events", "seq": seq, "at": AT, "generation": 1, "type": kind, "data": data}
+
+
+def line(seq: int, text: str) -> dict[str, Any]:
+    return {"stream": "logs", "seq": seq, "at": AT, "worker": "w0", "level": "info", "line": text}
+
+
+def outcome(seq: int, how: str, code: str = "", **more: Any) -> dict[str, Any]:
+    reason = {"code": code, "message": f"because of {code}"} if code else None
+    return {"stream": "outcome", "seq": seq, "at": AT, "outcome": how, "reason": reason, **more}
+
+
+RESULT: dict[str, Any] = {
+    "steps": 100,
+    "samples": 6400,
+    "loss": 0.1,
+    "scores": {"accuracy": 0.97},
+    "generations": 1,
+    "reproducible": True,
+    "weights_sha256": "ab" * 32,
+    "wall_s": 2.0,
+    "compute_s": 1.5,
+    "exposed_communication_s": 0.2,
+    "idle_s": 0.1,
+    "recovery_s": 0.0,
+}

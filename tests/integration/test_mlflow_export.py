@@ -1,0 +1,213 @@
+"""Jobs in a real MLflow server: complete, nothing twice, and an outage that nobody else feels."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from control_plane import RESULT, URL, Stage, event, metric, outcome, stage, status
+from fastapi.testclient import TestClient
+from mlflow_server import MlflowServer, mlflow_server
+from waiting import wait_for
+
+from ringleader_api.tracking import Exporter, Mlflow
+from ringleader_api.tracking.mlflow import Point, TrackerDown
+
+pytestmark = pytest.mark.timeout(300)
+STEPS = 1300  # three metrics a step: several log-batch calls
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    with mlflow_server(tmp_path_factory.mktemp("mlflow")) as running:
+        yield running
+
+
+@pytest.fixture
+def here(tmp_path: Path, server: MlflowServer) -> Iterator[Stage]:
+    made = stage(tmp_path, mlflow_url=server.url)
+    yield made
+    made.control.close()
+
+
+def exporter(here: Stage) -> Exporter:
+    """A fresh one, as after a restart of the process."""
+    return Exporter(here.control.store, Mlflow(here.control.settings.mlflow_url))
+
+
+def train(here: Stage, job_id: str, steps: range) -> None:
+    """Post some settled steps and one recovery."""
+    seq = steps.start + 1
+    points = [
+        metric(seq + k, s, loss=1 / (s + 1), world_size=3, samples_per_s=9.5) for k, s in enumerate(steps)
+    ]
+    lost = event(2 * seq, "worker.lost", worker="w1", step=steps.start + 5)
+    back = event(2 * seq + 1, "recovered", detect_s=0.01, total_s=0.05, steps_lost=0)
+    here.post(job_id, status=status("running", step=steps.stop), records=[*points, lost, back])
+
+
+def run_of(here: Stage, job_id: str) -> dict[str, Any]:
+    run_id = here.job(job_id)["tracking"]["run_id"]
+    answer = httpx.get(
+        f"{here.control.settings.mlflow_url}/api/2.0/mlflow/runs/get",
+        params={"run_id": run_id},
+        trust_env=False,
+    )
+    return dict(answer.json()["run"])
+
+
+def held(here: Stage, job_id: str, key: str) -> list[Point]:
+    run_id = here.job(job_id)["tracking"]["run_id"]
+    return sorted(Mlflow(here.control.settings.mlflow_url).history(run_id, key), key=lambda p: p.step)
+
+
+def assert_complete(here: Stage, job_id: str, steps: int) -> None:
+    for key in ("loss", "world_size", "samples_per_s"):
+        points = held(here, job_id, key)
+        assert Counter(p.step for p in points) == Counter(range(steps)), f"{key}: each step once"
+    assert [p.value for p in held(here, job_id, "loss")] == [1 / (s + 1) for s in range(steps)]
+
+
+def test_a_job_is_one_run_with_params_metrics_recoveries_and_its_end(here: Stage) -> None:
+    job_id = here.running(project="vision", env={"SECRET": "hush"})
+    train(here, job_id, range(STEPS))
+    exporter(here).round()
+    run = run_of(here, job_id)
+    assert run["info"]["status"] == "RUNNING"
+    here.post(job_id, records=[outcome(1, "succeeded", result=RESULT)])
+    here.tick()
+    here.time.pass_s(5)
+    copier = exporter(here)
+    copier.round()
+    copier.round()
+    assert_complete(here, job_id, STEPS)
+    run = run_of(here, job_id)
+    params = {p["key"]: p["value"] for p in run["data"]["params"]}
+    tags = {t["key"]: t["value"] for t in run["data"]["tags"]}
+    assert params.items() >= {("params.lr", "0.1"), ("params.layers.hidden", "64"), ("workers.max", "3")}
+    assert "hush" not in str(run)
+    assert (run["info"]["run_name"], run["info"]["status"], tags["ringleader.job_id"]) == (
+        "digits",
+        "FINISHED",
+        job_id,
+    )
+    assert tags["ringleader.weights_sha256"] == RESULT["weights_sha256"]
+    assert [(p.step, p.value) for p in held(here, job_id, "recovery_total_s")] == [(5, 0.05)]
+    assert [(p.step, p.value) for p in held(here, job_id, "final_accuracy")] == [(100, 0.97)]
+    job = here.job(job_id)
+    assert job["result"]["run_id"] == job["tracking"]["run_id"]
+    assert job["tracking"]["url"].startswith(f"{URL}/mlflow/#/experiments/")
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "shown"), [("failed", "entrypoint_raised", "FAILED"), ("cancelled", "", "KILLED")]
+)
+def test_the_control_plane_says_how_the_run_ended(here: Stage, how: str, code: str, shown: str) -> None:
+    job_id = here.running()
+    here.post(job_id, records=[outcome(1, how, code)])
+    here.tick()
+    exporter(here).round()
+    assert run_of(here, job_id)["info"]["status"] == shown
+
+
+class Dying(Mlflow):
+    """Loses its process after the given number of calls that changed something: before or after MLflow took it."""
+
+    def __init__(self, url: str, calls: int, taken: bool) -> None:
+        super().__init__(url)
+        self.left = calls
+        self.taken = taken
+
+    def _call(self, method: str, path: str, body: dict[str, Any], *, absent_ok: bool = False) -> Any:
+        if method == "GET" or path.endswith("search"):
+            return super()._call(method, path, body, absent_ok=absent_ok)
+        self.left -= 1
+        if self.left < 0 and self.taken:
+            super()._call(method, path, body, absent_ok=absent_ok)
+        if self.left < 0:
+            raise KeyboardInterrupt(path)
+        return super()._call(method, path, body, absent_ok=absent_ok)
+
+
+def test_nothing_is_twice_whatever_call_the_exporter_dies_at(here: Stage) -> None:
+    job_id = here.running(project="dying")
+    train(here, job_id, range(700))
+    here.post(job_id, records=[outcome(1, "succeeded", result=RESULT)])
+    here.tick()
+    deaths = 0
+    for taken in (True, False):
+        with pytest.raises(KeyboardInterrupt):
+            Exporter(here.control.store, Dying(here.control.settings.mlflow_url, 1, taken)).round()
+        deaths += 1
+    while here.job(job_id)["tracking"]["run_id"] == "" or run_of(here, job_id)["info"]["status"] == "RUNNING":
+        dying = Dying(here.control.settings.mlflow_url, deaths % 2, taken=True)
+        try:
+            Exporter(here.control.store, dying).round()
+        except KeyboardInterrupt:
+            deaths += 1
+        assert deaths < 40
+    exporter(here).round()
+    assert deaths > 5
+    assert_complete(here, job_id, 700)
+    search = {"experiment_ids": [run_of(here, job_id)["info"]["experiment_id"]], "max_results": 10}
+    answer = httpx.post(
+        f"{here.control.settings.mlflow_url}/api/2.0/mlflow/runs/search", json=search, trust_env=False
+    )
+    assert len(answer.json()["runs"]) == 1, "one run a job"
+    assert [p.step for p in held(here, job_id, "recovery_total_s")] == [5]
+
+
+def test_an_outage_of_mlflow_is_felt_by_nobody_and_made_up_for(tmp_path: Path) -> None:
+    with mlflow_server(tmp_path / "mlflow") as server:
+        here = stage(tmp_path / "home", mlflow_url=server.url, export_every_s=0.1, tick_s=0.05)
+        with here.client:  # the threads run
+            job_id = here.submit()
+            wait_for("supervisor", lambda: here.cluster.alive.get((job_id, 1)))
+            train(here, job_id, range(200))
+            wait_for("run", lambda: here.job(job_id)["tracking"]["run_id"])
+            server.stop()
+            for start in range(200, 1000, 200):
+                train(here, job_id, range(start, start + 200))
+            here.post(job_id, records=[outcome(1, "succeeded", result=RESULT)])
+            wait_for("end", lambda: here.state(job_id) == "succeeded", deadline_s=10)
+            points = here.client.get(f"/api/v1/jobs/{job_id}/metrics?name=loss").json()["points"]
+            assert len(points) == 1000, "what the tracker missed is stored"
+            assert here.client.get("/readyz").status_code == 200
+            assert here.client.get("/mlflow/").status_code == 502
+            server.start()
+            wait_for(
+                "finished run", lambda: run_of(here, job_id)["info"]["status"] == "FINISHED", deadline_s=60
+            )
+            assert_complete(here, job_id, 1000)
+
+
+def test_mlflows_page_is_reached_through_our_log_in_only(here: Stage) -> None:
+    with here.client:
+        page = here.client.get("/mlflow", follow_redirects=True)
+        assert page.status_code == 200
+        assert "<title>MLflow</title>" in page.text
+        script = page.text.split('src="')[1].split('"')[0]
+        assert here.client.get(f"/mlflow/{script}").status_code == 200
+        body = {"name": "through-the-proxy"}
+        made = here.client.post(
+            "/mlflow/ajax-api/2.0/mlflow/experiments/create", json=body, headers={"Origin": URL}
+        )
+        assert made.status_code == 200, made.text
+        found = here.client.get(
+            "/mlflow/ajax-api/2.0/mlflow/experiments/get-by-name?experiment_name=through-the-proxy"
+        )
+        assert found.json()["experiment"]["name"] == "through-the-proxy"
+        assert "content-security-policy" in found.headers
+        stranger = TestClient(here.client.app, base_url=URL)
+        assert stranger.get("/mlflow/").status_code == 401
+
+
+def test_a_tracker_that_is_away_raises_that_and_nothing_else(here: Stage) -> None:
+    job_id = here.running()
+    train(here, job_id, range(3))
+    away = Exporter(here.control.store, Mlflow("http://127.0.0.1:9/mlflow"))
+    with pytest.raises(TrackerDown):
+        away.round()
+    assert here.job(job_id)["tracking"]["run_id"] == ""

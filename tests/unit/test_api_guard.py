@@ -1,0 +1,217 @@
+"""Default deny: who gets in, from where, and what a page's request must show."""
+
+import re
+from pathlib import Path
+
+import pytest
+from control_plane import URL, Stage, stage
+from fastapi.testclient import TestClient
+from starlette.routing import BaseRoute, Mount, Route
+
+from ringleader_api.edge.credentials import TokenExposed, operator_token
+from ringleader_api.edge.guard import OPEN
+from ringleader_api.settings import Settings, SettingsInvalid
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path, mlflow_url="http://127.0.0.1:9/mlflow")
+
+
+def stranger(here: Stage) -> TestClient:
+    return TestClient(here.client.app, base_url=URL, raise_server_exceptions=False)
+
+
+def paths(routes: list[BaseRoute], prefix: str = "") -> list[tuple[str, str]]:
+    """(method, path) of every route, mounts included."""
+    found: list[tuple[str, str]] = []
+    for route in routes:
+        if isinstance(route, Mount):
+            found += [("GET", f"{prefix}{route.path}/x"), *paths(list(route.routes), prefix + route.path)]
+        elif isinstance(route, Route):
+            filled = re.sub(r"{[^}]*}", "job_" + "0" * 26, prefix + route.path)
+            found += [(method, filled) for method in route.methods or ()]
+        else:
+            nested = getattr(route, "routes", None) or getattr(
+                getattr(route, "original_router", None), "routes", None
+            )
+            assert nested is not None, f"an unknown kind of route: {route!r}"
+            context = getattr(route, "include_context", None)
+            found += paths(list(nested), prefix + getattr(context, "prefix", ""))
+    return found
+
+
+def test_every_route_refuses_a_stranger(here: Stage) -> None:
+    client = stranger(here)
+    walked = [p for p in paths(here.client.app.routes) if p not in OPEN]  # type: ignore[attr-defined]
+    assert len(walked) > 30, walked
+    for wanted in (
+        "/api/v1/jobs",
+        "/mlflow/job_" + "0" * 26,
+        "/api/v1/openapi.json",
+        "/readyz",
+        "/metrics",
+        "/",
+    ):
+        assert wanted in {path for _, path in walked}
+    for method, path in walked:
+        answer = client.request(method, path)
+        assert answer.status_code == 401, (method, path, answer.status_code)
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/no/such", "/assets/index.js", "/healthz/", "//healthz", "/login/../api/v1/jobs", "/mlflow/api/2.0/x"],
+)
+def test_what_is_no_route_refuses_a_stranger_too(here: Stage, path: str) -> None:
+    assert stranger(here).get(path).status_code == 401
+
+
+def test_only_log_in_and_health_are_open(here: Stage) -> None:
+    assert {path for _, path in OPEN} == {"/healthz", "/login", "/api/v1/login"}
+    assert stranger(here).get("/healthz").json() == {"ok": True, "trouble": []}
+    assert "<script" not in stranger(here).get("/login").text
+
+
+def test_a_wrong_token_is_refused_and_an_ingest_token_opens_nothing_else(here: Stage) -> None:
+    job_id = here.started()
+    client = stranger(here)
+    ingest = here.cluster.alive[job_id, 1].ingest_token
+    for token in ("", "x", ingest):
+        headers = {"Authorization": f"Bearer {token}"}
+        assert client.get("/api/v1/jobs", headers=headers).status_code == 401
+        assert client.get(f"/api/v1/jobs/{job_id}", headers=headers).status_code == 401
+    other = here.submit(name="other")
+    here.post(other, attempt=1, token=ingest, expect=401)
+    operator = here.client.post(f"/api/v1/jobs/{job_id}/ingest", json={"attempt": 1})
+    assert operator.status_code == 403
+
+
+def test_a_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(here: Stage) -> None:
+    client = stranger(here)
+    token = (here.home / "token").read_text()
+    assert client.post("/api/v1/login", json={"token": "wrong"}).status_code == 401
+    answer = client.post("/api/v1/login", json={"token": token})
+    assert answer.status_code == 204
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert token not in cookie
+    assert client.get("/api/v1/jobs").status_code == 200
+    client.delete("/api/v1/login", headers={"Origin": URL})
+    assert client.get("/api/v1/jobs").status_code == 401
+
+
+def test_a_logged_out_or_expired_cookie_opens_nothing(here: Stage) -> None:
+    client = stranger(here)
+    client.post("/api/v1/login", json={"token": (here.home / "token").read_text()})
+    kept = dict(client.cookies)
+    client.delete("/api/v1/login", headers={"Origin": URL})
+    client.cookies.update(kept)
+    assert client.get("/api/v1/jobs").status_code == 401, "a logged-out session must be dead on the server"
+    client.post("/api/v1/login", json={"token": (here.home / "token").read_text()}, headers={"Origin": URL})
+    here.time.pass_s(8 * 24 * 3600)
+    assert client.get("/api/v1/jobs").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Origin": "http://evil.test"}, {"Origin": URL, "Sec-Fetch-Site": "cross-site"}]
+)
+def test_a_cookie_does_not_authorise_what_another_site_sends(here: Stage, headers: dict[str, str]) -> None:
+    client = stranger(here)
+    client.post("/api/v1/login", json={"token": (here.home / "token").read_text()})
+    job_id = here.submit()
+    for method, path in (("POST", f"/api/v1/jobs/{job_id}/cancel"), ("DELETE", f"/api/v1/jobs/{job_id}")):
+        assert client.request(method, path, headers=headers).status_code == 403
+    assert here.state(job_id) == "queued"
+    assert client.post(f"/api/v1/jobs/{job_id}/cancel", headers={"Origin": URL}).status_code == 202
+
+
+def test_a_cookie_is_not_taken_under_a_foreign_host_name(here: Stage) -> None:
+    client = stranger(here)
+    client.post("/api/v1/login", json={"token": (here.home / "token").read_text()})
+    answer = client.get("/api/v1/jobs", headers={"Host": "rebound.test"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "wrong_host")
+
+
+def test_a_browser_is_led_to_the_log_in_and_back_inside_only(here: Stage) -> None:
+    client = stranger(here)
+    html = {"Accept": "text/html"}
+    answer = client.get("/jobs/job_x?a=1", headers=html, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=/jobs/job_x%3Fa%3D1")
+    token = (here.home / "token").read_text()
+    for target, lands in (
+        ("/submit", "/submit"),
+        ("//evil.test", "/"),
+        ("https://evil.test", "/"),
+        ("/\\evil", "/"),
+    ):
+        form = {"token": token, "next": target}
+        answer = stranger(here).post("/api/v1/login", data=form, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, lands)
+    answer = stranger(here).post("/api/v1/login", data={"token": "wrong", "next": '"><script>'})
+    assert answer.status_code == 401
+    assert "<script" not in answer.text
+
+
+def test_answers_carry_the_protecting_headers(here: Stage) -> None:
+    headers = here.client.get("/api/v1/jobs").headers
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["referrer-policy"] == "same-origin"
+
+
+def test_a_body_beyond_its_limit_is_refused_announced_or_not(here: Stage) -> None:
+    answer = here.client.post("/api/v1/jobs", content=b" " * (2 << 20))
+    assert (answer.status_code, answer.json()["status"]) == (413, 413)
+    chunks = (b" " * 65536 for _ in range(40))
+    answer = here.client.post("/api/v1/jobs", content=chunks, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.headers["content-type"]) == (413, "application/problem+json")
+
+
+def test_the_token_file_is_made_once_and_only_for_its_owner(tmp_path: Path) -> None:
+    token = operator_token(tmp_path)
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    assert operator_token(tmp_path) == token
+    assert len(token) > 40
+    assert [p.name for p in tmp_path.iterdir()] == ["token"]
+    (tmp_path / "token").chmod(0o644)
+    with pytest.raises(TokenExposed):
+        operator_token(tmp_path)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org"])
+def test_binding_beyond_loopback_has_to_be_allowed(tmp_path: Path, host: str) -> None:
+    environ = {"RINGLEADER_HOME": str(tmp_path), "RINGLEADER_HOST": host}
+    with pytest.raises(SettingsInvalid, match="RINGLEADER_ALLOW_REMOTE"):
+        Settings.from_env(environ)
+    assert Settings.from_env({**environ, "RINGLEADER_ALLOW_REMOTE": "true"}).host == host
+
+
+def test_an_unforeseen_error_shows_a_number_and_no_traceback(here: Stage) -> None:
+    here.control.feeds = None  # type: ignore[assignment]
+    answer = here.client.get(f"/api/v1/jobs/{here.submit()}/events")
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+    assert "Traceback" not in answer.text
+    assert "NoneType" not in answer.text
+
+
+def test_unknown_paths_and_methods_are_problems(here: Stage) -> None:
+    for method, path, expected in (("GET", "/api/v1/nothing", 404), ("PUT", "/api/v1/jobs", 405)):
+        answer = here.client.request(method, path)
+        assert (answer.status_code, answer.headers["content-type"]) == (expected, "application/problem+json")
+        assert answer.json()["status"] == expected
+
+
+def test_every_route_of_the_api_is_in_the_openapi_document(here: Stage) -> None:
+    document = here.client.get("/api/v1/openapi.json").json()
+    assert {"/api/v1/jobs", "/api/v1/jobs/{job_id}/ingest", "/api/v1/packages/{name}"} <= set(
+        document["paths"]
+    )
+    references = set(re.findall(r'"#/components/schemas/([^"]+)"', str(document).replace("'", '"')))
+    assert references <= set(document["components"]["schemas"])
+    assert "$defs" not in str(document)
+    assert "openapi.json" in here.client.get("/api/v1/docs").text

@@ -1,0 +1,154 @@
+"""What supervisors post: stored once, from the living attempt only, and read back as feeds and curves."""
+
+import json
+from pathlib import Path
+
+import pytest
+from control_plane import RESULT, Stage, event, line, metric, outcome, stage, status
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path)
+
+
+def test_a_record_sent_twice_is_stored_once(here: Stage) -> None:
+    job_id = here.running()
+    first = [metric(1, 0, loss=3.0), metric(2, 1, loss=2.0), event(1, "worker.lost", step=1), line(1, "a")]
+    assert here.post(job_id, records=first) == {"acked": {"metrics": 2, "events": 1, "logs": 1}}
+    again = [*first, metric(3, 2, loss=1.0), line(1, "a"), line(2, "b")]
+    assert here.post(job_id, records=again)["acked"] == {"metrics": 3, "events": 1, "logs": 2}
+    base = f"/api/v1/jobs/{job_id}"
+    curve = here.client.get(f"{base}/metrics?name=loss").json()
+    assert [(p["step"], p["value"]) for p in curve["points"]] == [(0, 3.0), (1, 2.0), (2, 1.0)]
+    assert here.events(job_id).count("worker.lost") == 1
+    assert [item["line"] for item in here.client.get(f"{base}/logs").json()["items"]] == ["a", "b"]
+
+
+def test_a_post_is_stored_whole_or_not_at_all(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, records=[metric(1, 0, loss=1.0), {"stream": "metrics", "seq": 2}], expect=422)
+    assert here.client.get(f"/api/v1/jobs/{job_id}/metrics").json() == {"names": []}
+
+
+def test_a_ghost_of_an_earlier_attempt_is_refused(here: Stage) -> None:
+    job_id = here.running()
+    ghost = here.cluster.alive[job_id, 1].ingest_token
+    here.post(job_id, records=[outcome(1, "failed", "min_workers_lost")])
+    here.post(job_id, token=ghost, expect=409, records=[metric(1, 0, loss=1.0)])
+    here.tick(2)
+    assert here.cluster.starts == [(job_id, 1), (job_id, 2)]
+    refused = here.post(job_id, token=ghost, expect=409, records=[metric(1, 0, loss=1.0)])
+    assert refused["code"] == "stale_attempt"
+    here.post(job_id, attempt=2, token=ghost, expect=409)
+    here.post(job_id, attempt=2, status=status("running"))
+    assert here.client.get(f"/api/v1/jobs/{job_id}/metrics").json() == {"names": []}
+
+
+def test_status_drives_the_state_and_shows_the_job_live(here: Stage) -> None:
+    job_id = here.started()
+    worker = {"id": "w0", "role": "worker", "rank": 0, "pid": 7, "node": "n1"}
+    worker |= {"state": "up", "generation": 1, "shards": [0, 3]}
+    here.post(job_id, status=status("recovering"))
+    here.post(job_id, status=status("running", step=12, failures_spent=1, workers=[worker]))
+    job = here.job(job_id)
+    assert (job["state"], job["progress"]["step"], job["world_size"], job["generation"]) == (
+        "running",
+        12,
+        3,
+        1,
+    )
+    assert job["failures"] == {"spent": 1, "max": 3}
+    assert here.client.get(f"/api/v1/jobs/{job_id}/workers").json()["items"] == [worker]
+    moves = [e for e in here.events(job_id) if e.startswith("job.")]
+    assert moves == ["job.queued", "job.starting", "job.running", "job.recovering", "job.running"]
+
+
+def test_a_supervisor_cannot_tell_states(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, records=[event(1, "job.succeeded")])
+    assert "job.succeeded" not in here.events(job_id)
+    assert here.state(job_id) == "running"
+
+
+def test_only_the_newest_log_lines_are_kept_and_the_rest_counted(tmp_path: Path) -> None:
+    here = stage(tmp_path, logs_kept=10)
+    job_id = here.running()
+    here.post(job_id, records=[line(n, f"line {n}") for n in range(1, 26)])
+    page = here.client.get(f"/api/v1/jobs/{job_id}/logs").json()
+    assert [item["seq"] for item in page["items"]] == list(range(16, 26))
+    assert page["dropped"] == 15
+
+
+def test_feeds_are_read_page_by_page(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, records=[line(n, f"line {n}") for n in range(1, 6)])
+    base = f"/api/v1/jobs/{job_id}/logs"
+    page = here.client.get(f"{base}?limit=2").json()
+    assert (page["next"], len(page["items"])) == (2, 2)
+    page = here.client.get(f"{base}?limit=3&after=2").json()
+    assert [item["seq"] for item in page["items"]] == [3, 4, 5]
+    assert here.client.get(f"{base}?after=5").json() == {"items": [], "next": None, "dropped": 0}
+
+
+def test_a_thinned_curve_keeps_its_ends_its_peak_and_its_dip(here: Stage) -> None:
+    job_id = here.running()
+    values = dict.fromkeys(range(3000), 1.0) | {1234: 99.0, 2345: -99.0, 0: 5.0, 2999: 6.0}
+    here.post(job_id, records=[metric(s + 1, s, loss=v, world_size=3) for s, v in values.items()])
+    curve = here.client.get(f"/api/v1/jobs/{job_id}/metrics?name=loss&max_points=50").json()
+    points = {p["step"]: p["value"] for p in curve["points"]}
+    assert 22 <= len(curve["points"]) <= 50
+    assert points.items() >= {(1234, 99.0), (2345, -99.0), (0, 5.0), (2999, 6.0)}
+    assert list(points) == sorted(points)
+    assert here.client.get(f"/api/v1/jobs/{job_id}/metrics").json() == {"names": ["loss", "world_size"]}
+    assert (
+        len(here.client.get(f"/api/v1/jobs/{job_id}/metrics?name=loss&max_points=3000").json()["points"])
+        == 3000
+    )
+
+
+def test_a_value_that_is_no_number_is_left_out(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, records=[metric(1, 0, loss=None, accuracy=0.5)])
+    assert here.client.get(f"/api/v1/jobs/{job_id}/metrics").json() == {"names": ["accuracy"]}
+
+
+def test_a_later_attempt_that_computes_a_step_again_adds_nothing(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, records=[metric(1, 0, loss=1.0), outcome(1, "failed", "platform_error")])
+    here.tick(2)
+    here.post(
+        job_id, attempt=2, status=status("running"), records=[metric(1, 0, loss=9.0), metric(2, 1, loss=0.5)]
+    )
+    curve = here.client.get(f"/api/v1/jobs/{job_id}/metrics?name=loss").json()
+    assert [p["value"] for p in curve["points"]] == [1.0, 0.5]
+
+
+def streamed(here: Stage, path: str, **headers: str) -> list[tuple[int, str]]:
+    """(id, type) of a stream that is read to its end."""
+    answer = here.client.get(path, headers={"Accept": "text/event-stream", **headers})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    found = []
+    for block in answer.text.split("\n\n"):
+        fields = dict(
+            row.split(": ", 1) for row in block.splitlines() if ": " in row and not row.startswith(":")
+        )
+        if "data" in fields:
+            item = json.loads(fields["data"])
+            assert item["seq"] == int(fields["id"])
+            found.append((int(fields["id"]), item["type"]))
+    return found
+
+
+def test_a_stream_of_an_ended_job_tells_all_ends_and_resumes(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, records=[outcome(1, "succeeded", result=RESULT)])
+    here.tick()
+    path = f"/api/v1/jobs/{job_id}/events"
+    whole = streamed(here, path)
+    assert [kind for _, kind in whole][-2:] == ["job.stopping", "job.succeeded"]
+    assert [seq for seq, _ in whole] == list(range(1, len(whole) + 1))
+    assert streamed(here, path, **{"Last-Event-ID": "3"}) == whole[3:]
+    assert streamed(here, f"{path}?after=2") == whole[2:]
+    level = here.client.get(path, headers={"Accept": "text/event-stream", "Last-Event-ID": str(len(whole))})
+    assert level.status_code == 204, "EventSource stops asking at 204"

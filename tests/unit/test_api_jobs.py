@@ -1,0 +1,316 @@
+"""/jobs: submitted once, checked key by key, listed, resized, cancelled, deleted."""
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from control_plane import RESULT, SPEC, Stage, line, metric, outcome, stage, status
+
+from ringleader.wire import package
+from ringleader.wire.views import JobView, Problem
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path)
+
+
+def test_an_accepted_job_is_answered_with_its_address_and_waits(here: Stage) -> None:
+    answer = here.client.post("/api/v1/jobs", json=SPEC)
+    job = JobView.model_validate(answer.json())
+    assert (answer.status_code, answer.headers["location"]) == (201, f"/api/v1/jobs/{job.id}")
+    assert job.id.startswith("job_")
+    assert len(job.id) == 30
+    assert (job.state, job.attempt, job.owner) == ("queued", 0, "operator")
+    assert job.urls.page.endswith(f"/jobs/{job.id}")
+    assert here.events(job.id) == ["job.queued"]
+
+
+def test_the_number_of_shards_is_fixed_when_the_job_is_accepted(here: Stage) -> None:
+    job_id = here.submit()
+    assert here.job(job_id)["spec"]["batch"]["logical_shards"] == 3
+    answer = here.client.patch(f"/api/v1/jobs/{job_id}", json={"workers": {"max": 4}})
+    assert answer.status_code == 422, "more workers than shards could own nothing"
+
+
+def test_the_same_key_is_the_same_job_and_another_body_a_conflict(here: Stage) -> None:
+    key = {"Idempotency-Key": "k1"}
+    first = here.client.post("/api/v1/jobs", json=SPEC, headers=key)
+    again = here.client.post("/api/v1/jobs", json=dict(reversed(SPEC.items())), headers=key)
+    other = here.client.post("/api/v1/jobs", json={**SPEC, "seed": 1}, headers=key)
+    assert [r.status_code for r in (first, again, other)] == [201, 200, 409]
+    assert first.json()["id"] == again.json()["id"]
+    assert other.json()["code"] == "idempotency_key_reused"
+    assert len(here.client.get("/api/v1/jobs").json()["items"]) == 1
+
+
+def test_a_dry_run_says_what_would_happen_and_stores_nothing(here: Stage) -> None:
+    unknown = here.client.post("/api/v1/jobs?dry_run=true", json=SPEC).json()
+    assert (unknown["starts_now"], unknown["pending_reason"]["code"]) == (False, "cluster_unreachable")
+    here.tick()
+    free = here.client.post("/api/v1/jobs?dry_run=true", json=SPEC)
+    assert (free.status_code, free.json()["starts_now"], free.json()["logical_shards"]) == (200, True, 3)
+    here.submit(workers={"min": 3, "max": 3})
+    full = here.client.post("/api/v1/jobs?dry_run=true", json=SPEC).json()
+    assert full["pending_reason"]["code"] == "waiting_for_capacity"
+    assert len(here.client.get("/api/v1/jobs").json()["items"]) == 1
+
+
+WRONG: list[tuple[dict[str, Any], str, Any]] = [
+    ({"worker": {"min": 1}}, "/worker", {"min": 1}),
+    ({"workers": {"min": 3, "max": 2}}, "/workers", None),
+    ({"workers": {"min": "two"}}, "/workers/min", "two"),
+    ({"workers": {"mini": 1}}, "/workers/mini", 1),
+    ({"entrypoint": "no_colon"}, "/entrypoint", "no_colon"),
+    ({"sync": "gossip"}, "/sync/intra_node", "gossip"),
+    (
+        {"sync": {"intra_node": "parameter_server", "inter_node": "parameter_server", "algorithm": "ring"}},
+        "/sync",
+        None,
+    ),
+    ({"sync": {"algorithm": "native", "reproducible": True}}, "/sync", None),
+    ({"batch": {"global_size": 0}}, "/batch/global_size", 0),
+    ({"batch": {"logical_shards": 1}}, "", None),
+    ({"seed": -1}, "/seed", -1),
+    ({"max_failures": 1.5}, "/max_failures", 1.5),
+    ({"max_runtime_s": 0}, "/max_runtime_s", 0),
+    ({"name": "no spaces"}, "/name", "no spaces"),
+    ({"labels": {"a": 1}}, "/labels/a", 1),
+    ({"env": {"1A": "x"}}, "/env/1A/[key]", "1A"),
+    ({"working_dir": "./here"}, "/working_dir", "./here"),
+    ({"working_dir": "sha256:" + "0" * 64}, "/working_dir", "sha256:" + "0" * 64),
+]
+
+
+@pytest.mark.parametrize(("change", "pointer", "value"), WRONG, ids=[str(w[0])[:50] for w in WRONG])
+def test_a_wrong_key_is_named_with_its_value_and_what_is_allowed(
+    here: Stage, change: dict[str, Any], pointer: str, value: Any
+) -> None:
+    for query in ("", "?dry_run=true"):
+        answer = here.client.post(f"/api/v1/jobs{query}", json={**SPEC, **change})
+        problem = Problem.model_validate(answer.json())
+        assert (answer.status_code, problem.code) == (422, "spec_invalid")
+        found = {f.pointer: f for f in problem.errors}
+        assert pointer in found, problem.errors
+        assert found[pointer].value == value
+        assert found[pointer].allowed
+    assert here.client.get("/api/v1/jobs").json()["items"] == []
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"null", b"[" * 100_000])
+def test_a_body_that_is_no_job_file_is_a_problem(here: Stage, body: bytes) -> None:
+    answer = here.client.post("/api/v1/jobs", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_job_that_the_cluster_can_never_hold_is_refused(here: Stage) -> None:
+    here.tick()
+    for workers in (
+        {"min": 5, "max": 5},
+        {"min": 1, "max": 1, "gpus": 1},
+        {"min": 1, "max": 1, "memory_gb": 17},
+    ):
+        answer = here.client.post("/api/v1/jobs", json={**SPEC, "workers": workers})
+        assert (answer.status_code, answer.json()["code"]) == (422, "infeasible")
+        assert answer.json()["errors"][0]["pointer"] == "/workers/min"
+
+
+def test_jobs_are_listed_newest_first_page_by_page_and_by_filter(here: Stage) -> None:
+    ids = [here.submit(name=f"n{k % 2}", project=f"p{k % 3}", labels={"k": str(k)}) for k in range(7)]
+    here.client.post(f"/api/v1/jobs/{ids[0]}/cancel")
+    seen: list[str] = []
+    cursor = ""
+    while True:
+        page = here.client.get(f"/api/v1/jobs?limit=3{cursor}").json()
+        seen += [j["id"] for j in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert seen == ids[::-1]
+
+    def listed(query: str) -> list[str]:
+        return [j["id"] for j in here.client.get(f"/api/v1/jobs?{query}").json()["items"]]
+
+    assert listed("state=cancelled") == [ids[0]]
+    assert listed("name=n1") == [ids[5], ids[3], ids[1]]
+    assert listed("project=p2") == [ids[5], ids[2]]
+    assert listed("label=k=4") == [ids[4]]
+    assert listed("label=k=4&label=k=5") == []
+    for bad in ("limit=201", "limit=0", "cursor=%21", "state=happy", "label=k"):
+        assert here.client.get(f"/api/v1/jobs?{bad}").status_code == 422, bad
+
+
+def test_an_unknown_id_is_not_found_everywhere(here: Stage) -> None:
+    unknown = "/api/v1/jobs/job_" + "0" * 26
+    for below in (
+        "",
+        "/events",
+        "/logs",
+        "/metrics",
+        "/metrics?name=x",
+        "/workers",
+        "/artifacts",
+        "/artifacts/x",
+    ):
+        answer = here.client.get(unknown + below)
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), below
+    assert here.client.get(unknown + "/events", headers={"Accept": "text/event-stream"}).status_code == 404
+    for method, path in (("PATCH", ""), ("DELETE", ""), ("POST", "/cancel")):
+        assert here.client.request(method, unknown + path, json={}).status_code == 404
+
+
+def test_a_resize_reaches_the_supervisor_and_a_stale_one_is_refused(here: Stage) -> None:
+    job_id = here.running(workers={"min": 2, "max": 3})
+    read = here.client.get(f"/api/v1/jobs/{job_id}")
+    tag = {"If-Match": read.headers["etag"]}
+    here.post(job_id, status=status("running", step=7))
+    merge = {"Content-Type": "application/merge-patch+json"}
+    answer = here.client.patch(
+        f"/api/v1/jobs/{job_id}", content='{"workers":{"max":2}}', headers={**tag, **merge}
+    )
+    assert answer.status_code == 200, "progress does not make a tag stale"
+    assert answer.json()["spec"]["workers"]["max"] == 2
+    assert here.client.patch(f"/api/v1/jobs/{job_id}", json={}, headers=tag).status_code == 412
+    here.tick(2)
+    assert here.cluster.told == [("resize", job_id, 1, 2, 2)]
+    assert "workers.resized" in here.events(job_id)
+
+
+@pytest.mark.parametrize(
+    ("patch", "pointer"),
+    [
+        ({"seed": 3}, "/seed"),
+        ({"workers": {"cpus": 2}}, "/workers/cpus"),
+        ({"workers": {"min": None}}, "/workers/min"),
+        ({"workers": {"min": 4}}, "/workers"),
+        ({"workers": {"min": "2"}}, "/workers/min"),
+    ],
+)
+def test_a_patch_changes_bounds_and_nothing_else(here: Stage, patch: dict[str, Any], pointer: str) -> None:
+    job_id = here.submit()
+    answer = here.client.patch(f"/api/v1/jobs/{job_id}", json=patch)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == pointer
+    assert here.client.patch(f"/api/v1/jobs/{job_id}", json=[]).status_code == 422
+    assert here.job(job_id)["spec"]["workers"]["min"] == 2
+
+
+def test_a_queued_job_is_cancelled_at_once_and_an_ended_one_not_again(here: Stage) -> None:
+    job_id = here.submit()
+    answer = here.client.post(f"/api/v1/jobs/{job_id}/cancel")
+    assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
+    assert here.client.post(f"/api/v1/jobs/{job_id}/cancel").status_code == 409
+    here.tick()
+    assert here.cluster.starts == []
+
+
+def test_only_an_ended_job_is_deleted_and_then_gone(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, records=[metric(1, 0, loss=1.0), line(1, "hello")])
+    (here.home / "jobs" / job_id / "artifacts").mkdir(parents=True)
+    assert here.client.delete(f"/api/v1/jobs/{job_id}").status_code == 409
+    here.post(job_id, records=[outcome(1, "succeeded", result=RESULT)])
+    here.tick()
+    assert here.client.delete(f"/api/v1/jobs/{job_id}").status_code == 204
+    assert here.client.get(f"/api/v1/jobs/{job_id}").status_code == 404
+    assert here.client.get("/api/v1/jobs").json()["items"] == []
+    here.tick()
+    assert not (here.home / "jobs" / job_id).exists()
+
+
+def zipped(entries: dict[str, bytes], mode: int = 0o100644) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in entries.items():
+            entry = zipfile.ZipInfo(name)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = mode << 16
+            archive.writestr(entry, data)
+    return buffer.getvalue()
+
+
+def test_a_package_is_stored_under_its_hash_and_handed_to_the_attempt(here: Stage, tmp_path: Path) -> None:
+    data = zipped({"train.py": b"def train(session): ..."})
+    name = package.digest(data)
+    assert here.client.head(f"/api/v1/packages/{name}").status_code == 404
+    assert here.client.put(f"/api/v1/packages/{name}", content=data).status_code == 201
+    assert here.client.put(f"/api/v1/packages/{name}", content=data).status_code == 200
+    assert here.client.head(f"/api/v1/packages/{name.removeprefix('sha256:')}").status_code == 200
+    job_id = here.started(working_dir=name)
+    assert here.cluster.alive[job_id, 1].package == data
+
+
+@pytest.mark.parametrize(
+    ("data", "entry"),
+    [
+        (zipped({"../evil.py": b""}), "../evil.py"),
+        (zipped({"/etc/evil": b""}), "/etc/evil"),
+        (zipped({"link": b"/etc/passwd"}, mode=0o120777), "link"),
+        (zipped({"zeros": bytes(600 << 20)}), "zeros"),
+        (b"not a zip", ""),
+    ],
+    ids=["dots", "absolute", "link", "bomb", "no zip"],
+)
+def test_a_package_with_anything_but_plain_files_is_refused_by_entry(
+    here: Stage, data: bytes, entry: str
+) -> None:
+    answer = here.client.put(f"/api/v1/packages/{package.digest(data)}", content=data)
+    assert (answer.status_code, answer.json()["code"]) == (422, "package_refused")
+    assert entry in answer.json()["errors"][0]["value"]
+    assert list((here.home / "packages").iterdir()) == [], "nothing of a refused upload stays"
+
+
+def test_an_upload_with_another_hash_or_too_big_is_refused(tmp_path: Path) -> None:
+    here = stage(tmp_path, max_package_bytes=1000)
+    wrong = here.client.put("/api/v1/packages/" + "0" * 64, content=zipped({"a": b"b"}))
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "wrong_hash")
+    big = here.client.put("/api/v1/packages/" + "0" * 64, content=(bytes(100) for _ in range(20)))
+    assert big.status_code == 413
+    assert here.client.put("/api/v1/packages/..%2Ftoken", content=b"").status_code in (404, 405, 422)
+    assert list((here.home / "packages").iterdir()) == []
+
+
+def test_artifacts_are_plain_files_below_the_jobs_folder(here: Stage) -> None:
+    job_id = here.submit()
+    folder = here.home / "jobs" / job_id / "artifacts"
+    folder.mkdir(parents=True)
+    (folder / "weights.safetensors").write_bytes(b"12345")
+    (folder / "token").symlink_to(here.home / "token")
+    base = f"/api/v1/jobs/{job_id}/artifacts"
+    assert here.client.get(base).json() == {"items": [{"name": "weights.safetensors", "size_bytes": 5}]}
+    assert here.client.get(f"{base}/weights.safetensors").content == b"12345"
+    assert here.client.get(f"{base}/weights").content == b"12345"
+    for name in ("token", "..%2F..%2F..%2Ftoken", "ledger.parquet"):
+        assert here.client.get(f"{base}/{name}").status_code == 404, name
+
+
+def test_cluster_version_health_and_counters_are_told(here: Stage) -> None:
+    assert here.client.get("/readyz").status_code == 503, "the cluster has not been asked"
+    here.running()
+    assert here.client.get("/readyz").json() == {"ok": True, "trouble": []}
+    cluster = here.client.get("/api/v1/cluster").json()
+    assert (cluster["reachable"], cluster["cpus"], cluster["nodes"][0]["id"]) == (True, 4, "n1")
+    assert here.client.get("/api/v1/version").json()["api"] == "v1"
+    text = here.client.get("/metrics").text
+    for wanted in (
+        'ringleader_jobs{state="running"} 1.0',
+        "ringleader_submissions_total 1.0",
+        "ringleader_scheduling_seconds_count 1.0",
+        "ringleader_cluster_up 1.0",
+        'route="/api/v1/jobs/{job_id}/ingest"',
+    ):
+        assert wanted in text, wanted
+    here.cluster.down = True
+    here.tick()
+    assert "the cluster is out of reach" in here.client.get("/readyz").json()["trouble"][0]
+
+
+def test_the_page_is_served_or_says_that_it_was_not_built(here: Stage) -> None:
+    for path in ("/", "/submit", "/jobs/job_x"):
+        answer = here.client.get(path)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    for path in ("/../token", "/..%2F..%2Fapp.py", "/assets/none.js", "/%2e%2e/app.py"):
+        assert here.client.get(path).status_code == 404, path

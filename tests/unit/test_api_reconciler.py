@@ -1,0 +1,348 @@
+"""The loop between rows and cluster: each attempt started once whatever dies, adopted, retried, ended, released."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from control_plane import RESULT, FakeCluster, Stage, metric, outcome, stage, status
+from sqlalchemy.orm import Session
+
+from ringleader_api.backend import AttemptGone
+from ringleader_api.reconciling import Launching, Reconciler
+from ringleader_api.store import Store
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path)
+
+
+def end(
+    here: Stage, job_id: str, how: str = "succeeded", attempt: int = 1, code: str = "", **more: Any
+) -> None:
+    here.post(job_id, attempt=attempt, records=[outcome(1, how, code, **more)])
+
+
+def test_an_accepted_job_is_started_once_whatever_statement_the_process_dies_at(tmp_path: Path) -> None:
+    """Dies at the first, second, … boundary between a deed or commit and the next; a new process goes on."""
+    for last in itertools.count():
+        home = tmp_path / str(last)
+        cluster = FakeCluster()
+        here = stage(home, cluster)
+        job_id = here.submit()
+        survived = _dies_at(here, last)
+        here.control.close()
+        cluster.cut = lambda where: None
+        again = stage(home, cluster)
+        again.tick(2)
+        assert cluster.starts == [(job_id, 1)], f"died at boundary {last}"
+        again.post(job_id, status=status("running"))
+        assert again.state(job_id) == "running"
+        assert again.events(job_id) == ["job.queued", "job.starting", "job.running"]
+        again.control.close()
+        if survived:
+            break
+    assert last >= 8, "the sweep must have met the boundaries"
+
+
+def _dies_at(here: Stage, boundary: int) -> bool:
+    """Run two rounds that die at the given boundary; True when there are not that many."""
+    passed = itertools.count()
+
+    def cut(where: str) -> None:
+        if next(passed) == boundary:
+            raise Killed(where)
+
+    store = MortalStore.at(here.home)
+    assert isinstance(store, MortalStore)
+    store.cut = here.cluster.cut = cut
+    control = here.control
+    launching = Launching(
+        store,
+        here.cluster,
+        control.packages,
+        control.telemetry,
+        here.time,
+        ingest_base="http://x",
+        home=here.home,
+    )
+    reconciler = Reconciler(
+        store,
+        here.cluster,
+        launching,
+        here.time,
+        home=here.home,
+        vanish_after_s=1,
+        start_timeout_s=300,
+        exporting=False,
+        cluster_seen=lambda up: None,
+    )
+    try:
+        reconciler.tick()
+        reconciler.tick()
+    except Killed:
+        return False
+    finally:
+        store.close()
+    return True
+
+
+class MortalStore(Store):
+    """A store with a boundary before each transaction, before its commit and after it."""
+
+    cut: Callable[[str], None]
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        self.cut("before write")
+        with super().write() as session:
+            yield session
+            self.cut("before commit")
+        self.cut("after commit")
+
+
+def test_a_restarted_control_plane_adopts_what_runs(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    here = stage(tmp_path, cluster)
+    job_id = here.running()
+    here.control.close()
+    again = stage(tmp_path, cluster)
+    again.tick(3)
+    again.time.pass_s(60)
+    again.tick(3)
+    assert cluster.starts == [(job_id, 1)]
+    assert not [t for t in cluster.told if t[0] == "release"]
+    again.post(job_id, status=status("running", step=5))
+    end(again, job_id, result=RESULT)
+    again.tick()
+    assert again.state(job_id) == "succeeded"
+
+
+def test_a_succeeded_job_shows_its_result_once_everything_is_released(here: Stage) -> None:
+    here.cluster.lingers = True
+    job_id = here.running()
+    end(here, job_id, result=RESULT)
+    here.tick(2)
+    job = here.job(job_id)
+    assert (job["state"], job["result"]["scores"]) == ("stopping", {"accuracy": 0.97})
+    here.cluster.lingers = False
+    here.tick()
+    assert here.state(job_id) == "succeeded"
+    assert here.cluster.alive == {}
+
+
+@pytest.mark.parametrize(
+    "code", ["entrypoint_raised", "entrypoint_import", "no_step", "nonfinite_loss", "out_of_memory"]
+)
+def test_the_users_error_fails_the_job_without_another_attempt(here: Stage, code: str) -> None:
+    job_id = here.running()
+    end(here, job_id, "failed", code=code)
+    here.tick(3)
+    job = here.job(job_id)
+    assert (job["state"], job["reason"]["code"], job["attempt"]) == ("failed", code, 1)
+    assert here.cluster.alive == {}
+
+
+@pytest.mark.parametrize("code", ["min_workers_lost", "platform_error"])
+def test_the_clusters_failures_are_retried_within_the_budget(here: Stage, code: str) -> None:
+    job_id = here.submit(max_failures=2)
+    for attempt in (1, 2, 3):
+        here.tick(2)
+        assert here.job(job_id)["attempt"] == attempt
+        here.post(job_id, attempt=attempt, status=status("running"))
+        end(here, job_id, "failed", attempt, code)
+        if attempt < 3:
+            assert (here.state(job_id), here.job(job_id)["pending_reason"]["code"]) == ("queued", "retrying")
+    here.tick(2)
+    job = here.job(job_id)
+    assert (job["state"], job["reason"]["code"], job["failures"]) == ("failed", code, {"spent": 2, "max": 2})
+    assert here.cluster.starts == [(job_id, n) for n in (1, 2, 3)]
+    assert here.cluster.alive == {}
+
+
+def test_the_next_attempt_waits_until_the_last_is_gone(here: Stage) -> None:
+    here.cluster.lingers = True
+    job_id = here.running(workers={"min": 1, "max": 1})
+    end(here, job_id, "failed", code="platform_error")
+    here.tick(3)
+    assert here.cluster.starts == [(job_id, 1)], "two attempts must never live at once"
+    here.cluster.lingers = False
+    here.tick(2)
+    assert here.cluster.starts == [(job_id, 1), (job_id, 2)]
+    assert set(here.cluster.alive) == {(job_id, 2)}
+
+
+def test_a_vanished_supervisor_costs_an_attempt_not_the_job(here: Stage) -> None:
+    job_id = here.running()
+    gone = here.cluster.alive.pop((job_id, 1))
+    here.tick()
+    assert here.state(job_id) == "running", "one look is no proof"
+    here.cluster.alive[job_id, 1] = gone
+    here.tick()
+    here.time.pass_s(10)
+    here.tick()
+    assert here.state(job_id) == "running", "it was back in between"
+    del here.cluster.alive[job_id, 1]
+    here.tick()
+    here.time.pass_s(2)
+    here.tick(2)
+    assert here.cluster.starts == [(job_id, 1), (job_id, 2)]
+    assert here.job(job_id)["failures"]["spent"] == 1
+
+
+def test_without_budget_a_vanished_supervisor_fails_the_job(here: Stage) -> None:
+    job_id = here.running(max_failures=0)
+    here.cluster.alive.clear()
+    here.tick()
+    here.time.pass_s(2)
+    here.tick(2)
+    job = here.job(job_id)
+    assert (job["state"], job["reason"]["code"]) == ("failed", "platform_error")
+    assert "vanished" in job["reason"]["message"]
+
+
+def test_while_the_cluster_is_out_of_reach_nothing_is_relaunched_or_lost(here: Stage) -> None:
+    job_id = here.running()
+    waiting = here.submit(name="later", workers={"min": 1, "max": 1})
+    here.cluster.down = True
+    here.tick()
+    here.time.pass_s(600)
+    here.tick()
+    assert here.state(job_id) == "running"
+    reason = here.job(waiting)["pending_reason"]
+    assert reason["code"] == "cluster_unreachable"
+    assert "the head is gone" in reason["message"]
+    here.cluster.down = False
+    here.tick()
+    assert here.cluster.starts == [(job_id, 1), (waiting, 1)]
+
+
+def test_a_running_job_is_cancelled_by_its_supervisor_within_its_grace(here: Stage) -> None:
+    job_id = here.running()
+    for _ in range(2):
+        answer = here.client.post(f"/api/v1/jobs/{job_id}/cancel", json={"grace_s": 5})
+        assert (answer.status_code, answer.json()["state"]) == (202, "stopping")
+    here.tick(3)
+    assert here.cluster.told == [("cancel", job_id, 1, 5.0)]
+    here.post(job_id, records=[metric(1, 0, loss=1.0), outcome(1, "cancelled")])
+    here.tick()
+    job = here.job(job_id)
+    assert (job["state"], job["reason"]["code"]) == ("cancelled", "cancelled")
+    assert here.cluster.alive == {}
+    assert here.client.get(f"/api/v1/jobs/{job_id}/metrics").json() == {"names": ["loss"]}
+
+
+def test_a_supervisor_that_does_not_end_is_released_after_its_grace(here: Stage) -> None:
+    job_id = here.running()
+    here.client.post(f"/api/v1/jobs/{job_id}/cancel", json={"grace_s": 5})
+    here.tick(2)
+    assert here.state(job_id) == "stopping"
+    here.time.pass_s(60)
+    here.tick()
+    assert here.state(job_id) == "cancelled"
+    assert here.cluster.alive == {}
+
+
+def test_a_job_cancelled_between_admission_and_start_never_starts(here: Stage) -> None:
+    job_id = here.submit()
+    here.cluster.cut = lambda where: (
+        (_ for _ in ()).throw(OSError("not now")) if where == "before start" else None
+    )
+    here.tick()
+    assert here.state(job_id) == "starting"
+    here.client.post(f"/api/v1/jobs/{job_id}/cancel")
+    here.cluster.cut = lambda where: None
+    here.tick(2)
+    assert (here.state(job_id), here.cluster.starts) == ("cancelled", [])
+
+
+def test_a_start_that_fails_is_tried_again_and_given_up_in_time(here: Stage) -> None:
+    job_id = here.submit(max_failures=0)
+    here.cluster.cut = lambda where: (
+        (_ for _ in ()).throw(OSError("not now")) if where == "before start" else None
+    )
+    here.tick(3)
+    assert here.state(job_id) == "starting"
+    here.time.pass_s(301)
+    here.tick(2)
+    assert here.job(job_id)["reason"]["code"] == "platform_error"
+
+
+def test_an_attempt_whose_supervisor_came_and_went_unconfirmed_is_not_started_again(here: Stage) -> None:
+    job_id = here.submit()
+
+    def came_and_went(where: str) -> None:
+        if where == "before start":
+            raise AttemptGone("attempt 1 has had its supervisor")
+
+    here.cluster.cut = came_and_went
+    here.tick(2)
+    here.cluster.cut = lambda where: None
+    here.tick(2)
+    assert here.cluster.starts == [(job_id, 2)]
+
+
+def test_running_time_is_counted_over_all_attempts_and_ends_the_job(here: Stage) -> None:
+    job_id = here.running(max_runtime_s=100)
+    here.time.pass_s(60)
+    end(here, job_id, "failed", code="platform_error")
+    here.time.pass_s(1000)
+    here.tick(2)
+    here.post(job_id, attempt=2, status=status("running"))
+    here.time.pass_s(39)
+    here.tick()
+    assert here.state(job_id) == "running"
+    here.time.pass_s(2)
+    here.tick(2)
+    assert ("cancel", job_id, 2, 30.0) in here.cluster.told
+    end(here, job_id, "cancelled", 2)
+    here.tick()
+    job = here.job(job_id)
+    assert (job["state"], job["reason"]["code"]) == ("failed", "max_runtime")
+
+
+def test_jobs_start_in_turn_and_say_why_they_wait(here: Stage) -> None:
+    first = here.submit(name="first", workers={"min": 3, "max": 3})
+    big = here.submit(name="big", workers={"min": 2, "max": 2})
+    small = here.submit(name="small", workers={"min": 1, "max": 1})
+    here.tick()
+    assert here.cluster.starts == [(first, 1)]
+    assert here.job(big)["pending_reason"]["code"] == "waiting_for_capacity"
+    assert first in here.job(big)["pending_reason"]["message"]
+    assert here.job(small)["pending_reason"]["code"] == "behind_in_queue", (
+        "a small job must not starve a big one"
+    )
+    end(here, first, result=RESULT)
+    here.tick(2)
+    assert here.cluster.starts == [(first, 1), (big, 1), (small, 1)]
+    assert here.job(big)["pending_reason"] is None
+
+
+def test_an_orphan_of_a_stale_attempt_is_released_and_a_strangers_supervisor_left_alone(here: Stage) -> None:
+    job_id = here.running()
+    launch = here.cluster.alive[job_id, 1]
+    end(here, job_id, "failed", code="platform_error")
+    here.tick(2)
+    here.cluster.alive[job_id, 1] = launch
+    here.cluster.alive["job_of_somebody_else", 1] = launch
+    here.tick()
+    assert set(here.cluster.alive) == {(job_id, 2), ("job_of_somebody_else", 1)}
+
+
+def test_one_jobs_trouble_does_not_keep_the_others_waiting(here: Stage) -> None:
+    sick = here.running(name="sick", workers={"min": 1, "max": 1})
+    here.client.patch(f"/api/v1/jobs/{sick}", json={"workers": {"min": 1, "max": 1}})
+    here.client.post(f"/api/v1/jobs/{sick}/cancel")
+    here.cluster.cut = lambda where: (
+        (_ for _ in ()).throw(OSError("stuck")) if where == "before cancel" else None
+    )
+    well = here.submit(name="well", workers={"min": 1, "max": 1})
+    here.tick()
+    assert (well, 1) in here.cluster.starts
