@@ -1,1 +1,7 @@
 """The SDK: no torch, no ray."""
+
+from ringleader.client.client import Client
+from ringleader.client.job import Job
+from ringleader.client.records import Event, LogLine, Point, Result, Worker
+
+__all__ = ["Client", "Event", "Job", "LogLine", "Point", "Result", "Worker"]

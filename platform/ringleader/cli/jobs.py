@@ -1,0 +1,155 @@
+"""Commands on jobs: list, describe, resize, cancel, delete."""
+
+import click
+
+from ringleader.cli.find import find_job
+from ringleader.cli.output import Session, ago, number, pairs, table, with_output
+from ringleader.client import Job
+from ringleader.wire.views import JobView, Why
+
+LAST_EVENTS = 8
+
+
+@click.command("jobs")
+@click.option("--state", help="Only jobs in this state.")
+@click.option("--project", help="Only jobs of this project.")
+@click.option("--name", help="Only jobs of this name.")
+@click.option("--label", help="Only jobs with this label, key=value.")
+@with_output
+def list_jobs(
+    session: Session, state: str | None, project: str | None, name: str | None, label: str | None
+) -> None:
+    """List jobs, newest first."""
+    found = list(session.client().jobs(state=state, project=project, name=name, label=label))
+    header = ("ID", "NAME", "STATE", "STEP", "WORKERS", "AGE", "WHY")
+    session.show(
+        [job.view.model_dump(mode="json") for job in found],
+        lambda: table(header, (_row(job.view) for job in found), empty="no jobs"),
+    )
+
+
+@click.command()
+@click.argument("job")
+@with_output
+def describe(session: Session, job: str) -> None:
+    """Show everything about JOB."""
+    found = find_job(session.client(), job)
+    session.show(found.view.model_dump(mode="json"), lambda: _description(found))
+
+
+@click.command()
+@click.argument("job")
+@click.option("--min", "minimum", type=click.IntRange(min=1), help="Never fewer workers than this.")
+@click.option("--max", "maximum", type=click.IntRange(min=1), help="Never more workers than this.")
+@with_output
+def resize(session: Session, job: str, minimum: int | None, maximum: int | None) -> None:
+    """Change how many workers JOB may have, while it trains."""
+    if minimum is None and maximum is None:
+        raise click.UsageError("give --min, --max or both.")
+    found = find_job(session.client(), job).resize(min=minimum, max=maximum)
+    bounds = found.view.spec.get("workers", {})
+    session.show(
+        found.view.model_dump(mode="json"),
+        f"{found.id}: workers {bounds.get('min')}-{bounds.get('max')} asked for",
+    )
+
+
+@click.command()
+@click.argument("job")
+@click.option("--grace-s", type=click.FloatRange(min=0), help="Seconds to end the running step in.")
+@with_output
+def cancel(session: Session, job: str, grace_s: float | None) -> None:
+    """Stop JOB."""
+    found = find_job(session.client(), job).cancel(grace_s)
+    session.show(found.view.model_dump(mode="json"), f"{found.id}: {found.state}")
+
+
+@click.command()
+@click.argument("job")
+@with_output
+def delete(session: Session, job: str) -> None:
+    """Forget JOB, which must have ended, and its files."""
+    found = find_job(session.client(), job)
+    found.delete()
+    session.show({"id": found.id, "deleted": True}, f"{found.id}: deleted")
+
+
+def steps(view: JobView) -> str:
+    total = view.progress.total_steps
+    return f"{view.progress.step}/{total}" if total is not None else str(view.progress.step)
+
+
+def _row(view: JobView) -> tuple[str, ...]:
+    bounds = view.spec.get("workers", {})
+    wanted = f"{bounds.get('min', 1)}-{bounds.get('max', 1)}"
+    workers = f"{view.world_size} of {wanted}" if not view.state.ended else wanted
+    why = view.pending_reason or view.reason
+    return (
+        view.id,
+        view.name,
+        view.state,
+        steps(view),
+        workers,
+        ago(view.created_at),
+        last_line(why.message) if why else "",
+    )
+
+
+def last_line(message: str) -> str:
+    """Of a traceback the line that says what was raised."""
+    return next((line.strip() for line in reversed(message.splitlines()) if line.strip()), "")
+
+
+def _description(job: Job) -> str:
+    view = job.view
+    facts = {
+        "id": view.id,
+        "name": view.name,
+        "project": view.project,
+        "labels": ", ".join(f"{k}={v}" for k, v in view.labels.items()),
+        "state": view.state,
+        "waits because": _why(view.pending_reason),
+        "ended because": _why(view.reason),
+        "step": steps(view),
+        "epoch": view.progress.epoch,
+        "workers": f"{view.world_size} now, generation {view.generation}, attempt {view.attempt}",
+        "failures": f"{view.failures.spent} of {view.failures.max} spent",
+        "created": f"{view.created_at:%Y-%m-%d %H:%M:%S} ({ago(view.created_at)} ago)",
+        "entrypoint": view.spec.get("entrypoint"),
+        "page": job.url,
+        "mlflow run": view.tracking.run_id,
+    }
+    return "\n".join(part for part in (pairs(facts), _result(job), _recent(job)) if part)
+
+
+def _result(job: Job) -> str:
+    if job.result is None:
+        return ""
+    result = job.result
+    shown = {
+        "loss": number(result.loss),
+        **{name: number(score) for name, score in result.scores.items()},
+        "samples": result.samples,
+        "wall": f"{result.wall_s:.1f} s (compute {result.compute_s:.1f}, exposed communication "
+        f"{result.exposed_communication_s:.1f}, idle {result.idle_s:.1f}, recovery {result.recovery_s:.2f})",
+        "reproducible": "yes" if result.reproducible else f"no: {result.reproducible_why}",
+        "weights": f"sha256 {result.weights_sha256}",
+    }
+    return "\nresult\n" + pairs({f"  {k}": v for k, v in shown.items()})
+
+
+def _recent(job: Job) -> str:
+    last = list(job.events())[-LAST_EVENTS:]
+    rows = [(e.time.strftime("%H:%M:%S"), e.generation, e.type, facts(e.data)) for e in last]
+    return "\nlast events\n" + table(("TIME", "GENERATION", "EVENT", "WHAT"), rows) if rows else ""
+
+
+def facts(data: dict[str, object]) -> str:
+    """Event data in one line."""
+    return " ".join(
+        f"{k}={number(v) if isinstance(v, float) else v}" for k, v in data.items() if v is not None
+    )
+
+
+def _why(why: Why | None) -> str:
+    return f"{why.message} ({why.code}) {why.hint}".strip() if why else ""

@@ -1,0 +1,137 @@
+"""What a command prints: aligned tables for people, JSON for programs, errors as what, to what, what to do."""
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import click
+
+from ringleader.client import Client
+from ringleader.errors import RingleaderError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+PATIENCE_S = 5.0  # somebody is looking at the screen
+
+
+def connect() -> Client:
+    return Client(patience_s=PATIENCE_S)
+
+
+@dataclass
+class Session:
+    """What all commands share: how to connect, and how to print."""
+
+    connect: Callable[[], Client] = connect
+    as_json: bool = False
+    opened: list[Client] = field(default_factory=list)
+
+    def client(self) -> Client:
+        if not self.opened:
+            self.opened.append(self.connect())
+        return self.opened[0]
+
+    def close(self) -> None:
+        while self.opened:
+            self.opened.pop().close()
+
+    def show(self, value: Any, text: str | Callable[[], str]) -> None:
+        """The value as JSON, or the text."""
+        if self.as_json:
+            click.echo(json.dumps(value, ensure_ascii=False, default=str))
+            return
+        shown = text() if callable(text) else text
+        if shown:
+            click.echo(shown)
+
+    def note(self, text: str) -> None:
+        """A remark beside the result: to standard error, so that pipes stay clean."""
+        click.echo(text, err=True)
+
+
+def with_output(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
+    """Give a command `-o json` and, as its first argument, the session."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        session = click.get_current_context().find_object(Session)
+        assert session is not None
+        session.as_json = kwargs.pop("output") == "json"
+        return command(session, *args, **kwargs)
+
+    choice = click.Choice(["table", "json"])
+    return click.option("-o", "--output", type=choice, default="table", help="How to print.")(wrapped)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "none") -> str:
+    """Columns by their widest cell; a column of numbers is aligned right."""
+    cells = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
+    if not cells:
+        return empty
+    columns = list(zip(header, *cells, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    right = [all(_is_number(cell) for cell in column[1:]) for column in columns]
+    return "\n".join(
+        "  ".join(
+            c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in [list(header), *cells]
+    )
+
+
+def pairs(values: Mapping[str, Any]) -> str:
+    """One `name  value` a line, without the empty ones."""
+    given = {k: v for k, v in values.items() if v not in (None, "", {}, [])}
+    width = max(map(len, given), default=0)
+    return "\n".join(f"{key.ljust(width)}  {value}" for key, value in given.items())
+
+
+def ago(moment: datetime | None, now: datetime | None = None) -> str:
+    """How long ago, in its biggest unit."""
+    if moment is None:
+        return ""
+    seconds = max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
+
+
+def complain(error: RingleaderError, as_json: bool) -> None:
+    """An error on standard error, without a traceback."""
+    findings = getattr(error, "errors", [])
+    if as_json:
+        body = {"code": error.code, "message": error.message, "hint": error.hint, "errors": findings}
+        click.echo(json.dumps(body, ensure_ascii=False, default=str), err=True)
+        return
+    click.echo(f"error ({error.code}): {error.message if not findings else _headline(error)}", err=True)
+    for finding in findings:
+        where = str(finding.get("pointer", "")).strip("/").replace("/", ".") or "job file"
+        click.echo(f"  {where}: {finding.get('message') or finding.get('allowed', '')}", err=True)
+    for line in getattr(error, "log_lines", []):
+        click.echo(f"  | {line}", err=True)
+    if error.hint:
+        click.echo(f"  → {error.hint}", err=True)
+
+
+def to_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+def _headline(error: RingleaderError) -> str:
+    """The sentence without the findings that follow it line by line."""
+    return error.message.split(": ", 1)[0].rstrip(".") + ":"
+
+
+def _is_number(cell: str) -> bool:
+    return cell == "-" or cell.replace(".", "", 1).replace("-", "", 1).replace("e", "", 1).isdigit()

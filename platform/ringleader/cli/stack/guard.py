@@ -1,0 +1,133 @@
+"""The guard of one service: runs it, and leaves nothing of it behind once `up` is gone, however that ended.
+
+Started as `python guard.py RECORD GRACE_S COMMAND…` with a pipe as standard input that only `up` holds open: its end
+is the news that `up` is gone, even by SIGKILL. The guard adopts orphans (child subreaper), so whatever the service
+started stays below it and is found. Uses the standard library only, to be small and quick.
+"""
+
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main() -> int:
+    record, grace_s, command = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    news_read, news_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(news_write, warn_on_full_buffer=False)
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda received, _: asked.append(received))
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    # There is one thread only: preexec_fn is safe here.
+    service = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_guard)  # noqa: PLW1509
+    status = _until_over(service.pid, news_read, lambda: bool(asked))
+    if status is None:
+        status = _end(service.pid, grace_s)
+    service.returncode = status  # reaped here, not by Popen
+    _end_descendants()
+    _clean(record)
+    return status if 0 <= status < 256 else 1
+
+
+def _die_with_guard() -> None:
+    """In the service, before exec: should the guard be killed, the service is too."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _until_over(pid: int, news: int, asked: Callable[[], bool]) -> int | None:
+    """The service's exit status, or None when it has to be ended: asked to, or `up` is gone."""
+    while not asked():
+        status = _reap(pid)
+        if status is not None:
+            return status
+        ready, _, _ = select.select([sys.stdin, news], [], [], 5)
+        if sys.stdin in ready and not os.read(0, 4096):
+            return None
+        if news in ready:
+            os.read(news, 4096)
+    return None
+
+
+def _reap(service: int) -> int | None:
+    """Collect every child that has ended; the service's status if it was among them."""
+    status = None
+    while True:
+        try:
+            pid, raw = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return status
+        if pid == 0:
+            return status
+        if pid == service:
+            status = os.waitstatus_to_exitcode(raw)
+
+
+def _end(service: int, grace_s: float) -> int:
+    os.kill(service, signal.SIGTERM)
+    give_up_at = time.monotonic() + grace_s
+    while time.monotonic() < give_up_at:
+        status = _reap(service)
+        if status is not None:
+            return status
+        time.sleep(0.02)
+    return 0
+
+
+def _end_descendants(deadline_s: float = 10) -> None:
+    """Kill whatever is left below this process."""
+    give_up_at = time.monotonic() + deadline_s
+    while (left := _descendants(os.getpid())) and time.monotonic() < give_up_at:
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        _reap(0)
+        time.sleep(0.02)
+
+
+def _descendants(root: int) -> list[int]:
+    """Pids below `root`, by the parents /proc names."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):  # noqa: PTH208 (thousands of names, no paths needed)
+        if entry.isdigit():
+            try:
+                state, parent = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
+            except (OSError, ValueError):
+                continue
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(entry))
+    found, frontier = [], [root]
+    while frontier:
+        frontier = [child for parent in frontier for child in children.get(parent, [])]
+        found += frontier
+    return found
+
+
+def _clean(record: Path) -> None:
+    """Remove the temporary folders the record names, then the record."""
+    try:
+        folders = json.loads(record.read_text()).get("remove", [])
+    except (OSError, ValueError):
+        folders = []
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    record.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""RINGLEADER_HOME: where what is kept, and the lock that admits one `up` at a time."""
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ringleader.errors import RingleaderError
+
+
+class AlreadyUp(RingleaderError):
+    """Another `up` holds this home."""
+
+    code = "already_up"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A home folder. Everything in it is readable by its owner only."""
+
+    root: Path
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def up(self) -> Path:
+        """Who is `up`, and where it answers."""
+        return self.run / "up.json"
+
+    @property
+    def ray_token(self) -> Path:
+        return self.root / "ray_token"
+
+    @property
+    def api_token(self) -> Path:
+        """Written by the API at its first start."""
+        return self.root / "token"
+
+    def log(self, service: str) -> Path:
+        return self.root / "log" / f"{service}.log"
+
+    def record(self, service: str) -> Path:
+        return self.run / f"{service}.json"
+
+    def prepare(self) -> None:
+        """Make the folders, and the token that Ray's ports ask for."""
+        for folder in (self.root, self.run, self.root / "log", self.root / "mlflow"):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not self.ray_token.exists():
+            descriptor = os.open(self.ray_token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(32))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold this home; the kernel lets go of it however the holder ends.
+
+        Raises:
+            AlreadyUp: somebody else does.
+        """
+        self.prepare()
+        with (self.run / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                other = read_json(self.up)
+                raise AlreadyUp(
+                    f"`ringleader up` already runs on {self.root} (pid {other.get('pid', '?')}, "
+                    f"{other.get('url', 'still starting')}).",
+                    hint="Use it, stop it with `ringleader down`, or set another RINGLEADER_HOME.",
+                ) from None
+            yield
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file; empty where there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Replace a file by an object, in one move."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(value), encoding="utf-8")
+    partial.replace(path)

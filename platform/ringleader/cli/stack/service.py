@@ -1,0 +1,170 @@
+"""One service of the stack: started under a guard, watched until ready, ended with all it started."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ringleader.cli.stack import guard
+from ringleader.cli.stack.home import Home, read_json, write_json
+from ringleader.cli.stack.process import Identity
+from ringleader.errors import RingleaderError
+
+LOG_TAIL = 15
+_POLL_S = 0.05
+_ELSEWHERE = frozenset(
+    {"RAY_ADDRESS", "RAY_NAMESPACE", "MLFLOW_TRACKING_URI", "RINGLEADER_TOKEN", "RINGLEADER_URL"}
+)
+_END_MARGIN_S = 12.0  # what the guard may take beyond the service's grace
+
+
+class ServiceFailed(RingleaderError):
+    """A service ended, or was not ready in time."""
+
+    code = "service_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to run a service.
+
+    Attributes:
+        name: of its log and record.
+        command: without the interpreter's path looked up by name.
+        environ: on top of this process's environment.
+        ready: from its JSON line of standard output (None before there is one) to whether it is ready.
+        start_deadline_s: for getting ready.
+        grace_s: for ending by itself after SIGTERM.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environ: Mapping[str, str]
+    ready: Callable[[dict[str, Any] | None], bool]
+    start_deadline_s: float = 60.0
+    grace_s: float = 10.0
+
+
+@dataclass(slots=True)
+class Service:
+    """A recipe that runs."""
+
+    recipe: Recipe
+    home: Home
+    process: subprocess.Popen[bytes]
+    log_start: int
+    said: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, recipe: Recipe, home: Home) -> "Service":
+        log = home.log(recipe.name)
+        record = home.record(recipe.name)
+        with log.open("ab") as sink:
+            start = sink.tell()
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    guard.__file__,
+                    str(record),
+                    str(recipe.grace_s),
+                    *recipe.command,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=sink,
+                stderr=sink,
+                cwd=home.root,
+                env={**_inherited(), **recipe.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )
+        service = cls(recipe, home, process, start)
+        service._note([])
+        return service
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def wait_ready(self) -> dict[str, Any]:
+        """Its JSON line, once it is ready.
+
+        Raises:
+            ServiceFailed: it ended or was too slow; with the end of its log.
+        """
+        give_up_at = time.monotonic() + self.recipe.start_deadline_s
+        while time.monotonic() < give_up_at:
+            if not self.alive:
+                raise self._failed(f"ended with code {self.process.returncode} while starting")
+            said = self._json_line()
+            if self.recipe.ready(said):
+                self.said = said or {}
+                self._note([self.said["temp_dir"]] if "temp_dir" in self.said else [])
+                return self.said
+            time.sleep(_POLL_S)
+        raise self._failed(f"was not ready within {self.recipe.start_deadline_s:g} s")
+
+    def ask_to_end(self) -> None:
+        """Close the pipe its guard listens to."""
+        if self.process.stdin:
+            self.process.stdin.close()
+
+    def end(self) -> None:
+        """End it and wait until nothing of it is left."""
+        self.ask_to_end()
+        try:
+            self.process.wait(self.recipe.grace_s + _END_MARGIN_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(_END_MARGIN_S)
+
+    def _note(self, remove: list[str]) -> None:
+        """Record who runs and what to remove afterwards, for `down` and for the guard."""
+        who = Identity.of(self.process.pid)
+        if who is not None:
+            note = {"name": self.recipe.name, "pid": who.pid, "started": who.started, "remove": remove}
+            write_json(self.home.record(self.recipe.name), note)
+
+    def _json_line(self) -> dict[str, Any] | None:
+        """The first line of its output that is a JSON object with an address or URL in it."""
+        for line in _since(self.home.log(self.recipe.name), self.log_start).splitlines():
+            if line.startswith("{") and ('"url"' in line or '"address"' in line):
+                try:
+                    said = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(said, dict) and {"url", "address"} & said.keys():
+                    return said
+        return None
+
+    def _failed(self, what: str) -> ServiceFailed:
+        log = self.home.log(self.recipe.name)
+        tail = "\n".join(f"  | {line}" for line in _since(log, self.log_start).splitlines()[-LOG_TAIL:])
+        return ServiceFailed(
+            f"{self.recipe.name} {what}. The end of {log}:\n{tail}\n", hint=f"Look into {log}."
+        )
+
+
+def recorded(home: Home) -> dict[str, Identity]:
+    """The guards that have a record in this home, by service; some may have ended."""
+    found = {p.stem: Identity.read(read_json(p)) for p in sorted(home.run.glob("*.json")) if p != home.up}
+    return {name: identity for name, identity in found.items() if identity is not None}
+
+
+def _inherited() -> dict[str, str]:
+    """This process's environment without what would send a service elsewhere."""
+    return {k: v for k, v in os.environ.items() if k not in _ELSEWHERE}
+
+
+def _since(log: Path, start: int) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(start)
+            return file.read(1 << 20).decode("utf-8", "replace")
+    except OSError:
+        return ""

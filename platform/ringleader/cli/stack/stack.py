@@ -1,0 +1,173 @@
+"""The stack: starts the services in order, restarts those that die, ends them in the reverse of importance."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from ringleader.cli.stack.home import Home, read_json, write_json
+from ringleader.cli.stack.process import Identity, end, wait_gone
+from ringleader.cli.stack.recipes import LOOPBACK, MLFLOW_PREFIX, REAL, Recipes, free_port
+from ringleader.cli.stack.service import Recipe, Service, ServiceFailed, recorded
+from ringleader.client.profile import Profile, save
+
+LEFTOVERS_DEADLINE_S = 30.0
+DEFAULT_CPUS = max(os.cpu_count() or 1, 4)
+"""Logical CPUs Ray may hand out: at least 4, so that a three-worker job starts on a small machine too."""
+
+_LOOK_EVERY_S = 0.2
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+_STABLE_AFTER_S = 60.0
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Stack:
+    """Everything embedded. Use `running`, which also ends it."""
+
+    home: Home
+    num_cpus: int
+    port: int
+    say: Say
+    recipes: Recipes = REAL
+    services: dict[str, Service] = field(default_factory=dict)
+    mlflow_port: int = 0
+    _over: threading.Event = field(default_factory=threading.Event)
+    _pause_s: dict[str, float] = field(default_factory=dict)
+    _started_at: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def mlflow_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.mlflow_port}{MLFLOW_PREFIX}"
+
+    @property
+    def profile(self) -> Profile:
+        """Where it answers, with the token that the API made at its first start."""
+        return Profile(self.url, self.home.api_token.read_text(encoding="utf-8").strip())
+
+    def start(self) -> None:
+        """All services ready, the profile written.
+
+        Raises:
+            ServiceFailed: one of them did not start; with the end of its log.
+        """
+        os.umask(0o077)  # jobs, logs and the database are their owner's alone; all services inherit it
+        self._clear_leftovers()
+        self._announce(url="")
+        self.mlflow_port = free_port()
+        self._launch(self.recipes.mlflow(self.home, self.mlflow_port))  # slow to start: beside the others
+        self._launch(self.recipes.ray(self.home, self.num_cpus))
+        self.services["ray"].wait_ready()
+        self._launch_api()
+        self.port = httpx.URL(self.services["api"].wait_ready()["url"]).port or self.port
+        self.services["mlflow"].wait_ready()
+        save(self.home.root, self.profile)
+        self._announce(self.url)
+
+    def tend(self) -> None:
+        """Until `stop`: restart what dies, with growing pauses. Jobs bear an outage of API or MLflow."""
+        while not self._over.wait(_LOOK_EVERY_S):
+            for name in ("ray", "mlflow", "api"):
+                if not self.services[name].alive and not self._over.is_set():
+                    self._restart(name)
+
+    def stop(self) -> None:
+        """End all, the API first: it must not take the end of Ray for the end of its jobs."""
+        self._over.set()
+        for name in ("api", "ray", "mlflow"):
+            if name in self.services:
+                self.services[name].end()
+        self.home.up.unlink(missing_ok=True)
+
+    def _clear_leftovers(self) -> None:
+        """Wait for the guards of an `up` that was killed; they are on their way out."""
+        end(wait_gone(recorded(self.home).values(), LEFTOVERS_DEADLINE_S), grace_s=5)
+        for path in self.home.run.glob("*.json"):
+            path.unlink(missing_ok=True)
+
+    def _launch(self, recipe: Recipe) -> None:
+        self._started_at[recipe.name] = time.monotonic()
+        self.services[recipe.name] = Service.start(recipe, self.home)
+
+    def _launch_api(self) -> None:
+        address = str(self.services["ray"].said["address"])
+        self._launch(self.recipes.api(self.home, self.port, address, self.mlflow_url))
+
+    def _restart(self, name: str) -> None:
+        dead = self.services[name]
+        dead.ask_to_end()
+        ran_s = time.monotonic() - self._started_at[name]
+        pause_s = _FIRST_PAUSE_S if ran_s > _STABLE_AFTER_S else self._pause_s.get(name, _FIRST_PAUSE_S)
+        self._pause_s[name] = min(2 * pause_s, _LONGEST_PAUSE_S)
+        self.say(f"{name} ended (code {dead.process.returncode}); starting it again in {pause_s:g} s")
+        if self._over.wait(pause_s):
+            return
+        try:
+            self._start_again(name)
+        except ServiceFailed as error:
+            self.say(str(error))
+
+    def _start_again(self, name: str) -> None:
+        if name == "api":
+            self._launch_api()
+            return
+        self._launch(dead := self.services[name].recipe)
+        if dead.name == "ray":
+            # The new head has another address, which the API is told at its start.
+            self.services["ray"].wait_ready()
+            self.services["api"].end()
+            self._launch_api()
+
+    def _announce(self, url: str) -> None:
+        """Say who is up; the address once it answers."""
+        who = Identity.of(os.getpid())
+        if who is not None:
+            write_json(
+                self.home.up, {"pid": who.pid, "started": who.started, "url": url, "mlflow": self.mlflow_url}
+            )
+
+
+@contextmanager
+def running(
+    home: Home, *, num_cpus: int = DEFAULT_CPUS, port: int = 0, say: Say = print, recipes: Recipes = REAL
+) -> Iterator[Stack]:
+    """The stack while the block runs; nothing of it is left afterwards.
+
+    Raises:
+        AlreadyUp: another one holds this home.
+        ServiceFailed: a service did not start.
+    """
+    with home.held():
+        stack = Stack(home, num_cpus, port, say, recipes)
+        tender = threading.Thread(target=stack.tend, name="tender", daemon=True)
+        try:
+            stack.start()
+            tender.start()
+            yield stack
+        finally:
+            stack._over.set()
+            if tender.is_alive():
+                tender.join(timeout=30)
+            stack.stop()
+
+
+def take_down(home: Home, deadline_s: float = 60) -> bool:
+    """Stop the `up` of this home by its recorded identity; whether there was anything to stop."""
+    who = Identity.read(read_json(home.up))
+    guards = [identity for identity in recorded(home).values() if identity.alive]
+    found = bool(guards) or (who is not None and who.alive)
+    if who is not None:
+        end([who], grace_s=deadline_s)
+    end(wait_gone(guards, LEFTOVERS_DEADLINE_S), grace_s=15)
+    home.up.unlink(missing_ok=True)
+    return found

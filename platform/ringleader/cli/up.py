@@ -1,0 +1,200 @@
+"""Commands that start and stop everything embedded: up, down, status, run."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from ringleader.cli.output import Session, pairs, with_output
+from ringleader.cli.stack.home import Home, read_json
+from ringleader.cli.stack.process import Identity
+from ringleader.cli.stack.service import recorded
+from ringleader.cli.stack.stack import DEFAULT_CPUS, running, take_down
+from ringleader.cli.submit import EXIT_DETACHED, JOB_FILE, await_end
+from ringleader.cli.watch import log_text
+from ringleader.client import Client, Job, profile
+from ringleader.errors import RingleaderError
+
+DETACH_DEADLINE_S = 240.0
+
+CPUS = click.option(
+    "--num-cpus",
+    type=click.IntRange(min=1),
+    default=DEFAULT_CPUS,
+    show_default=True,
+    help="CPUs that jobs may ask for, at least 4 by default: three workers then fit on a two-core machine.",
+)
+
+
+class NotUp(RingleaderError):
+    """`up --detach` did not come up."""
+
+    code = "not_up"
+
+
+class Stopped(BaseException):
+    """SIGTERM or SIGINT arrived."""
+
+
+@click.command()
+@click.option("--detach", is_flag=True, help="Return when ready; `ringleader down` stops it.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Of the API and the page; 0: the last one, or a free one.",
+)
+@CPUS
+@with_output
+def up(session: Session, detach: bool, port: int, num_cpus: int) -> int:
+    """Start Ray, MLflow, the API and the page on this machine, on loopback only."""
+    home = Home(profile.home())
+    if detach:
+        return _detached(session, home, port, num_cpus)
+    try:
+        with (
+            stoppable() as stop_asked,
+            running(home, num_cpus=num_cpus, port=port, say=session.note) as stack,
+        ):
+            _show(session, home)
+            if not session.as_json:
+                session.note("Ctrl-C stops everything.")
+            stop_asked.wait()
+            del stack
+    except Stopped:
+        session.note("stopped.")
+    return 0
+
+
+@click.command()
+@with_output
+def down(session: Session) -> int:
+    """Stop what `up` started. Running jobs end with their workers."""
+    home = Home(profile.home())
+    found = take_down(home)
+    session.show(
+        {"home": str(home.root), "stopped": found}, "stopped" if found else f"nothing runs on {home.root}"
+    )
+    return 0
+
+
+@click.command()
+@with_output
+def status(session: Session) -> int:
+    """Show what runs on this machine; exit code 1 when nothing does."""
+    home = Home(profile.home())
+    who = Identity.read(read_json(home.up))
+    if who is None or not who.alive:
+        session.show({"home": str(home.root), "up": False, "services": {}}, f"nothing runs on {home.root}")
+        return 1
+    _show(session, home)
+    return 0
+
+
+@click.command()
+@click.argument("file", type=JOB_FILE)
+@CPUS
+@with_output
+def run(session: Session, file: Path, num_cpus: int) -> int:
+    """Start everything in a temporary home, run the job FILE to its end, clean up."""
+    with tempfile.TemporaryDirectory(prefix="ringleader-", ignore_cleanup_errors=True) as folder:
+        try:
+            with stoppable(), running(Home(Path(folder)), num_cpus=num_cpus, say=session.note) as stack:
+                own = stack.profile
+                with Client(own.url, own.token) as client:
+                    job = client.submit(file)
+                    session.note(f"{job.id} submitted: {job.url}")
+                    _print_logs(session, job)
+                    return await_end(session, job, timeout=None)
+        except Stopped:
+            session.note("stopped; the job ends with its cluster.")
+            return EXIT_DETACHED
+
+
+@contextmanager
+def stoppable() -> Iterator[threading.Event]:
+    """Turn the first SIGTERM, SIGINT or SIGHUP into `Stopped`; later ones do not disturb the cleaning up."""
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if not stopping.is_set():
+            stopping.set()
+            raise Stopped
+
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _detached(session: Session, home: Home, port: int, num_cpus: int) -> int:
+    home.prepare()
+    log = home.log("up")
+    with log.open("ab") as sink:
+        child = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "ringleader.cli.main",
+                "up",
+                "--port",
+                str(port),
+                "--num-cpus",
+                str(num_cpus),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+            env={**os.environ, "RINGLEADER_HOME": str(home.root)},
+        )
+    give_up_at = time.monotonic() + DETACH_DEADLINE_S
+    while time.monotonic() < give_up_at:
+        said = read_json(home.up)
+        if said.get("pid") == child.pid and said.get("url"):
+            _show(session, home)
+            return 0
+        if child.poll() is not None:
+            raise NotUp(f"`up` ended with code {child.returncode}:\n{_tail(log)}", hint=f"Look into {log}.")
+        time.sleep(0.1)
+    child.terminate()
+    raise NotUp(f"`up` was not ready within {DETACH_DEADLINE_S:g} s.", hint=f"Look into {log}.")
+
+
+def _show(session: Session, home: Home) -> None:
+    said = read_json(home.up)
+    services = {name: "runs" if who.alive else "down" for name, who in recorded(home).items()}
+    answer = {"home": str(home.root), "up": True, "url": said.get("url"), "mlflow": said.get("mlflow")}
+    shown = {
+        "page and API": said.get("url"),
+        "MLflow": f"{said.get('url')}/mlflow/",
+        "token": home.api_token,
+        "home": home.root,
+        **services,
+    }
+    session.show({**answer, "pid": said.get("pid"), "services": services}, pairs(shown))
+
+
+def _print_logs(session: Session, job: Job) -> None:
+    """Follow to the job's end; with -o json the answer is the job alone, its lines go beside it."""
+    for line in job.logs(follow=True):
+        if session.as_json:
+            session.note(log_text(line))
+        else:
+            click.echo(log_text(line))
+
+
+def _tail(log: Path, lines: int = 20) -> str:
+    return "\n".join(f"  | {line}" for line in log.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,90 @@
+"""Commands that look into a running job: logs, events, workers, metrics."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from ringleader.cli.find import find_job
+from ringleader.cli.jobs import facts
+from ringleader.cli.output import Session, number, table, with_output
+from ringleader.cli.submit import EXIT_DETACHED
+from ringleader.client import Event, LogLine
+from ringleader.client.records import as_json
+
+
+@click.command()
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@with_output
+def logs(session: Session, job: str, follow: bool) -> int:
+    """Print what JOB's workers printed."""
+    found = find_job(session.client(), job)
+    return print_feed(session, found.logs(follow=follow), log_text)
+
+
+@click.command()
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@with_output
+def events(session: Session, job: str, follow: bool) -> int:
+    """Print what happened to JOB."""
+    found = find_job(session.client(), job)
+    return print_feed(session, found.events(follow=follow), event_text)
+
+
+@click.command()
+@click.argument("job")
+@with_output
+def workers(session: Session, job: str) -> None:
+    """List JOB's workers."""
+    found = find_job(session.client(), job).workers()
+    header = ("ID", "ROLE", "RANK", "PID", "NODE", "STATE", "GENERATION", "SHARDS")
+    rows = ((w.id, w.role, w.rank, w.pid, w.node, w.state, w.generation, _span(w.shards)) for w in found)
+    session.show([as_json(w) for w in found], lambda: table(header, rows, empty="no workers now"))
+
+
+@click.command()
+@click.argument("job")
+@click.argument("name", required=False)
+@click.option(
+    "--max-points", type=click.IntRange(min=4), default=40, show_default=True, help="Thin to this many."
+)
+@with_output
+def metrics(session: Session, job: str, name: str | None, max_points: int) -> None:
+    """Print the metric NAME of JOB over its steps; without NAME, which metrics there are."""
+    found = find_job(session.client(), job)
+    if name is None:
+        names = found.metric_names()
+        session.show(names, "\n".join(names) or "no metrics yet")
+        return
+    points = found.metrics(name, max_points=max_points)
+    header = ("STEP", name.upper(), "GENERATION", "TIME")
+    rows = ((p.step, number(p.value), p.generation, f"{p.time:%H:%M:%S}") for p in points)
+    session.show(
+        [as_json(p) for p in points], lambda: table(header, rows, empty=f"no points of {name!r} yet")
+    )
+
+
+def print_feed(session: Session, items: Iterable[Any], text: Callable[[Any], str]) -> int:
+    """One line an item as it comes (JSON lines with -o json); Ctrl-C ends the printing only."""
+    try:
+        for item in items:
+            session.show(as_json(item), text(item))
+    except KeyboardInterrupt:
+        session.note("\ndetached: the job goes on.")
+        return EXIT_DETACHED
+    return 0
+
+
+def log_text(line: LogLine) -> str:
+    return f"{line.time:%H:%M:%S} {line.worker:<10} {line.line}"
+
+
+def event_text(event: Event) -> str:
+    return f"{event.time:%H:%M:%S} {event.type:<20} {facts(event.data)}".rstrip()
+
+
+def _span(shards: tuple[int, int]) -> str:
+    start, stop = shards
+    return f"{start}-{stop - 1}" if stop > start else ""

@@ -1,0 +1,178 @@
+"""One job, seen through the REST API."""
+
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote, urljoin
+
+from ringleader.client import feed
+from ringleader.client.http import Api
+from ringleader.client.records import Event, LogLine, Point, Result, Worker
+from ringleader.errors import ApiProblem, ApiUnreachable, JobFailed, RingleaderError, WaitTimeout
+from ringleader.wire.states import State
+from ringleader.wire.views import JobView
+
+LAST_LOG_LINES = 20
+
+_FIRST_POLL_S = 0.1
+_SLOWEST_POLL_S = 1.0
+_OUTAGE_S = 120.0
+
+
+class Job:
+    """A handle. `view` is the job as last seen; `refresh` looks again."""
+
+    def __init__(self, api: Api, view: JobView) -> None:
+        self._api = api
+        self.view = view
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r}, {self.view.name!r}, {self.state})"
+
+    @property
+    def id(self) -> str:
+        return self.view.id
+
+    @property
+    def state(self) -> State:
+        return self.view.state
+
+    @property
+    def url(self) -> str:
+        """The job's page."""
+        return urljoin(self._api.url + "/", self.view.urls.page or f"jobs/{self.id}")
+
+    @property
+    def result(self) -> Result | None:
+        """What it left behind, once it has succeeded."""
+        return Result.of(self.view.result) if self.view.result else None
+
+    def refresh(self) -> Self:
+        self.view = JobView.model_validate(self._api.get(self._path()))
+        return self
+
+    def wait(self, timeout: float | None = None) -> Result:
+        """Until the job has ended.
+
+        Args:
+            timeout: seconds; None waits as long as the job runs. An outage of the control plane is borne for
+                two minutes.
+
+        Raises:
+            JobFailed: it failed or was cancelled; with its reason and last log lines.
+            WaitTimeout: it has not ended in time. The job goes on.
+        """
+        give_up_at = time.monotonic() + timeout if timeout is not None else None
+        last_seen, pause_s = time.monotonic(), _FIRST_POLL_S
+        while True:
+            if self._reached(last_seen):
+                last_seen = time.monotonic()
+            if self.state.ended:
+                return self._outcome()
+            if give_up_at is not None and time.monotonic() + pause_s > give_up_at:
+                raise WaitTimeout(
+                    f"job {self.id} is still {self.state} at step {self.view.progress.step} after {timeout:g} s.",
+                    hint="It goes on; wait again, or cancel it.",
+                )
+            time.sleep(pause_s)
+            pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
+
+    def resize(self, min: int | None = None, max: int | None = None) -> Self:
+        """Ask for another number of workers; takes effect between two steps."""
+        bounds = {k: v for k, v in {"min": min, "max": max}.items() if v is not None}
+        headers = {"Content-Type": "application/merge-patch+json"}
+        answer = self._api.request("PATCH", self._path(), json={"workers": bounds}, headers=headers)
+        self.view = JobView.model_validate(answer.json())
+        return self
+
+    def cancel(self, grace_s: float | None = None) -> Self:
+        """Ask it to stop; cancelling twice is cancelling once."""
+        body = {} if grace_s is None else {"grace_s": grace_s}
+        self._api.request("POST", self._path("/cancel"), json=body, repeatable=True)
+        return self.refresh()
+
+    def delete(self) -> None:
+        """Forget an ended job and its files."""
+        self._api.request("DELETE", self._path())
+
+    def workers(self) -> list[Worker]:
+        answer = self._api.get(self._path("/workers"))
+        return [Worker.read(item) for item in (answer["items"] if isinstance(answer, dict) else answer)]
+
+    def metrics(self, name: str, max_points: int | None = None) -> list[Point]:
+        """The points of one metric, by step; thinned evenly to `max_points`."""
+        answer = self._api.get(self._path("/metrics"), {"name": name, "max_points": max_points})
+        return [Point.read(item) for item in answer["points"]]
+
+    def metric_names(self) -> list[str]:
+        return list(self._api.get(self._path("/metrics"))["names"])
+
+    def events(self, follow: bool = False, after: int = 0) -> Iterator[Event]:
+        """Events numbered above `after`; with `follow` also those to come, until the job has ended."""
+        return map(Event.read, self._feed("/events", follow, after))
+
+    def logs(self, follow: bool = False, after: int = 0) -> Iterator[LogLine]:
+        """Log lines numbered above `after`; with `follow` also those to come, until the job has ended."""
+        return map(LogLine.read, self._feed("/logs", follow, after))
+
+    def artifacts(self) -> list[dict[str, Any]]:
+        """What the job saved: name and size of each."""
+        answer = self._api.get(self._path("/artifacts"))
+        return list(answer["items"] if isinstance(answer, dict) else answer)
+
+    def download(self, name: str, path: str | Path) -> Path:
+        """Fetch an artifact. The file appears at `path` whole or not at all.
+
+        Raises:
+            ApiProblem: there is no such artifact.
+            ApiUnreachable: the connection broke.
+        """
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, partial = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                for chunk in self._api.body(self._path(f"/artifacts/{quote(name)}")):
+                    file.write(chunk)
+            Path(partial).chmod(0o644)
+            Path(partial).replace(target)
+        finally:
+            Path(partial).unlink(missing_ok=True)
+        return target
+
+    def _reached(self, last_seen: float) -> bool:
+        """Look again; an outage is an error only once it has lasted."""
+        try:
+            self.refresh()
+        except (ApiUnreachable, ApiProblem) as error:
+            refused = isinstance(error, ApiProblem) and error.status < 500
+            if refused or time.monotonic() - last_seen > _OUTAGE_S:
+                raise
+            return False
+        return True
+
+    def _outcome(self) -> Result:
+        if self.result is not None and self.state is State.SUCCEEDED:
+            return self.result
+        if self.state is State.SUCCEEDED:
+            raise RingleaderError(f"job {self.id} succeeded without a result.", hint="Report this as a bug.")
+        reason = self.view.reason.model_dump() if self.view.reason else None
+        raise JobFailed(self.id, self.state, reason, self._last_log_lines())
+
+    def _last_log_lines(self) -> list[str]:
+        try:
+            return list(deque((line.line for line in self.logs()), maxlen=LAST_LOG_LINES))
+        except (ApiProblem, ApiUnreachable):
+            return []
+
+    def _feed(self, name: str, follow: bool, after: int) -> Iterator[dict[str, Any]]:
+        if not follow:
+            return feed.pages(self._api, self._path(name), after)
+        return feed.follow(self._api, self._path(name), lambda: self.refresh().state.ended, after)
+
+    def _path(self, below: str = "") -> str:
+        return f"/jobs/{quote(self.id, safe='')}{below}"

@@ -1,0 +1,123 @@
+"""The frozen values the SDK returns."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any, Self
+
+from ringleader.wire import views
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker or server of a running job; `shards` is [start, stop) of the logical shards it owns."""
+
+    id: str
+    role: str
+    rank: int | None
+    pid: int
+    node: str
+    state: str
+    generation: int
+    shards: tuple[int, int]
+
+    @classmethod
+    def read(cls, source: Any) -> Self:
+        view = views.WorkerView.model_validate(source)
+        return cls(**{f.name: getattr(view, f.name) for f in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value of one metric at one settled step."""
+
+    step: int
+    value: float
+    time: datetime
+    generation: int
+
+    @classmethod
+    def read(cls, source: Any) -> Self:
+        view = views.MetricPoint.model_validate(source)
+        return cls(view.step, view.value, view.at, view.generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a job."""
+
+    seq: int
+    type: str
+    time: datetime
+    attempt: int
+    generation: int
+    data: dict[str, Any]
+
+    @classmethod
+    def read(cls, source: Any) -> Self:
+        view = views.EventView.model_validate(source)
+        return cls(view.seq, view.type, view.at, view.attempt, view.generation, view.data)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line a worker or the supervisor printed."""
+
+    seq: int
+    time: datetime
+    worker: str
+    level: str
+    line: str
+
+    @classmethod
+    def read(cls, source: Any) -> Self:
+        view = views.LogLine.model_validate(source)
+        return cls(view.seq, view.at, view.worker, view.level, view.line)
+
+
+@dataclass(frozen=True, eq=True)
+class Result(Mapping[str, Any]):
+    """What a succeeded job leaves behind: attributes, and a mapping of the same. Times in seconds."""
+
+    steps: int
+    samples: int
+    loss: float | None
+    scores: dict[str, float]
+    generations: int
+    reproducible: bool
+    reproducible_why: str
+    weights_sha256: str
+    weights_uri: str
+    run_id: str
+    wall_s: float
+    compute_s: float
+    exposed_communication_s: float
+    idle_s: float
+    recovery_s: float
+    ledger_uri: str
+
+    @classmethod
+    def of(cls, view: views.Result) -> Self:
+        return cls(**{f.name: getattr(view, f.name) for f in fields(cls)})
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in _RESULT_KEYS:
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_RESULT_KEYS)
+
+    def __len__(self) -> int:
+        return len(_RESULT_KEYS)
+
+
+_RESULT_KEYS = tuple(f.name for f in fields(Result))
+
+
+def as_json(record: Any) -> dict[str, Any]:
+    """A record as plain JSON values."""
+    return {
+        key: value.isoformat() if isinstance(value, datetime) else value
+        for key, value in asdict(record).items()
+    }

@@ -1,0 +1,186 @@
+"""`up` with small services in place of the real ones: order, restarts, and that nothing is ever left behind."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from small_stack import SMALL, small_recipe
+from waiting import wait_for
+
+from ringleader.cli.stack.home import AlreadyUp, Home, read_json, write_json
+from ringleader.cli.stack.process import Identity, end, wait_gone
+from ringleader.cli.stack.recipes import Recipes
+from ringleader.cli.stack.service import Service, ServiceFailed, recorded
+from ringleader.cli.stack.stack import Stack, running, take_down
+
+UP = Path(__file__).parent / "small_stack.py"
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Home(Path(folder))
+        assert processes_of(Path(folder)) == []
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines that name the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if f"{folder}/" in line:
+                found.append(f"{entry.name} {line[:200]}")
+    return found
+
+
+def service_of(guard: Identity) -> int:
+    return int(Path(f"/proc/{guard.pid}/task/{guard.pid}/children").read_text().split()[0])
+
+
+def temp_dirs(home: Home) -> list[Path]:
+    return [path for path in home.root.glob("tmp*") if path.is_dir()]
+
+
+def test_everything_starts_answers_and_ends_without_a_trace(home: Home) -> None:
+    with running(home, recipes=SMALL) as stack:
+        assert set(recorded(home)) == {"ray", "mlflow", "api"}
+        assert read_json(home.up)["url"] == stack.url == "http://127.0.0.1:4711"
+        assert read_json(home.root / "profile.json") == {"url": stack.url, "token": "secret"}
+        assert len(processes_of(home.root)) == 9  # guard, service and orphan of each
+        assert len(temp_dirs(home)) == 1
+    assert processes_of(home.root) == []
+    assert temp_dirs(home) == []
+    assert recorded(home) == {}
+    assert not home.up.exists()
+
+
+def test_secrets_are_readable_by_their_owner_only(home: Home) -> None:
+    home.prepare()
+    assert stat.S_IMODE(home.ray_token.stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.run.stat().st_mode) == 0o700
+
+
+def test_a_second_up_on_the_same_home_is_refused_and_disturbs_nothing(home: Home) -> None:
+    with running(home, recipes=SMALL) as stack:
+        before = recorded(home)
+        with pytest.raises(AlreadyUp, match=f"pid {os.getpid()}, {stack.url}"), running(home, recipes=SMALL):
+            pass
+        assert recorded(home) == before
+        assert all(who.alive for who in before.values())
+
+
+@pytest.mark.parametrize("name", ["api", "mlflow", "ray"])
+def test_a_service_that_dies_is_started_again(name: str, home: Home) -> None:
+    said: list[str] = []
+    with running(home, say=said.append, recipes=SMALL) as stack:
+        before = recorded(home)
+        os.kill(service_of(before[name]), signal.SIGKILL)
+        wait_for(
+            "new service", lambda: name in recorded(home) and recorded(home)[name] not in before.values()
+        )
+        if name == "ray":
+            wait_for(
+                "API that knows the new head", lambda: recorded(home).get("api") not in (None, before["api"])
+            )
+        assert stack.url == read_json(home.up)["url"]
+        others = {"api", "mlflow"} - {name} - ({"api"} if name == "ray" else set())
+        assert all(recorded(home)[other] == before[other] for other in others)
+    assert any(line.startswith(f"{name} ended") for line in said)
+
+
+def test_a_service_that_does_not_start_shows_its_last_words(home: Home) -> None:
+    broken = Recipes(
+        SMALL.ray, SMALL.mlflow, lambda home, *_: small_recipe(home, "api", "raise SystemExit('no port')")
+    )
+    with pytest.raises(ServiceFailed, match="api ended with code 1") as failed, running(home, recipes=broken):
+        pass
+    assert "| no port" in failed.value.message
+    assert processes_of(home.root) == []
+
+
+def test_a_service_that_is_never_ready_is_named(home: Home) -> None:
+    home.prepare()
+    service = Service.start(
+        small_recipe(home, "api", "import time; time.sleep(60)", start_deadline_s=0.3), home
+    )
+    try:
+        with pytest.raises(ServiceFailed, match=r"was not ready within 0\.3 s"):
+            service.wait_ready()
+    finally:
+        service.end()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_when_up_itself_is_ended(number: signal.Signals, home: Home) -> None:
+    up = subprocess.Popen([sys.executable, str(UP), str(home.root)])
+    try:
+        wait_for("up", lambda: read_json(home.up).get("url"))
+        assert len(temp_dirs(home)) == 1
+        up.send_signal(number)
+        up.wait(30)
+        wait_for("end of all processes", lambda: not processes_of(home.root))
+        assert temp_dirs(home) == []
+    finally:
+        up.kill()
+        up.wait(10)
+
+
+def test_down_ends_up_and_a_new_up_follows_at_once(home: Home) -> None:
+    up = subprocess.Popen([sys.executable, str(UP), str(home.root)])
+    wait_for("up", lambda: read_json(home.up).get("url"))
+    reaper = threading.Thread(target=up.wait)
+    reaper.start()
+    assert take_down(home)
+    reaper.join(10)
+    assert processes_of(home.root) == []
+    assert not take_down(home)
+    with running(home, recipes=SMALL):
+        assert len(recorded(home)) == 3
+
+
+def test_up_follows_an_up_that_was_killed(home: Home) -> None:
+    up = subprocess.Popen([sys.executable, str(UP), str(home.root)])
+    wait_for("up", lambda: read_json(home.up).get("url"))
+    up.kill()
+    up.wait(10)
+    with running(home, recipes=SMALL) as stack:
+        assert isinstance(stack, Stack)
+        assert len(processes_of(home.root)) == 9
+
+
+def test_a_pid_that_was_given_to_somebody_else_is_never_signalled(home: Home) -> None:
+    home.prepare()
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        real = Identity.of(bystander.pid)
+        assert real is not None
+        write_json(home.up, {"pid": bystander.pid, "started": "another boot:1", "url": "http://x"})
+        write_json(home.record("api"), {"pid": bystander.pid, "started": "another boot:1"})
+        assert not take_down(home)
+        Identity(bystander.pid, "another boot:1").send(signal.SIGKILL)
+        assert wait_gone([real], deadline_s=0.3) == [real]
+        end([real], grace_s=5)
+        assert not real.alive
+    finally:
+        bystander.kill()
+        bystander.wait(10)
+
+
+def test_a_record_is_json(home: Home) -> None:
+    home.prepare()
+    write_json(home.up, {"a": 1})
+    assert json.loads(home.up.read_text()) == read_json(home.up) == {"a": 1}
+    home.up.write_text("{broken")
+    assert read_json(home.up) == {}

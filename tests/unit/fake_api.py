@@ -1,0 +1,219 @@
+"""A control plane in memory, behind the SDK's transport seam: routes and shapes of the REST API, and its outages."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+AT = "2026-01-02T03:04:05Z"
+TOKEN = "t0ken"
+URL = "http://127.0.0.1:9"
+
+
+def job_view(number: int = 1, **changes: Any) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "id": job_id(number),
+        "name": f"digits-{number}",
+        "project": "default",
+        "labels": {},
+        "owner": "me",
+        "spec": {"name": "digits", "entrypoint": "m:f", "workers": {"min": 2, "max": 3}},
+        "state": "running",
+        "pending_reason": None,
+        "reason": None,
+        "attempt": 1,
+        "generation": 1,
+        "world_size": 3,
+        "progress": {"step": 7, "total_steps": 920, "epoch": 0},
+        "created_at": AT,
+        "started_at": AT,
+        "finished_at": None,
+        "failures": {"spent": 0, "max": 3},
+        "result": None,
+        "tracking": {"run_id": "", "url": ""},
+        "urls": {"self": f"/api/v1/jobs/{job_id(number)}", "page": f"/jobs/{job_id(number)}"},
+    }
+    return view | changes
+
+
+def job_id(number: int) -> str:
+    return f"job_{number:026d}"
+
+
+RESULT: dict[str, Any] = {
+    "steps": 920,
+    "samples": 57480,
+    "loss": 0.01,
+    "scores": {"accuracy": 0.98},
+    "generations": 3,
+    "reproducible": True,
+    "weights_sha256": "ab" * 32,
+    "wall_s": 12.0,
+    "compute_s": 9.0,
+    "exposed_communication_s": 1.0,
+    "idle_s": 1.0,
+    "recovery_s": 0.1,
+}
+SUCCEEDED: dict[str, Any] = {"state": "succeeded", "result": RESULT}
+FAILED: dict[str, Any] = {
+    "state": "failed",
+    "reason": {"code": "entrypoint_raised", "message": "ZeroDivisionError in train.py:3", "hint": "Fix it."},
+}
+
+
+class Broken(httpx.SyncByteStream):
+    """A body that ends in a broken connection."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._body
+        raise httpx.RemoteProtocolError("peer closed connection")
+
+
+@dataclass
+class FakeApi(httpx.BaseTransport):
+    """What it holds is what it answers; `faults` are raised or answered first, one a request."""
+
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    feeds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    packages: dict[str, bytes] = field(default_factory=dict)
+    artifacts: dict[str, bytes] = field(default_factory=dict)
+    workers: list[dict[str, Any]] = field(default_factory=list)
+    points: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    faults: list[Exception | httpx.Response] = field(default_factory=list)
+    history: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    streams: list[httpx.Response] = field(default_factory=list)
+    seen: list[httpx.Request] = field(default_factory=list)
+    page: int = 2
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append(request)
+        if self.faults:
+            fault = self.faults.pop(0)
+            if isinstance(fault, Exception):
+                raise fault
+            return fault
+        if request.headers.get("authorization") != f"Bearer {TOKEN}":
+            return problem(401, "unauthorized", "no credential")
+        path = request.url.path.removeprefix("/api/v1")
+        for pattern, answer in self._routes():
+            if match := re.fullmatch(pattern, f"{request.method} {path}"):
+                return answer(request, *match.groups())
+        return problem(404, "not_found", f"no route {path}")
+
+    def calls(self, method: str, path: str) -> list[httpx.Request]:
+        return [r for r in self.seen if r.method == method and r.url.path == "/api/v1" + path]
+
+    def _routes(self) -> list[tuple[str, Callable[..., httpx.Response]]]:
+        return [
+            ("POST /jobs", self._submit),
+            ("GET /jobs", self._list),
+            ("GET /jobs/([^/]+)", self._job),
+            ("PATCH /jobs/([^/]+)", self._patch),
+            ("DELETE /jobs/([^/]+)", self._delete),
+            ("POST /jobs/([^/]+)/cancel", self._cancel),
+            ("GET /jobs/[^/]+/(events|logs)", self._feed),
+            ("GET /jobs/[^/]+/workers", lambda request: httpx.Response(200, json={"items": self.workers})),
+            ("GET /jobs/[^/]+/metrics", self._metrics),
+            ("GET /jobs/[^/]+/artifacts/(.+)", self._artifact),
+            ("(?:HEAD|PUT) /packages/(.+)", self._package),
+            (
+                "GET /cluster",
+                lambda request: httpx.Response(200, json={"cpus": 4, "nodes": [{"id": "n1", "cpus": 4}]}),
+            ),
+            ("GET /version", lambda request: httpx.Response(200, json={"version": "0.1.0"})),
+        ]
+
+    def _submit(self, request: httpx.Request) -> httpx.Response:
+        spec = json.loads(request.content)
+        if request.url.params.get("dry_run"):
+            return httpx.Response(200, json={"admitted": True})
+        self.jobs.append(
+            job_view(len(self.jobs) + 1, name=spec["name"], spec=spec, state="queued", world_size=0)
+        )
+        return httpx.Response(201, json=self.jobs[-1])
+
+    def _list(self, request: httpx.Request) -> httpx.Response:
+        wanted = request.url.params.get("name")
+        found = [job for job in self.jobs if wanted in (None, job["name"])]
+        start = int(request.url.params.get("cursor", 0))
+        cursor = str(start + self.page) if start + self.page < len(found) else None
+        return httpx.Response(200, json={"items": found[start : start + self.page], "next_cursor": cursor})
+
+    def _job(self, request: httpx.Request, ident: str) -> httpx.Response:
+        for at, job in enumerate(self.jobs):
+            if job["id"] == ident:
+                if self.history.get(ident):
+                    self.jobs[at] = job | self.history[ident].pop(0)
+                return httpx.Response(200, json=self.jobs[at])
+        return problem(404, "not_found", f"there is no job {ident}")
+
+    def _patch(self, request: httpx.Request, ident: str) -> httpx.Response:
+        job = next(job for job in self.jobs if job["id"] == ident)
+        job["spec"]["workers"] |= json.loads(request.content)["workers"]
+        return httpx.Response(200, json=job)
+
+    def _delete(self, request: httpx.Request, ident: str) -> httpx.Response:
+        self.jobs = [job for job in self.jobs if job["id"] != ident]
+        return httpx.Response(204)
+
+    def _cancel(self, request: httpx.Request, ident: str) -> httpx.Response:
+        job = next(job for job in self.jobs if job["id"] == ident)
+        job["state"] = "cancelled"
+        return httpx.Response(202, json=job)
+
+    def _feed(self, request: httpx.Request, name: str) -> httpx.Response:
+        after = int(request.headers.get("last-event-id") or request.url.params.get("after", 0))
+        items = [item for item in self.feeds.get(name, []) if item["seq"] > after]
+        if "text/event-stream" not in request.headers.get("accept", ""):
+            return httpx.Response(
+                200,
+                json={
+                    "items": items[: self.page],
+                    "next": items[self.page - 1]["seq"] if len(items) > self.page else None,
+                },
+            )
+        return self.streams.pop(0) if self.streams else stream(b"")
+
+    def _metrics(self, request: httpx.Request) -> httpx.Response:
+        name = request.url.params.get("name")
+        if name is None:
+            return httpx.Response(200, json={"names": sorted(self.points)})
+        return httpx.Response(200, json={"points": self.points.get(name, [])})
+
+    def _artifact(self, request: httpx.Request, name: str) -> httpx.Response:
+        if name not in self.artifacts:
+            return problem(404, "not_found", f"no artifact {name}")
+        return httpx.Response(200, content=self.artifacts[name])
+
+    def _package(self, request: httpx.Request, name: str) -> httpx.Response:
+        if request.method == "PUT":
+            self.packages[name] = request.content
+        return httpx.Response(200 if name in self.packages else 404)
+
+
+def problem(status: int, code: str, detail: str, **more: Any) -> httpx.Response:
+    body = {"title": code, "status": status, "detail": detail, "code": code, **more}
+    return httpx.Response(status, json=body, headers={"content-type": "application/problem+json"})
+
+
+def stream(body: bytes, *, breaks: bool = False) -> httpx.Response:
+    headers = {"content-type": "text/event-stream; charset=utf-8"}
+    return httpx.Response(200, headers=headers, stream=Broken(body) if breaks else httpx.ByteStream(body))
+
+
+def sse(*items: dict[str, Any]) -> bytes:
+    return b"".join(f"id: {i['seq']}\ndata: {json.dumps(i, ensure_ascii=False)}\n\n".encode() for i in items)
+
+
+def log(seq: int, line: str = "") -> dict[str, Any]:
+    return {"seq": seq, "at": AT, "worker": "w0", "level": "info", "line": line or f"line {seq}"}
+
+
+def event(seq: int, kind: str, **data: Any) -> dict[str, Any]:
+    return {"seq": seq, "type": kind, "at": AT, "attempt": 1, "generation": 2, "data": data}

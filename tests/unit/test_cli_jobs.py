@@ -1,0 +1,231 @@
+"""The command line against a control plane in memory: what it prints, and how it exits."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_api import (
+    AT,
+    FAILED,
+    SUCCEEDED,
+    TOKEN,
+    URL,
+    FakeApi,
+    event,
+    job_id,
+    job_view,
+    log,
+    problem,
+    sse,
+    stream,
+)
+
+from ringleader.cli.main import main
+from ringleader.client import Client
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    return FakeApi(jobs=[job_view(1), job_view(2, name="cifar", state="queued", world_size=0)])
+
+
+@pytest.fixture
+def run(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments, connect=lambda: Client(URL, TOKEN, transport=api))
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> str:
+    path = tmp_path / "job.yaml"
+    path.write_text("name: digits\nentrypoint: train:main\n")
+    return str(path)
+
+
+def test_jobs_are_a_table_with_the_reason_for_waiting(api: FakeApi, run: Run) -> None:
+    api.jobs[1]["pending_reason"] = {
+        "code": "no_capacity",
+        "message": "3 CPUs are free, 4 needed",
+        "hint": "",
+    }
+    code, out, _ = run("jobs")
+    header, first, second = out.splitlines()
+    assert code == 0
+    assert header.split() == ["ID", "NAME", "STATE", "STEP", "WORKERS", "AGE", "WHY"]
+    assert first.split()[:4] == [job_id(1), "digits-1", "running", "7/920"]
+    assert second.endswith("3 CPUs are free, 4 needed")
+    assert header.index("STATE") == first.index("running") == second.index("queued")
+
+
+def test_json_is_what_the_rest_api_says(api: FakeApi, run: Run) -> None:
+    assert [job["id"] for job in json.loads(run("jobs", "-o", "json")[1])] == [job_id(1), job_id(2)]
+    assert json.loads(run("describe", "cifar", "-o", "json")[1])["progress"] == {
+        "step": 7,
+        "total_steps": 920,
+        "epoch": 0,
+    }
+
+
+def test_a_job_is_meant_by_id_unique_beginning_or_name(api: FakeApi, run: Run) -> None:
+    api.jobs[0]["id"] = "job_01AAAAAAAAAAAAAAAAAAAAAAAA"
+    for text in ("job_01A", "digits-1", "job_01AAAAAAAAAAAAAAAAAAAAAAAA"):
+        assert json.loads(run("describe", text, "-o", "json")[1])["name"] == "digits-1"
+
+
+def test_a_job_that_is_unclear_or_unknown_is_an_error_that_says_what_to_do(run: Run) -> None:
+    code, out, err = run("describe", "job_0")
+    assert (code, out) == (1, "")
+    assert "job_ambiguous" in err
+    assert job_id(2) in err
+    code, _, err = run("cancel", "nothing")
+    assert code == 1
+    assert "`ringleader jobs` lists them" in err
+
+
+def test_describe_shows_result_reason_and_events(api: FakeApi, run: Run) -> None:
+    api.jobs[0] |= SUCCEEDED
+    api.feeds["events"] = [event(1, "worker.lost", worker="w1", cause="killed")]
+    _, out, _ = run("describe", "digits-1")
+    assert "accuracy" in out
+    assert "0.98" in out
+    assert "worker.lost" in out
+    assert "cause=killed" in out
+
+
+def test_submit_prints_the_id_and_the_page(api: FakeApi, run: Run, job_file: str) -> None:
+    code, out, _ = run("submit", job_file)
+    assert code == 0
+    assert out.splitlines() == [f"{job_id(3)} queued", f"{URL}/jobs/{job_id(3)}"]
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [(SUCCEEDED, 0), (FAILED, 1), ({"state": "cancelled"}, 3)],
+    ids=["succeeded", "failed", "cancelled"],
+)
+def test_the_exit_code_of_a_wait_is_how_the_job_ended(
+    end: dict[str, object], code: int, api: FakeApi, run: Run
+) -> None:
+    api.history[job_id(1)] = [{}, end]
+    assert run("wait", "digits-1")[0] == code
+    assert run("wait", "digits-1", "-o", "json")[0] == code
+
+
+def test_a_failed_wait_shows_reason_hint_and_last_lines(api: FakeApi, run: Run) -> None:
+    api.jobs[0] |= FAILED
+    api.feeds["logs"] = [log(1, "about to divide")]
+    _, _, err = run("wait", "digits-1")
+    assert "entrypoint_raised" in err
+    assert "| about to divide" in err
+    assert "→ Fix it." in err
+
+
+def test_a_wait_that_times_out_exits_with_124_and_the_job_goes_on(run: Run) -> None:
+    code, _, err = run("wait", "digits-1", "--timeout", "0")
+    assert code == 124
+    assert "It goes on" in err
+
+
+def test_ctrl_c_detaches_and_says_so(api: FakeApi, run: Run) -> None:
+    class CtrlC(list[dict[str, object]]):
+        def pop(self, index: object = -1) -> dict[str, object]:
+            raise KeyboardInterrupt
+
+    api.history[job_id(1)] = CtrlC([{}])
+    code, _, err = run("wait", "digits-1")
+    assert code == 130
+    assert f"detached: {job_id(1)} goes on" in err
+
+
+def test_wrong_usage_and_wrong_job_files_exit_with_2(
+    run: Run, tmp_path: Path, api: FakeApi, job_file: str
+) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("name: x\nentrypoint: m:f\nwrokers: {min: 1}\n")
+    assert run("resize", "digits-1")[0] == 2
+    assert run("jobs", "--nonsense")[0] == 2
+    assert run("nonsense")[0] == 2
+    code, _, err = run("validate", str(wrong))
+    assert code == 2
+    assert "wrokers: unknown key" in err
+    api.faults = [problem(422, "infeasible", "asks for 99 CPUs, the cluster has 4", hint="Ask for less.")]
+    code, _, err = run("submit", job_file)
+    assert code == 2
+    assert "asks for 99 CPUs" in err
+    assert "→ Ask for less." in err
+
+
+def test_errors_are_json_too(run: Run) -> None:
+    code, out, err = run("describe", "nothing", "-o", "json")
+    assert (code, out, json.loads(err)["code"]) == (1, "", "job_not_found")
+
+
+def test_resize_cancel_delete(api: FakeApi, run: Run) -> None:
+    assert run("resize", "digits-1", "--min", "1", "--max", "6")[:2] == (
+        0,
+        f"{job_id(1)}: workers 1-6 asked for\n",
+    )
+    assert run("cancel", "digits-1")[:2] == (0, f"{job_id(1)}: cancelled\n")
+    assert run("delete", "digits-1")[:2] == (0, f"{job_id(1)}: deleted\n")
+    assert len(api.jobs) == 1
+
+
+def test_logs_and_events_are_lines_or_json_lines(api: FakeApi, run: Run) -> None:
+    api.feeds = {"logs": [log(1, "hello")], "events": [event(1, "recovered", total_s=0.05125)]}
+    assert run("logs", "digits-1")[1] == "03:04:05 w0         hello\n"
+    assert run("events", "digits-1")[1] == "03:04:05 recovered            total_s=0.05125\n"
+    assert json.loads(run("logs", "digits-1", "-o", "json")[1]) == {
+        "seq": 1,
+        "time": "2026-01-02T03:04:05+00:00",
+        "worker": "w0",
+        "level": "info",
+        "line": "hello",
+    }
+
+
+def test_following_logs_ends_with_the_job(api: FakeApi, run: Run) -> None:
+    api.history[job_id(1)] = [{}, SUCCEEDED]
+    api.streams = [stream(sse(log(1, "one"), log(2, "two")))]
+    code, out, _ = run("logs", "-f", "digits-1")
+    assert code == 0
+    assert [line.split()[-1] for line in out.splitlines()] == ["one", "two"]
+
+
+def test_workers_metrics_and_cluster_are_tables(api: FakeApi, run: Run) -> None:
+    worker = {
+        "id": "w0",
+        "role": "worker",
+        "rank": 0,
+        "pid": 4,
+        "node": "n",
+        "state": "running",
+        "generation": 1,
+    }
+    api.workers = [worker | {"shards": [0, 2]}]
+    api.points["loss"] = [{"step": s, "value": 1 / s, "at": AT, "generation": 1} for s in (1, 2, 30)]
+    assert run("workers", "digits-1")[1].splitlines()[1].split()[-1] == "0-1"
+    assert [line.split()[:2] for line in run("metrics", "digits-1", "loss")[1].splitlines()] == [
+        ["STEP", "LOSS"],
+        ["1", "1"],
+        ["2", "0.5"],
+        ["30", "0.033333"],
+    ]
+    assert run("metrics", "digits-1")[1] == "loss\n"
+    assert "n1" in run("cluster")[1]
+    assert json.loads(run("version", "-o", "json")[1])["server"] == {"version": "0.1.0"}
+
+
+def test_login_remembers_where_and_who(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setenv("RINGLEADER_HOME", str(tmp_path))
+    code, _, err = run("login", "http://127.0.0.1:9", "--token", "x")
+    assert code == 1
+    assert "does not answer" in err
+    assert not (tmp_path / "profile.json").exists()
