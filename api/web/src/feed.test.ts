@@ -1,0 +1,22 @@
+import { expect, test } from "vitest";
+import { merge } from "./feed";
+import { waitMs } from "./poll";
+
+const seqs = (...numbers: number[]) => numbers.map((seq) => ({ seq }));
+
+test("what arrives twice is kept once, in order", () => {
+  expect(merge(seqs(1, 2), seqs(2, 4, 3, 3))).toEqual(seqs(1, 2, 3, 4));
+});
+
+test("nothing new keeps the very same list, so that nothing is drawn again", () => {
+  const known = seqs(1, 2);
+  expect(merge(known, seqs(1))).toBe(known);
+});
+
+test("beyond the cap the oldest go", () => {
+  expect(merge(seqs(1, 2), seqs(3, 4), 3)).toEqual(seqs(2, 3, 4));
+});
+
+test("polling slows down after errors but never stops", () => {
+  expect([0, 1, 2, 3, 9].map((failures) => waitMs(1000, failures))).toEqual([1000, 2000, 4000, 8000, 15000]);
+});

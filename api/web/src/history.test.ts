@@ -1,0 +1,95 @@
+import { describe, expect, test } from "vitest";
+import { boundaries, describe as sentence, lostWorkers, recoveries } from "./history";
+import type { JobEvent } from "./wire";
+
+const event = (seq: number, type: string, data: Record<string, unknown> = {}, attempt = 1): JobEvent => ({
+  seq,
+  type,
+  at: "2026-11-20T10:00:00Z",
+  attempt,
+  generation: seq,
+  data,
+});
+
+test("a lost worker stands at the step of its event", () => {
+  const [lost] = lostWorkers([event(1, "worker.lost", { worker: "w1", step: 140, cause: "SIGKILL" })]);
+  expect(lost).toMatchObject({ worker: "w1", step: 140, cause: "SIGKILL" });
+});
+
+test("a worker lost before any step is listed but not drawn", () => {
+  expect(lostWorkers([event(1, "worker.lost", { worker: "w1", step: null })])).toEqual([]);
+});
+
+describe("recoveries", () => {
+  test("know whom they made good, where, and what each phase cost", () => {
+    const [one] = recoveries([
+      event(1, "worker.lost", { worker: "w1", step: 140 }),
+      event(2, "worker.lost", { worker: "w2", step: 140 }),
+      event(3, "recovered", { detect_s: 0.02, heal_s: 0.01, total_s: 0.03, steps_lost: 0 }),
+    ]);
+    expect(one).toMatchObject({ workers: ["w1", "w2"], step: 140, totalS: 0.03, stepsLost: 0 });
+    expect(one?.phases).toEqual({ detect: 0.02, decide: 0, regroup: 0, heal: 0.01, redo: 0 });
+  });
+
+  test("do not take over the losses of an attempt that ended", () => {
+    const [one] = recoveries([
+      event(1, "worker.lost", { worker: "w1", step: 900 }, 1),
+      event(2, "worker.lost", { worker: "w5", step: 7 }, 2),
+      event(3, "recovered", { total_s: 0.1 }, 2),
+    ]);
+    expect(one).toMatchObject({ workers: ["w5"], step: 7 });
+  });
+});
+
+test("a generation begins where its event says, else at its first point", () => {
+  const points = [
+    { step: 1, value: 0, at: "", generation: 1 },
+    { step: 50, value: 0, at: "", generation: 2 },
+  ];
+  const formed = [
+    event(1, "generation.formed", { step: 0, members: ["w0"] }),
+    event(2, "generation.formed", { members: 3 }),
+  ];
+  expect(boundaries(formed, points).map(({ step, members }) => [step, members])).toEqual([
+    [0, 1],
+    [50, 3],
+  ]);
+});
+
+describe("an event in words", () => {
+  test("names who was lost, where and why", () => {
+    const { title, detail, tone } = sentence(
+      event(1, "worker.lost", { worker: "w1", step: 1400, cause: "SIGKILL", rank: 1, pid: 42 }),
+    );
+    expect([title, detail, tone]).toEqual([
+      "Worker w1 lost at step 1,400",
+      "SIGKILL · rank 1 · pid 42",
+      "bad",
+    ]);
+  });
+
+  test("says what a recovery cost", () => {
+    const { title, detail } = sentence(
+      event(1, "recovered", { total_s: 0.058, detect_s: 0.021, steps_lost: 0 }),
+    );
+    expect([title, detail]).toEqual(["Recovered in 58 ms", "0 steps lost · detect 21 ms"]);
+  });
+
+  test("tells a resize by its bounds, and a cancellation by its reason", () => {
+    expect(sentence(event(1, "workers.resized", { who: "user", min: 2, max: 4 })).title).toBe(
+      "Resized to 2–4 workers",
+    );
+    const cancelled = event(2, "job.cancelled", {
+      who: "user",
+      from: "stopping",
+      reason: { message: "cancelled by the user" },
+    });
+    expect(sentence(cancelled)).toMatchObject({ title: "Job cancelled", detail: "Cancelled by the user" });
+  });
+
+  test("of an unknown kind still shows what it holds", () => {
+    expect(sentence(event(1, "checkpoint.saved", { step: 5, uri: "file:///c" })).detail).toBe(
+      "step 5 · uri file:///c",
+    );
+  });
+});

@@ -1,0 +1,215 @@
+/** What the events of a job tell: who was lost where, what each recovery cost, where generations begin. */
+import { duration, plural, sentence } from "./format";
+import type { JobEvent, MetricPoint } from "./wire";
+
+export interface Lost {
+  seq: number;
+  step: number;
+  worker: string;
+  cause: string;
+  at: string;
+  attempt: number;
+  generation: number;
+}
+
+export const PHASES = ["detect", "decide", "regroup", "heal", "redo"] as const;
+export type Phase = (typeof PHASES)[number];
+
+export interface Recovery {
+  seq: number;
+  /** The step at which the worker was lost, and the one at which training went on. */
+  step: number;
+  until: number;
+  workers: string[];
+  cause: string;
+  phases: Record<Phase, number>;
+  totalS: number;
+  stepsLost: number;
+  at: string;
+  attempt: number;
+  generation: number;
+}
+
+export interface Boundary {
+  generation: number;
+  attempt: number;
+  step: number;
+  cause: string;
+  members: number;
+}
+
+export function lostWorkers(events: readonly JobEvent[]): Lost[] {
+  return events
+    .filter((event) => event.type === "worker.lost")
+    .flatMap((event) => {
+      const step = numeric(event.data, "step");
+      if (step === undefined) return [];
+      const { seq, at, attempt, generation } = event;
+      return [
+        {
+          seq,
+          at,
+          attempt,
+          generation,
+          step,
+          worker: words(event.data, "worker"),
+          cause: words(event.data, "cause"),
+        },
+      ];
+    });
+}
+
+/** Every `recovered` event with the losses of its attempt that it made good. */
+export function recoveries(events: readonly JobEvent[]): Recovery[] {
+  let open: Lost[] = [];
+  return events.flatMap((event) => {
+    if (event.type === "worker.lost") open = [...open, ...lostWorkers([event])];
+    if (event.type !== "recovered") return [];
+    const mine = open.filter((lost) => lost.attempt === event.attempt);
+    open = [];
+    return [recovery(event, mine)];
+  });
+}
+
+/** Where each generation begins: from `generation.formed`, else from the first point that carries it. */
+export function boundaries(events: readonly JobEvent[], points: readonly MetricPoint[]): Boundary[] {
+  const first = new Map<number, number>();
+  for (const point of points) if (!first.has(point.generation)) first.set(point.generation, point.step);
+  return events
+    .filter((event) => event.type === "generation.formed")
+    .flatMap((event) => {
+      const step =
+        numeric(event.data, "step") ?? numeric(event.data, "start_step") ?? first.get(event.generation);
+      if (step === undefined) return [];
+      const { generation, attempt } = event;
+      return [
+        { generation, attempt, step, cause: words(event.data, "cause"), members: memberCount(event.data) },
+      ];
+    });
+}
+
+export type Tone = "bad" | "good" | "warn" | "info" | "plain";
+
+/** One event as a sentence and its tone. */
+export function describe(event: JobEvent): { title: string; detail: string; tone: Tone } {
+  const { data } = event;
+  const step = numeric(data, "step");
+  const where = step === undefined ? "" : ` at step ${step.toLocaleString("en-US")}`;
+  if (event.type === "worker.lost") {
+    const who = `Worker ${words(data, "worker")} lost${where}`;
+    return { title: who, detail: listed([words(data, "cause"), rankAndPid(data)]), tone: "bad" };
+  }
+  if (event.type === "worker.joined") {
+    return {
+      title: `Worker ${words(data, "worker")} joined${where}`,
+      detail: rankAndPid(data),
+      tone: "good",
+    };
+  }
+  if (event.type === "generation.formed") {
+    const size = plural(memberCount(data), "member");
+    return {
+      title: `Generation ${event.generation} formed`,
+      detail: listed([size, words(data, "cause")]),
+      tone: "info",
+    };
+  }
+  if (event.type === "workers.resized") {
+    const title = `Resized to ${words(data, "min")}–${words(data, "max")} workers`;
+    return { title, detail: rest(data, ["min", "max", "who"]), tone: "info" };
+  }
+  if (event.type === "recovered") return recovered(event);
+  if (event.type.startsWith("job.")) return stateChange(event);
+  return { title: event.type, detail: rest(data), tone: "plain" };
+}
+
+function recovered(event: JobEvent): { title: string; detail: string; tone: Tone } {
+  const lost = numeric(event.data, "steps_lost") ?? 0;
+  const total = numeric(event.data, "total_s");
+  const title = total === undefined ? "Recovered" : `Recovered in ${duration(total)}`;
+  const phases = PHASES.flatMap((phase) => {
+    const seconds = numeric(event.data, `${phase}_s`);
+    return seconds === undefined ? [] : [`${phase} ${duration(seconds)}`];
+  });
+  return { title, detail: listed([plural(lost, "step") + " lost", ...phases]), tone: "good" };
+}
+
+function stateChange(event: JobEvent): { title: string; detail: string; tone: Tone } {
+  const state = event.type.slice(4);
+  const tones: Record<string, Tone> = {
+    failed: "bad",
+    succeeded: "good",
+    recovering: "warn",
+    running: "info",
+  };
+  const { who } = event.data;
+  const why = words(event.data, "message") || words(nested(event.data, "reason"), "message");
+  const by = typeof who === "string" ? `by the ${who}` : "";
+  return {
+    title: `Job ${state}`,
+    detail: sentence(why) || listed([by, rest(event.data, ["who", "from"])]),
+    tone: tones[state] ?? "plain",
+  };
+}
+
+function recovery(event: JobEvent, lost: Lost[]): Recovery {
+  const { seq, at, attempt, generation, data } = event;
+  const phases = Object.fromEntries(PHASES.map((phase) => [phase, numeric(data, `${phase}_s`) ?? 0]));
+  const until = numeric(data, "step") ?? lost.at(-1)?.step ?? 0;
+  const named = words(data, "worker");
+  return {
+    seq,
+    at,
+    attempt,
+    generation,
+    until,
+    step: Math.min(lost[0]?.step ?? until, until),
+    workers: lost.length > 0 ? lost.map((one) => one.worker) : named ? [named] : [],
+    cause: lost[0]?.cause ?? words(data, "cause"),
+    phases: phases as Record<Phase, number>,
+    totalS: numeric(data, "total_s") ?? Object.values(phases).reduce((sum, part) => sum + part, 0),
+    stepsLost: numeric(data, "steps_lost") ?? 0,
+  };
+}
+
+function memberCount(data: Record<string, unknown>): number {
+  if (Array.isArray(data.members)) return data.members.length;
+  return numeric(data, "members") ?? numeric(data, "world_size") ?? 0;
+}
+
+function rankAndPid(data: Record<string, unknown>): string {
+  const named = (["rank", "pid", "node"] as const).filter(
+    (key) => data[key] !== undefined && data[key] !== null,
+  );
+  return listed(named.map((key) => `${key} ${text(data[key])}`));
+}
+
+function rest(data: Record<string, unknown>, without: readonly string[] = []): string {
+  const told = Object.entries(data).filter(
+    ([key, value]) => value !== null && value !== "" && !without.includes(key),
+  );
+  return listed(told.map(([key, value]) => `${key} ${text(value)}`));
+}
+
+function listed(parts: string[]): string {
+  return parts.filter((part) => part !== "").join(" · ");
+}
+
+function numeric(data: Record<string, unknown>, key: string): number | undefined {
+  const value = data[key];
+  return typeof value === "number" && Number.isFinite(value) ? value : undefined;
+}
+
+function words(data: Record<string, unknown>, key: string): string {
+  const value = data[key];
+  return value === undefined || value === null || typeof value === "object" ? "" : text(value);
+}
+
+function nested(data: Record<string, unknown>, key: string): Record<string, unknown> {
+  const value = data[key];
+  return typeof value === "object" && value !== null ? (value as Record<string, unknown>) : {};
+}
+
+function text(value: unknown): string {
+  return typeof value === "string" ? value : JSON.stringify(value);
+}

@@ -1,0 +1,138 @@
+/** What one can do to a running job: resize it, cancel it. */
+import { useState, type SubmitEvent } from "react";
+import { ApiError, cancel, resize } from "../api";
+import { hasEnded, workerBounds, type Job } from "../wire";
+import { Dialog } from "./Dialog";
+import { Notice } from "./Notice";
+
+export function Actions({ job, onChange }: { job: Job; onChange: () => void }) {
+  const [open, setOpen] = useState<"resize" | "cancel" | null>(null);
+  const done = (): void => {
+    setOpen(null);
+    onChange();
+  };
+  if (hasEnded(job.state)) return null;
+  const stopping = job.state === "stopping";
+  return (
+    <div className="actions">
+      <button type="button" disabled={stopping} onClick={() => setOpen("resize")}>
+        Resize…
+      </button>
+      <button type="button" className="danger" disabled={stopping} onClick={() => setOpen("cancel")}>
+        Cancel…
+      </button>
+      {open === "resize" && <Resize job={job} onClose={() => setOpen(null)} onDone={done} />}
+      {open === "cancel" && <Cancel job={job} onClose={() => setOpen(null)} onDone={done} />}
+    </div>
+  );
+}
+
+interface Question {
+  job: Job;
+  onClose: () => void;
+  onDone: () => void;
+}
+
+function Cancel({ job, onClose, onDone }: Question) {
+  const { run, busy, error } = useAction(() => cancel(job.id), onDone);
+  return (
+    <Dialog title={`Cancel ${job.name}?`} onClose={onClose}>
+      <p>It stops after the step it is in and cannot be taken up again. Metrics, events and logs stay.</p>
+      {error && (
+        <Notice tone="bad" title={error.message}>
+          <p>{error.hint}</p>
+        </Notice>
+      )}
+      <div className="dialog-actions">
+        <button type="button" onClick={onClose}>
+          Keep it running
+        </button>
+        <button type="button" className="danger solid" disabled={busy} onClick={run}>
+          Cancel the job
+        </button>
+      </div>
+    </Dialog>
+  );
+}
+
+function Resize({ job, onClose, onDone }: Question) {
+  const now = workerBounds(job.spec);
+  const [min, setMin] = useState(String(now.min));
+  const [max, setMax] = useState(String(now.max));
+  const wrong = resizeFault(Number(min), Number(max));
+  const { run, busy, error } = useAction(() => resize(job.id, Number(min), Number(max)), onDone);
+  const send = (event: SubmitEvent): void => {
+    event.preventDefault();
+    if (wrong === null) run();
+  };
+  return (
+    <Dialog title={`Resize ${job.name}`} onClose={onClose}>
+      <p>Takes effect between two steps and loses nothing. Now {job.world_size} at work.</p>
+      <form onSubmit={send}>
+        <div className="field-row">
+          <label>
+            Fewest workers
+            <input
+              type="number"
+              name="min"
+              min={1}
+              value={min}
+              onChange={(event) => setMin(event.target.value)}
+            />
+          </label>
+          <label>
+            Most workers
+            <input
+              type="number"
+              name="max"
+              min={1}
+              value={max}
+              onChange={(event) => setMax(event.target.value)}
+            />
+          </label>
+        </div>
+        <p className="field-error" aria-live="polite">
+          {wrong}
+        </p>
+        {error && (
+          <Notice tone="bad" title={error.message}>
+            {error.findings.map((one) => (
+              <p key={one.pointer}>
+                <code>{one.pointer}</code> {one.message}
+              </p>
+            ))}
+            <p>{error.hint}</p>
+          </Notice>
+        )}
+        <div className="dialog-actions">
+          <button type="button" onClick={onClose}>
+            Leave as it is
+          </button>
+          <button type="submit" className="primary" disabled={busy || wrong !== null}>
+            Resize
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+export function resizeFault(min: number, max: number): string | null {
+  if (![min, max].every((value) => Number.isInteger(value) && value >= 1))
+    return "Both are whole numbers from 1 up.";
+  return min > max ? "The fewest cannot be more than the most." : null;
+}
+
+function useAction(act: () => Promise<unknown>, onDone: () => void) {
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<ApiError | null>(null);
+  const run = (): void => {
+    setBusy(true);
+    setError(null);
+    act().then(onDone, (fault: unknown) => {
+      setBusy(false);
+      setError(fault instanceof ApiError ? fault : new ApiError({ status: 0, detail: String(fault) }));
+    });
+  };
+  return { run, busy, error };
+}

@@ -1,0 +1,55 @@
+/** A text area that grows with its lines, with line numbers and marked lines beside it. */
+import type { KeyboardEvent } from "react";
+
+export interface Marked {
+  line: number;
+  message: string;
+}
+
+interface Props {
+  text: string;
+  onChange: (text: string) => void;
+  marks: readonly Marked[];
+}
+
+const MIN_LINES = 14;
+
+export function Editor({ text, onChange, marks }: Props) {
+  const lines = text.split("\n").length;
+  const marked = new Map(marks.map((mark) => [mark.line, mark.message]));
+  const indent = (event: KeyboardEvent<HTMLTextAreaElement>): void => {
+    if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
+    const { selectionStart: at, selectionEnd: end } = event.currentTarget;
+    const before = text.slice(text.lastIndexOf("\n", at - 1) + 1, at);
+    const margin = /^ */.exec(before)?.[0] ?? "";
+    if (margin === "") return;
+    event.preventDefault();
+    event.currentTarget.setRangeText(`\n${margin}`, at, end, "end");
+    onChange(event.currentTarget.value);
+  };
+  return (
+    <div className="editor">
+      <ol className="gutter" aria-hidden="true">
+        {Array.from({ length: Math.max(lines, MIN_LINES) }, (_, at) => (
+          <li key={at} className={marked.has(at + 1) ? "gutter-bad" : undefined} title={marked.get(at + 1)}>
+            {at + 1}
+          </li>
+        ))}
+      </ol>
+      <textarea
+        aria-label="Job file"
+        name="jobfile"
+        data-testid="jobfile"
+        value={text}
+        rows={Math.max(lines, MIN_LINES)}
+        wrap="off"
+        spellCheck={false}
+        autoCapitalize="off"
+        autoCorrect="off"
+        aria-invalid={marks.length > 0}
+        onKeyDown={indent}
+        onChange={(event) => onChange(event.target.value)}
+      />
+    </div>
+  );
+}

@@ -1,0 +1,76 @@
+/** The head of a job's page: what it is, how it is, how far it is. */
+import { age, duration, full, ranFor } from "../format";
+import { hasEnded, type Job } from "../wire";
+import { Actions } from "./Actions";
+import { Copy } from "./Copy";
+import { Link } from "./Frame";
+import { ProgressBar, StateBadge } from "./State";
+
+interface Props {
+  job: Job;
+  now: number;
+  /** Steps per second, while it trains. */
+  rate: number | undefined;
+  onChange: () => void;
+}
+
+export function JobHeader({ job, now, rate, onChange }: Props) {
+  const tracking = safeLink(job.tracking.url);
+  return (
+    <header className="job-head">
+      <nav className="crumbs" aria-label="Where you are">
+        <Link to="/">Jobs</Link>
+        <span aria-hidden="true">/</span>
+        <span>{job.project}</span>
+      </nav>
+      <div className="job-title">
+        <h1>{job.name}</h1>
+        <span aria-live="polite" data-testid="job-state">
+          <StateBadge state={job.state} />
+        </span>
+        <div className="job-actions">
+          {tracking && (
+            <a className="button" href={tracking} target="_blank" rel="noreferrer">
+              MLflow run<span aria-hidden="true"> ↗</span>
+            </a>
+          )}
+          <Actions job={job} onChange={onChange} />
+        </div>
+      </div>
+      <div className="job-meta">
+        <Copy value={job.id} label="the job id" />
+        <span>
+          attempt <b data-testid="attempt">{job.attempt}</b>
+        </span>
+        <span>
+          generation <b data-testid="generation-now">{job.generation}</b>
+        </span>
+        {job.owner && <span>by {job.owner}</span>}
+        <span title={full(job.created_at)}>submitted {age(job.created_at, now)}</span>
+        {Object.entries(job.labels).map(([key, value]) => (
+          <span key={key} className="tag">
+            {key}: {value}
+          </span>
+        ))}
+      </div>
+      <div className="job-progress">
+        <ProgressBar progress={job.progress} state={job.state} />
+        <span className="muted">
+          epoch {job.progress.epoch} · ran {ranFor(job.started_at, job.finished_at, now)}
+          {remaining(job, rate)}
+        </span>
+      </div>
+    </header>
+  );
+}
+
+function remaining({ progress, state }: Job, rate: number | undefined): string {
+  if (rate === undefined || progress.total_steps === null || hasEnded(state)) return "";
+  const left = Math.max(0, progress.total_steps - progress.step) / rate;
+  return ` · about ${duration(left < 10 ? Math.ceil(left) : left)} left`;
+}
+
+/** Links that came as data: http(s) or a path of this origin, nothing that runs. */
+export function safeLink(url: string): string | null {
+  return /^https?:\/\//.test(url) || /^\/(?!\/)/.test(url) ? url : null;
+}

@@ -1,0 +1,62 @@
+/** What the reader should know: why a job waits or failed, errors, emptiness, loading. */
+import type { ReactNode } from "react";
+import type { ApiError } from "../api";
+import { sentence } from "../format";
+import type { Why } from "../wire";
+
+type Tone = "bad" | "warn" | "info";
+
+export function Notice({ tone, title, children }: { tone: Tone; title: string; children?: ReactNode }) {
+  return (
+    <div className={`notice notice-${tone}`} role={tone === "bad" ? "alert" : "status"}>
+      <b>{title}</b>
+      {children}
+    </div>
+  );
+}
+
+export function WhyNotice({ tone, title, why }: { tone: Tone; title: string; why: Why }) {
+  const long = why.message.includes("\n");
+  return (
+    <Notice tone={tone} title={title}>
+      <code className="code-word">{why.code}</code>
+      {long ? <pre className="traceback">{why.message}</pre> : <p>{sentence(why.message)}</p>}
+      {why.hint && <p className="muted">{why.hint}</p>}
+    </Notice>
+  );
+}
+
+export function ErrorNotice({ error, stale }: { error: ApiError; stale: boolean }) {
+  const title = stale ? "No new data right now" : "This could not be loaded";
+  return (
+    <Notice tone={stale ? "warn" : "bad"} title={title}>
+      <p>
+        {sentence(error.message)} {error.hint}
+      </p>
+    </Notice>
+  );
+}
+
+export function Empty({ title, children }: { title: string; children?: ReactNode }) {
+  return (
+    <div className="empty">
+      <svg viewBox="0 0 48 48" width="48" height="48" aria-hidden="true">
+        <circle cx="24" cy="24" r="17" className="empty-ring" />
+        <circle cx="41" cy="24" r="5" className="empty-dot" />
+      </svg>
+      <b>{title}</b>
+      {children}
+    </div>
+  );
+}
+
+/** Grey lines where content will be. */
+export function Skeleton({ lines }: { lines: number }) {
+  return (
+    <div className="skeleton" role="status" aria-label="Loading">
+      {Array.from({ length: lines }, (_, line) => (
+        <span key={line} />
+      ))}
+    </div>
+  );
+}

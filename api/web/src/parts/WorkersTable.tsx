@@ -1,0 +1,50 @@
+/** Who is at work: one row a worker or server. */
+import { node, shards } from "../format";
+import type { Worker } from "../wire";
+import { StateBadge } from "./State";
+
+export function WorkersTable({ workers, ended }: { workers: readonly Worker[]; ended: boolean }) {
+  if (workers.length === 0) {
+    return (
+      <p className="muted pad">{ended ? "The job has ended; its workers are gone." : "No workers yet."}</p>
+    );
+  }
+  return (
+    <div className="scroll">
+      <table data-testid="workers">
+        <thead>
+          <tr>
+            <th>Worker</th>
+            <th>Role</th>
+            <th className="num">Rank</th>
+            <th className="num">Pid</th>
+            <th>Node</th>
+            <th>State</th>
+            <th className="num">Generation</th>
+            <th>Shards</th>
+          </tr>
+        </thead>
+        <tbody>
+          {workers.map((worker) => (
+            <tr key={worker.id} data-worker={worker.id}>
+              <td>
+                <b>{worker.id}</b>
+              </td>
+              <td>{worker.role}</td>
+              <td className="num">{worker.rank ?? "–"}</td>
+              <td className="num mono">{worker.pid}</td>
+              <td className="mono clip" title={worker.node}>
+                {node(worker.node)}
+              </td>
+              <td>
+                <StateBadge state={worker.state} />
+              </td>
+              <td className="num">{worker.generation}</td>
+              <td>{shards(worker.shards)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
