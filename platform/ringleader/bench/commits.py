@@ -1,0 +1,130 @@
+"""What workers write down when they commit, and how long a kill cost, read from it: the same rule for every system.
+
+All times are CLOCK_MONOTONIC, which the processes of one machine share.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Self, TypeVar
+
+from ringleader.bench.broken import BrokenPromise, PeerFailed
+
+T = TypeVar("T")
+POLL_S = 0.02
+STEADY_COMMITS = 10
+"""So many commits of a membership, on every member, before it counts as steady."""
+LEAST_MEMBERS = 2
+"""What is left of three; a membership of which fewer have been heard is still coming together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One step committed by one process.
+
+    `membership` is a number never used again: it changes when somebody leaves or joins.
+    """
+
+    pid: int
+    step: int
+    membership: int
+    at: float
+
+
+class CommitLog:
+    """A worker's side: one short line a commit, in a file of its own, so that a killed writer loses nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._pid = os.getpid()
+        self._file = (folder / f"{self._pid}.commits").open("a", buffering=1, encoding="ascii")
+
+    def committed(self, *, step: int, membership: int) -> None:
+        self._file.write(f"{step} {membership} {time.monotonic():.6f}\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """One kill. `seconds`: kill → next committed step, less one undisturbed step of the new membership."""
+
+    seconds: float
+    steps_lost: int
+    survivors_stayed: bool
+
+
+class Commits:
+    """Everything written so far under a folder."""
+
+    def __init__(self, commits: Sequence[Commit]) -> None:
+        self.all = sorted(commits, key=lambda commit: commit.at)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        return cls([commit for path in folder.glob("*.commits") for commit in _parse(path)])
+
+    def since(self, at: float) -> "Commits":
+        return Commits([commit for commit in self.all if commit.at > at])
+
+    def newest(self) -> int | None:
+        return self.all[-1].membership if self.all else None
+
+    def members(self, membership: int) -> set[int]:
+        """The processes that committed at least STEADY_COMMITS steps in this membership."""
+        pids = [commit.pid for commit in self.all if commit.membership == membership]
+        return {pid for pid in pids if pids.count(pid) >= STEADY_COMMITS}
+
+    def recovery(self, killed_at: float, victim: int) -> Recovery | None:
+        """What the kill cost; None while the new membership is not yet steady.
+
+        The next committed step is the first one of a membership that is not the victim's, once every process that is
+        in it has committed it. A step that was already reduced when the victim died does not count.
+        """
+        old = [commit for commit in self.all if commit.at <= killed_at][-1].membership
+        came = [c.membership for c in self.all if c.at > killed_at and c.membership != old]
+        new = [commit for commit in self.all if came and commit.membership == came[0]]
+        members = {commit.pid for commit in new}
+        if len(members) < LEAST_MEMBERS or members != self.members(came[0]):
+            return None
+        first = max(min(c.at for c in new if c.pid == pid) for pid in members)
+        undisturbed = median(
+            b - a for pid in members for a, b in pairwise([c.at for c in new if c.pid == pid])
+        )
+        newest = max(commit.step for commit in self.all if commit.membership == old)
+        lost = newest + 1 - min(commit.step for commit in new)
+        survivors = {commit.pid for commit in self.all if commit.membership == old} - {victim}
+        return Recovery(first - killed_at - undisturbed, max(0, lost), survivors <= members)
+
+    def check_nothing_lost(self) -> None:
+        """Every process commits consecutive steps. Raises BrokenPromise naming the first that does not."""
+        for pid in sorted({commit.pid for commit in self.all}):
+            steps = [commit.step for commit in self.all if commit.pid == pid]
+            for a, b in pairwise(steps):
+                if b != a + 1:
+                    raise BrokenPromise(f"process {pid} committed step {b} after step {a}: steps were lost.")
+
+
+def wait_for(what: str, look: Callable[[], T | None], deadline_s: float, check: Callable[[], None]) -> T:
+    """Poll until `look` gives something. Raises PeerFailed after the deadline, or whatever `check` raises."""
+    until = time.monotonic() + deadline_s
+    while (found := look()) is None:
+        check()
+        if time.monotonic() > until:
+            raise PeerFailed(f"{what} did not happen within {deadline_s:g} s.")
+        time.sleep(POLL_S)
+    return found
+
+
+def _parse(path: Path) -> list[Commit]:
+    """Whole lines only: the last one may be half written."""
+    pid = int(path.stem)
+    lines = path.read_text(encoding="ascii").split("\n")[:-1]
+    return [
+        Commit(pid, int(step), int(membership), float(at))
+        for step, membership, at in (line.split() for line in lines)
+    ]

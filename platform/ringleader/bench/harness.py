@@ -1,0 +1,156 @@
+"""A session's group without Ray: worker processes that meet in the parent's store, one generation, no recovery.
+
+Runs where only torch is installed. What is measured is the real session, exchange and transport; what is missing is
+the supervisor, which has no part in a step.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from ringleader.bench.broken import PeerFailed
+from ringleader.bench.children import die_with_parent
+from ringleader.bench.gate import LOOPBACK, Turnstile
+from ringleader.bench.workloads import WORKLOADS, Workload
+from ringleader.comm.transports.gloo import GlooTransport
+from ringleader.elastic import Plan
+from ringleader.spec import JobSpec
+from ringleader.train import Session
+from ringleader.train.run import run
+from ringleader.train.seams import Parked, Seat
+
+DEADLINE_S = 120.0
+WARM_UP_STEPS = 8
+
+
+class OneGeneration:
+    """A coordinator with one plan. Losing a member ends the measurement."""
+
+    def __init__(self, *, store_port: int, side: str, rank: int, world: int, shards: int) -> None:
+        self._store_port = store_port
+        self._side = side
+        self._rank = rank
+        self._plan = Plan(
+            attempt=1,
+            generation=1,
+            members=tuple(f"w{n}" for n in range(world)),
+            servers=0,
+            shards=shards,
+            start_step=0,
+            heals=(),
+            recorded_step=0,
+            meeting=f"{LOOPBACK}:{store_port}",
+            cause="start",
+        )
+
+    def next_seat(self, parked: Parked) -> Seat:
+        if parked.generation:
+            raise PeerFailed(f"the group broke at step {parked.step}: {parked.why}")
+        transport = GlooTransport.connect(
+            LOOPBACK, self._store_port, f"{self._side}/meet", self._rank, self._plan.world, DEADLINE_S
+        )
+        return Seat(self._plan, self._rank, transport)
+
+    def plan_pending(self) -> bool:
+        return False
+
+
+class Nowhere:
+    """An outlet that takes every record and keeps none."""
+
+    def metrics(self, step: int, generation: int, values: dict[str, float]) -> None: ...
+
+    def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None: ...
+
+    def settled(self, step: int) -> None: ...
+
+    def replayed(self) -> None: ...
+
+    def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None: ...
+
+    def recorded_step(self) -> int:
+        return 0
+
+
+class Measured:
+    """A training function that takes turns with the other sides."""
+
+    def __init__(self, workload: Workload, turnstile: Turnstile) -> None:
+        self._workload = workload
+        self._turnstile = turnstile
+        self._rows = workload.rows()
+        self._over = False
+
+    def __call__(self, session: Session) -> None:
+        net = session.model(self._workload.net())
+        session.optimizer(self._workload.optimizer(net.parameters()))
+        while not self._over:
+            for batch in session.batches(self._rows):
+                self._take_turn(session)
+                session.step(self._workload.loss(net(batch["x"]), batch["y"]))
+
+    def _take_turn(self, session: Session) -> None:
+        if session.global_step == WARM_UP_STEPS:
+            self._turnstile.ready()
+        if session.global_step >= WARM_UP_STEPS:
+            self._over = self._turnstile.at(session.global_step) or self._over
+        if self._over:
+            session.stop()
+
+
+def job(workload: Workload, *, world: int, shards: int, reproducible: bool | None) -> JobSpec:
+    """The job file of a measured run: defaults, but for the shards and for `reproducible` where it is given."""
+    sync = {"intra_node": "ring", "inter_node": "ring", "reproducible": reproducible}
+    return JobSpec.parse(
+        {
+            "name": "bench",
+            "entrypoint": "ringleader.bench.harness:main",
+            "workers": {"min": world, "max": world},
+            "batch": {"global_size": workload.global_batch, "logical_shards": shards},
+            "sync": sync,
+        }
+    )
+
+
+def main() -> None:
+    asked = _arguments()
+    torch.set_num_threads(1)
+    store = TCPStore(LOOPBACK, asked.port, is_master=False)
+    workload = WORKLOADS[asked.workload]
+    spec = job(workload, world=asked.world, shards=asked.shards, reproducible=False if asked.free else None)
+    with tempfile.TemporaryDirectory() as artifacts:
+        finished = run(
+            spec=spec,
+            function=Measured(workload, Turnstile(store, asked.side, asked.rank, asked.block_steps)),
+            coordinator=OneGeneration(
+                store_port=asked.port,
+                side=asked.side,
+                rank=asked.rank,
+                world=asked.world,
+                shards=asked.shards,
+            ),
+            outlet=Nowhere(),
+            server=False,
+            artifacts=Path(artifacts),
+        )
+    print(json.dumps({"steps": finished.steps, "exposed_s": finished.exposed_s}), flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for name in ("side", "workload"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("port", "world", "rank", "block-steps", "shards"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--free", action="store_true", help="reproducible: false")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main()

@@ -1,0 +1,97 @@
+"""One measured figure: the line that `ringleader bench NAME --json` prints."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Literal
+
+Better = Literal["lower", "higher"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The bar of a figure: `ratio` (against the peer) or `ringleader` (our own value), with its side."""
+
+    of: Literal["ratio", "ringleader"]
+    at: Literal[">=", "<="]
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.of} {self.at} {self.value:g}"
+
+    def met(self, *, ratio: float | None, ringleader: float) -> bool | None:
+        """None where the figure it speaks of was not measured."""
+        value = ratio if self.of == "ratio" else ringleader
+        if value is None:
+            return None
+        return value >= self.value if self.at == ">=" else value <= self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One (case, peer). Values in SI base units; `ratio` > 1 always means that Ringleader is better."""
+
+    bench: str
+    case: str
+    ringleader: float
+    peer: float | None
+    peer_name: str | None
+    unit: str
+    ratio: float | None
+    target: str | None
+    met: bool | None
+    runs: int
+    machine: str
+    command: str
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What a benchmark hands back: every sample of both sides, before anything is divided.
+
+    Attributes:
+        ours, peers: one value a run; `peers` is empty and `peer_name` None where there is no peer.
+        settings: in words, what both sides ran with; shown under the table and on standard error.
+    """
+
+    case: str
+    unit: str
+    better: Better
+    ours: Sequence[float]
+    peers: Sequence[float] = ()
+    peer_name: str | None = None
+    target: Target | None = None
+    settings: str = ""
+
+    def line(self, *, bench: str, machine: str, command: str) -> Line:
+        """Medians, their ratio, and whether the target is met."""
+        ours = median(self.ours)
+        peer = median(self.peers) if self.peers else None
+        ratio = None if peer is None else _ratio(ours, peer, self.better)
+        return Line(
+            bench=bench,
+            case=self.case,
+            ringleader=_short(ours),
+            peer=None if peer is None else _short(peer),
+            peer_name=self.peer_name,
+            unit=self.unit,
+            ratio=None if ratio is None else _short(ratio),
+            target=None if self.target is None else str(self.target),
+            met=None if self.target is None else self.target.met(ratio=ratio, ringleader=ours),
+            runs=len(self.ours),
+            machine=machine,
+            command=command,
+        )
+
+
+def _ratio(ours: float, peer: float, better: Better) -> float:
+    return peer / ours if better == "lower" else ours / peer
+
+
+def _short(value: float) -> float:
+    """Four significant digits: more would be noise."""
+    return float(f"{value:.4g}")

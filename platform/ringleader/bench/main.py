@@ -1,0 +1,90 @@
+"""`ringleader bench`: run a benchmark and print its figures, as a table or as one JSON object a line."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from ringleader.bench.line import Figure, Line
+from ringleader.bench.machine import describe
+from ringleader.bench.registry import BENCHMARKS, Benchmark, Wish, load
+from ringleader.errors import RingleaderError
+
+OK, MISSED, USAGE = 0, 1, 2
+
+
+def main(argv: Sequence[str], find: Callable[[str], Benchmark] = load) -> int:
+    """Run what `argv` asks for. Returns 0, 1 when a promise broke or a run failed, 2 for wrong usage.
+
+    A target that was missed is printed as such and is no failure: the figure is the result.
+    """
+    parser = _parser()
+    try:
+        asked = parser.parse_args(list(argv))
+        benchmark = find(asked.name)
+        unknown = sorted(set(asked.case) - set(benchmark.CASES))
+        if unknown:
+            parser.error(
+                f"no case {', '.join(unknown)} in {asked.name}; there are {', '.join(benchmark.CASES)}"
+            )
+    except SystemExit as end:
+        return USAGE if end.code else OK
+    wish = Wish(cases=tuple(asked.case), full=asked.full, seed=asked.seed)
+    try:
+        _print(asked, benchmark.run(wish))
+    except RingleaderError as error:
+        print(f"ringleader bench {asked.name}: {error}", file=sys.stderr)
+        return MISSED
+    return OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ringleader bench", description="Measure Ringleader beside what a user would pick instead."
+    )
+    parser.add_argument("name", choices=sorted(BENCHMARKS), help="which benchmark")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
+    parser.add_argument("--full", action="store_true", help="more runs; may take longer than ten minutes")
+    parser.add_argument("--case", action="append", default=[], help="only this case; may be given again")
+    parser.add_argument("--seed", type=int, default=0, help="of everything drawn at random (default 0)")
+    return parser
+
+
+def _print(asked: argparse.Namespace, figures: Iterator[Figure]) -> None:
+    """Each line as soon as it is known: a long run that is stopped has printed what it had."""
+    machine, command = describe(), _command(asked)
+    if not asked.json:
+        print(f"{machine}\n{command}\n\n{_HEAD}")
+    for figure in figures:
+        line = figure.line(bench=asked.name, machine=machine, command=command)
+        print(line.as_json() if asked.json else _row(line), flush=True)
+        if figure.settings:
+            print(f"  {figure.settings}", file=sys.stderr, flush=True)
+
+
+def _command(asked: argparse.Namespace) -> str:
+    words = ["ringleader", "bench", asked.name, *(f"--case {case}" for case in asked.case)]
+    words += ["--full"] if asked.full else []
+    words += [f"--seed {asked.seed}"] if asked.seed else []
+    return " ".join([*words, "--json"] if asked.json else words)
+
+
+_COLUMNS = "{:<12} {:>12} {:>12} {:<6} {:>8}  {:<12} {:<26} {}"
+_HEAD = _COLUMNS.format("case", "ringleader", "peer", "unit", "ratio", "peer is", "target", "runs")
+
+
+def _row(line: Line) -> str:
+    verdict = {True: " met", False: " MISSED", None: ""}[line.met]
+    return _COLUMNS.format(
+        line.case,
+        f"{line.ringleader:g}",
+        "–" if line.peer is None else f"{line.peer:g}",
+        line.unit,
+        "–" if line.ratio is None else f"{line.ratio:.3g}",
+        line.peer_name or "–",
+        f"{line.target}{verdict}" if line.target else "–",
+        line.runs,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,150 @@
+"""Ray Train: `recovery` kills workers of an elastic (2, 3) run over and over, `submit` starts one run after the other.
+
+Prints one JSON line a kill or a run. Settings: health checks every 0.1 s instead of 2 s, its metrics and reconciliation
+off, checkpoints every 50 steps, as many restarts as it takes, a cluster of its own that is up and warm.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ringleader.bench.children import die_with_parent
+from ringleader.bench.commits import Commits, Recovery, wait_for
+from ringleader.bench.workloads import PAUSE_S
+
+SETTINGS = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "OMP_NUM_THREADS": "1",
+}
+WORKERS = (2, 3)
+FOREVER = 1_000_000
+DEADLINE_S = 120.0
+
+
+def main() -> None:
+    asked = _arguments()
+    os.environ.update(SETTINGS)
+    import ray
+
+    with tempfile.TemporaryDirectory(prefix="rt", ignore_cleanup_errors=True) as folder:
+        ray.init(
+            address="local",
+            num_cpus=WORKERS[1] + 1,
+            include_dashboard=False,
+            object_store_memory=150_000_000,
+            _temp_dir=f"{folder}/ray",
+            log_to_driver=False,
+        )
+        try:
+            measure = recovery if asked.what == "recovery" else submit
+            measure(Path(folder), asked.runs, asked.seed)
+        finally:
+            ray.shutdown()
+
+
+def submit(folder: Path, runs: int, seed: int) -> None:
+    """Seconds from `fit()` to the first committed step; the first run warms the cluster and is not counted."""
+    del seed
+    for number in range(runs + 1):
+        commits = folder / f"commits{number}"
+        commits.mkdir()
+        started = time.monotonic()
+        _trainer(folder, commits, "noise", steps=5, workers=WORKERS[1]).fit()
+        if number:
+            first = Commits.read(commits).all[0].at
+            print(json.dumps({"seconds": first - started}), flush=True)
+
+
+def recovery(folder: Path, kills: int, seed: int) -> None:
+    """`fit()` runs until enough workers were killed, then the process ends as it is."""
+    commits = folder / "commits"
+    commits.mkdir()
+
+    def kill_and_leave() -> None:
+        status = 1
+        try:
+            _kill_often(commits, kills, random.Random(seed))  # noqa: S311
+            status = 0
+        finally:
+            import ray
+
+            ray.shutdown()
+            os._exit(status)
+
+    threading.Thread(target=kill_and_leave, daemon=True).start()
+    _trainer(folder, commits, "digits", steps=FOREVER, workers=WORKERS).fit()
+
+
+def _kill_often(folder: Path, kills: int, draw: random.Random) -> None:
+    for _ in range(kills):
+        members = _await_full(folder)
+        time.sleep(draw.uniform(0, 4 * PAUSE_S))
+        victim = draw.choice(sorted(members))
+        killed_at = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        found = _await_recovery(folder, killed_at, victim)
+        print(json.dumps({"seconds": found.seconds, "steps_lost": found.steps_lost}), flush=True)
+
+
+def _await_full(folder: Path) -> set[int]:
+    """The members of the newest group, once there are three and they are steady."""
+    since = time.monotonic()
+
+    def look() -> set[int] | None:
+        commits = Commits.read(folder).since(since)
+        newest = commits.newest()
+        members = commits.members(newest) if newest is not None else set()
+        return members if len(members) == WORKERS[1] else None
+
+    return wait_for("a steady group of three", look, DEADLINE_S, lambda: None)
+
+
+def _await_recovery(folder: Path, killed_at: float, victim: int) -> Recovery:
+    return wait_for(
+        "a commit after the kill",
+        lambda: Commits.read(folder).recovery(killed_at, victim),
+        DEADLINE_S,
+        lambda: None,
+    )
+
+
+def _trainer(folder: Path, commits: Path, workload: str, steps: int, workers: int | tuple[int, int]) -> Any:
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from ringleader.bench.peers.ray_loop import loop
+
+    return TorchTrainer(
+        loop,
+        train_loop_config={"workload": workload, "commits": str(commits), "steps": steps},
+        scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 1}),
+        run_config=RunConfig(
+            name=commits.name,
+            storage_path=str(folder / "storage"),
+            failure_config=FailureConfig(max_failures=-1),
+        ),
+        torch_config=TorchConfig(backend="gloo"),
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["recovery", "submit"])
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main()

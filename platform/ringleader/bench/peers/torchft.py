@@ -1,0 +1,177 @@
+"""torchft: three replicas of one process each and a lighthouse; one replica is killed and started again, over and over.
+
+Prints one JSON line a kill. Settings: those of SETTINGS, the quickest of several tried that never lost the quorum.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from ringleader.bench.broken import PeerFailed
+from ringleader.bench.children import Child, die_with_parent
+from ringleader.bench.commits import CommitLog, Commits, wait_for
+from ringleader.bench.gate import LOOPBACK
+from ringleader.bench.workloads import PAUSE_S, WORKLOADS
+
+REPLICAS = 3
+SETTINGS = {"join_timeout_ms": 50, "quorum_tick_ms": 10, "heartbeat_timeout_ms": 500}
+HEARTBEAT_S = 0.05
+DEADLINE_S = 60.0
+
+
+def main() -> None:
+    asked = _arguments()
+    if asked.lighthouse:
+        replica(asked.lighthouse, asked.number, Path(asked.folder))
+        return
+    from torchft.coordination import LighthouseServer
+
+    lighthouse = LighthouseServer(bind=f"{LOOPBACK}:0", min_replicas=2, **SETTINGS)
+    with tempfile.TemporaryDirectory() as folder:
+        Field(lighthouse.address(), Path(folder)).kill_often(asked.kills, random.Random(asked.seed))  # noqa: S311
+    lighthouse.shutdown()
+
+
+class Field:
+    """The three replicas, and the loop that kills one and starts it again."""
+
+    def __init__(self, lighthouse: str, folder: Path) -> None:
+        self._lighthouse = lighthouse
+        self._folder = folder
+        self._replicas = [self._start(number) for number in range(REPLICAS)]
+
+    def kill_often(self, kills: int, draw: random.Random) -> None:
+        try:
+            for _ in range(kills):
+                self._await_full()
+                time.sleep(draw.uniform(0, 4 * PAUSE_S))
+                self._kill(draw.randrange(REPLICAS))
+        finally:
+            for child in self._replicas:
+                child.end(grace_s=0)
+
+    def _kill(self, number: int) -> None:
+        victim = self._replicas[number].pid
+        os.kill(victim, signal.SIGKILL)
+        killed_at = time.monotonic()
+        found = wait_for(
+            "a commit after the kill",
+            lambda: Commits.read(self._folder).recovery(killed_at, victim),
+            DEADLINE_S,
+            lambda: self._check(but=victim),
+        )
+        print(json.dumps({"seconds": found.seconds, "steps_lost": found.steps_lost}), flush=True)
+        self._replicas[number].end(grace_s=0)
+        self._replicas[number] = self._start(number)
+
+    def _await_full(self) -> None:
+        """All three commit together."""
+        alive = {child.pid for child in self._replicas}
+        since = time.monotonic()
+
+        def full() -> bool | None:
+            commits = Commits.read(self._folder).since(since)
+            newest = commits.newest()
+            return True if newest is not None and commits.members(newest) == alive else None
+
+        wait_for("three replicas in one quorum", full, DEADLINE_S, self._check)
+
+    def _check(self, but: int = 0) -> None:
+        for child in self._replicas:
+            if child.pid != but:
+                child.check()
+
+    def _start(self, number: int) -> Child:
+        words = [f"--lighthouse={self._lighthouse}", f"--number={number}", f"--folder={self._folder}"]
+        return Child(__spec__.name, words, {"OMP_NUM_THREADS": "1", "RUST_LOG": "error"})
+
+
+def replica(lighthouse: str, number: int, folder: Path) -> None:
+    """One replica's training loop, after torchft's own example."""
+    from torchft import Manager, Optimizer, ProcessGroupGloo
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    workload = WORKLOADS["digits"]
+    rows = workload.rows()
+    net = workload.net()
+    inner = workload.optimizer(net.parameters())
+    store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+    patience = timedelta(seconds=DEADLINE_S)
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
+        load_state_dict=lambda state: (
+            net.load_state_dict(state["net"]),
+            inner.load_state_dict(state["opt"]),
+        ),
+        state_dict=lambda: {"net": net.state_dict(), "opt": inner.state_dict()},
+        min_replica_size=2,
+        replica_id=f"replica_{number}",
+        rank=0,
+        world_size=1,
+        store_addr=LOOPBACK,
+        store_port=store.port,
+        lighthouse_addr=lighthouse,
+        hostname=LOOPBACK,
+        timeout=timedelta(seconds=5),
+        quorum_timeout=patience,
+        connect_timeout=patience,
+        heartbeat_interval=timedelta(seconds=HEARTBEAT_S),
+    )
+    gradient = _flat_gradient(net)
+    optimizer = Optimizer(manager, inner)
+    log = CommitLog(folder)
+    share = workload.global_batch // REPLICAS
+    draw = torch.Generator().manual_seed(number)
+    while True:
+        before = manager.current_step()
+        picked = torch.randint(len(rows), (share,), generator=draw)
+        optimizer.zero_grad(set_to_none=False)
+        time.sleep(PAUSE_S)
+        workload.loss(net(rows.x[picked]), rows.y[picked]).backward()  # type: ignore[no-untyped-call]
+        manager.allreduce(gradient).wait()
+        optimizer.step()
+        if manager.current_step() > before:
+            log.committed(step=before, membership=manager._quorum_id)
+
+
+def _flat_gradient(net: nn.Module) -> Tensor:
+    """All gradients as views of one tensor, for one all-reduce a step.
+
+    torchft's own DistributedDataParallel fails an assertion when a peer is lost on gloo (0.2.0, torch 2.13).
+    """
+    parameters = list(net.parameters())
+    flat = torch.zeros(sum(p.numel() for p in parameters))
+    for p, view in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
+        p.grad = view.view_as(p)
+    return flat
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lighthouse", default="")
+    parser.add_argument("--number", type=int, default=0)
+    parser.add_argument("--folder", default="")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    try:
+        main()
+    except ImportError as error:
+        raise PeerFailed(
+            f"torchft is not installed: {error}", hint="pip install 'ringleader[bench]'"
+        ) from None

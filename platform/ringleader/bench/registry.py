@@ -1,0 +1,49 @@
+"""Which benchmarks there are. A new one is a new file with `cases` and `run`, and a line here."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, cast
+
+from ringleader.bench.line import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the caller asked for.
+
+    Attributes:
+        cases: which cases to run, in the benchmark's own order; all when empty.
+        full: may take longer than ten minutes, with more runs.
+        seed: of everything drawn at random, printed with the result.
+    """
+
+    cases: tuple[str, ...] = ()
+    full: bool = False
+    seed: int = 0
+
+    def wants(self, case: str) -> bool:
+        return not self.cases or case in self.cases
+
+
+class Benchmark(Protocol):
+    """A benchmark module."""
+
+    CASES: Sequence[str]
+    """The names that `--case` takes."""
+
+    def run(self, wish: Wish) -> Iterator[Figure]:
+        """Measure. Raises BrokenPromise when what was measured is not what Ringleader claims."""
+
+
+BENCHMARKS: dict[str, str] = {
+    "recovery": "ringleader.bench.recovery",
+    "step": "ringleader.bench.step",
+    "submit": "ringleader.bench.submit",
+}
+"""Name → module, loaded only when it runs: each brings torch or ray."""
+
+
+def load(name: str) -> Benchmark:
+    """The module of a benchmark. Raises KeyError for a name that is not in BENCHMARKS."""
+    return cast(Benchmark, import_module(BENCHMARKS[name]))

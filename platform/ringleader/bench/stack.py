@@ -1,0 +1,68 @@
+"""The full stack for a benchmark: `ringleader up` in a temporary home, and a job that writes down its commits."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringleader.bench.broken import BrokenPromise
+from ringleader.bench.commits import Commits
+from ringleader.bench.trained import ENTRYPOINT
+from ringleader.cli.stack.home import Home
+from ringleader.cli.stack.stack import running
+from ringleader.client import Client, Job
+
+WORKERS = 3
+CPUS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A control plane that is up, and a folder for what its jobs write."""
+
+    client: Client
+    folder: Path
+
+    def submit(self, name: str, *, workload: str, epochs: int) -> "Run":
+        """Submit the job on three workers, at least two."""
+        commits = self.folder / name
+        commits.mkdir()
+        spec = {
+            "name": name,
+            "entrypoint": ENTRYPOINT,
+            "params": {"workload": workload, "commits": str(commits), "epochs": epochs},
+            "workers": {"min": 2, "max": WORKERS},
+            "batch": {"global_size": 96},
+            "max_failures": 1000,
+        }
+        return Run(self.client.submit(spec), commits)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A submitted job and where its workers write their commits."""
+
+    job: Job
+    folder: Path
+
+    @property
+    def commits(self) -> Commits:
+        return Commits.read(self.folder)
+
+    def check(self) -> None:
+        """Raises BrokenPromise when the job has ended."""
+        if self.job.refresh().state.ended:
+            last = "; ".join(f"{e.time:%H:%M:%S} {e.type} {e.data}" for e in list(self.job.events())[-8:])
+            raise BrokenPromise(f"the job ended as {self.job.state}: {self.job.view.reason}. Last: {last}")
+
+
+@contextmanager
+def up() -> Iterator[Stack]:
+    """Everything embedded, in a temporary home; stopped when the block is left."""
+    with tempfile.TemporaryDirectory(prefix="rl", ignore_cleanup_errors=True) as folder:
+        home = Home(Path(folder) / "home")
+        with running(home, num_cpus=CPUS, say=lambda text: None) as started:
+            own = started.profile
+            with Client(own.url, own.token) as client:
+                yield Stack(client, Path(folder))

@@ -1,0 +1,59 @@
+"""Submit → first committed step on a warm cluster, beside Ray Train's fit() on one."""
+
+import time
+from collections.abc import Iterator
+
+from ringleader.bench import stack
+from ringleader.bench.children import Child
+from ringleader.bench.commits import wait_for
+from ringleader.bench.line import Figure, Target
+from ringleader.bench.registry import Wish
+
+CASES = ("warm",)
+TARGET = Target("ringleader", "<=", 2.0)
+DEADLINE_S = 120.0
+PEER_RUN_DEADLINE_S = 90.0
+REFILL_S = 3.0
+"""Between two submits: a cluster is warm when its idle workers are back, as it is for a user who comes by."""
+SETTINGS = (
+    "warm: MLP 64-256-256-10 on rows that need no import but torch's, 3 workers; from the SDK's submit to the first "
+    "committed step, the first job not counted; ray_train: fit() in a driver that is connected, on a cluster that has "
+    "run it before, 3 workers, gloo, health check every 0.1 s"
+)
+
+
+def run(wish: Wish) -> Iterator[Figure]:
+    runs = 10 if wish.full else 4
+    ours: list[float] = []
+    theirs: list[float] = []
+    for number in range(2):
+        with stack.up() as opened:
+            ours += [_submit(opened, f"warm{number}-{i}") for i in range(runs // 2 + 1)][1:]
+        with Child("ringleader.bench.peers.ray_train", ["submit", f"--runs={runs // 2}"]) as child:
+            answers = child.answers((runs + 1) * PEER_RUN_DEADLINE_S)
+            theirs += [answer["seconds"] for answer in answers]
+    yield Figure(
+        case="warm",
+        unit="s",
+        better="lower",
+        ours=ours,
+        peers=theirs,
+        peer_name="ray_train",
+        target=TARGET,
+        settings=SETTINGS,
+    )
+
+
+def _submit(opened: stack.Stack, name: str) -> float:
+    """Seconds from submit to the first commit of any worker; waits for the job's end."""
+    started = time.monotonic()
+    job = opened.submit(name, workload="noise", epochs=1)
+
+    def first_commit() -> float | None:
+        commits = job.commits.all
+        return commits[0].at if commits else None
+
+    first = wait_for("a first step", first_commit, DEADLINE_S, lambda: None)
+    job.job.wait(timeout=DEADLINE_S)
+    time.sleep(REFILL_S)
+    return first - started

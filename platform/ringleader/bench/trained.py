@@ -1,0 +1,33 @@
+"""What the recovery and submit benchmarks run as a job: a small network that writes down its commits."""
+
+import time
+from pathlib import Path
+
+from ringleader.bench.commits import CommitLog
+from ringleader.bench.workloads import PAUSE_S, WORKLOADS
+from ringleader.train import Session
+
+ENTRYPOINT = "ringleader.bench.trained:train"
+
+
+def train(session: Session) -> None:
+    """Params: `workload`, `commits` (a folder), `epochs`.
+
+    Each turn sleeps PAUSE_S: that is once a step with three workers.
+    """
+    workload = WORKLOADS[session.params["workload"]]
+    rows = workload.rows()
+    net = session.model(workload.net())
+    session.optimizer(workload.optimizer(net.parameters()))
+    log = CommitLog(Path(session.params["commits"]))
+    session.on_commit(lambda: log.committed(step=session.global_step, membership=_generation(session)))
+    for _ in range(session.params["epochs"]):
+        for batch in session.batches(rows):
+            time.sleep(PAUSE_S)
+            session.step(workload.loss(net(batch["x"]), batch["y"]))
+
+
+def _generation(session: Session) -> int:
+    """Not for users: a training function must not depend on it."""
+    seat = session._group.seat
+    return seat.plan.generation if seat else 0

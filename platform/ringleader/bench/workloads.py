@@ -1,0 +1,107 @@
+"""The models and rows that both sides of a step benchmark train: the same tensors, the same optimiser."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.utils.data import Dataset
+
+PAUSE_S = 0.02
+"""What a step of the recovery benchmark sleeps, so that a step takes about as long as one on a real model."""
+Batch = Mapping[str, Tensor]
+REAL_IMAGES = Path("../shared/data/cifar10-test.parquet")
+"""CIFAR-10 as Parquet, where it lies beside the checkout."""
+
+
+class Rows(Dataset[dict[str, Tensor]]):
+    """Rows held in memory, so that neither side is measured reading files."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> dict[str, Tensor]:
+        return {"x": self.x[row], "y": self.y[row]}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A model with its rows, loss, optimiser and global batch."""
+
+    net: Callable[[], nn.Module]
+    rows: Callable[[], Rows]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
+    global_batch: int
+
+
+def mlp_net() -> nn.Module:
+    """25.2 million parameters, (n, 1024) → (n, 1024)."""
+    sizes = [(1024, 3072), (3072, 3072), (3072, 3072), (3072, 1024)]
+    layers: list[nn.Module] = [nn.Linear(*sizes[0])]
+    for inputs, outputs in sizes[1:]:
+        layers += [nn.ReLU(), nn.Linear(inputs, outputs)]
+    return nn.Sequential(*layers)
+
+
+def mlp_rows() -> Rows:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(2048, 1024, generator=generator)
+    return Rows(x, x.roll(1, dims=1))
+
+
+def digits_net() -> nn.Module:
+    """The network of the recovery benchmark: (n, 64) → (n, 10)."""
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+
+
+def digits_rows() -> Rows:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    return Rows(torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target))
+
+
+def noise_rows() -> Rows:
+    """Rows of the digits' shape that need no import but torch's."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(0, 10, (1797,), generator=generator)
+    return Rows(torch.randn(1797, 64, generator=generator), labels)
+
+
+def image_net() -> nn.Module:
+    """The network of the image recipe."""
+    from ringleader_jobs.image import image_net
+
+    return image_net()
+
+
+def image_rows() -> Rows:
+    """10,000 test images of CIFAR-10 where they are there, else noise of the same shape."""
+    if not REAL_IMAGES.exists():
+        generator = torch.Generator().manual_seed(1)
+        labels = torch.randint(0, 10, (4096,), generator=generator)
+        return Rows(torch.randn(4096, 3, 32, 32, generator=generator), labels)
+    from ringleader.data import ParquetDataset, decode_image_float
+
+    dataset = ParquetDataset(REAL_IMAGES, decode={"image": decode_image_float})
+    found = dataset.__getitems__(range(len(dataset)))
+    return Rows(torch.stack([r["image"] for r in found]), torch.tensor([r["label"] for r in found]))
+
+
+def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+WORKLOADS: dict[str, Workload] = {
+    "mlp": Workload(mlp_net, mlp_rows, F.mse_loss, sgd, global_batch=64),
+    "digits": Workload(digits_net, digits_rows, F.cross_entropy, sgd, global_batch=96),
+    "noise": Workload(digits_net, noise_rows, F.cross_entropy, sgd, global_batch=96),
+    "cifar": Workload(image_net, image_rows, F.cross_entropy, sgd, global_batch=256),
+}

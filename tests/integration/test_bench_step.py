@@ -1,0 +1,43 @@
+"""The step benchmark's two sides, for real: sessions over gloo without Ray, and DDP, taking turns."""
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from ringleader.bench.broken import PeerFailed
+from ringleader.bench.children import Child
+from ringleader.bench.gate import WARM_STEPS, Side, court
+from ringleader.bench.step import DDP, HARNESS
+
+BLOCK_STEPS = 6
+
+
+def test_both_sides_measure_by_turns_and_leave_no_process_behind() -> None:
+    common = ["--workload=digits", f"--block-steps={BLOCK_STEPS}"]
+    sides = [Side("ours", HARNESS, [*common, "--shards=2"]), Side("ddp", DDP, common)]
+    with court(sides, 2, 90) as opened:
+        blocks = [(side, opened.block(side, 60)) for _ in range(2) for side in ("ours", "ddp")]
+        said = opened.finish(60)
+        pids = [child.pid for children in opened._children.values() for child in children]
+    assert all(len(steps) == BLOCK_STEPS - WARM_STEPS for _, steps in blocks)
+    assert all(0 < median(steps) < 10 for _, steps in blocks)
+    assert said["ours"][0]["steps"] > 2 * BLOCK_STEPS
+    assert said["ddp"][0]["bucket_mb"] in {1, 5, 25, 100}
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_side_that_cannot_start_is_an_error_with_its_last_words() -> None:
+    with (
+        pytest.raises(PeerFailed, match="invalid int value"),
+        court([Side("ours", HARNESS, ["--workload=digits", "--shards=many"])], 1, 60),
+    ):
+        pytest.fail("it started")
+
+
+def test_a_child_that_hangs_is_ended_with_its_group() -> None:
+    with Child("http.server", ["--bind", "127.0.0.1", "0"]) as child:
+        with pytest.raises(PeerFailed, match=r"did not end within 0\.2 s"):
+            child.answers(0.2)
+        pid = child.pid
+    assert not Path(f"/proc/{pid}").exists()
