@@ -18,6 +18,7 @@ from ringleader.wire import views
 VICTIM = Worker("w1", "worker", 1, 12, "n", "running", 1, (1, 2))
 EPOCHS = 40
 STEPS = 23 * EPOCHS
+UNDISTURBED = RESULT["weights_sha256"]
 
 
 def _entries() -> list[tuple[int, int]]:
@@ -59,7 +60,7 @@ def _found(tmp_path: Path, entries: list[tuple[int, int]] | None = None, **chang
     )
     job = Client(URL, TOKEN, transport=api).job(job_id(1))
     kill = Kill(VICTIM, 400, 400, {"w0": 11, "w1": 12, "w2": 13}, after)
-    return gather(job, Result.of(views.Result.model_validate(result)), kill, tmp_path)
+    return gather(job, Result.of(views.Result.model_validate(result)), kill, tmp_path, UNDISTURBED)
 
 
 def test_a_run_that_kept_every_promise_is_said_to(tmp_path: Path) -> None:
@@ -88,6 +89,7 @@ def test_a_run_that_kept_every_promise_is_said_to(tmp_path: Path) -> None:
         ({"entries": [*_entries(), _entries()[100]]}, "1 rows were repeated and 0 skipped"),
         ({"entries": [*_entries()[1:], (1, 1437)]}, "1 rows were repeated and 1 skipped"),
         ({"result": {"steps": 919}}, "919 ran"),
+        ({"result": {"weights_sha256": "cd" * 32}}, "an undisturbed run's are abab"),
         ({"after": {"w0": 99, "w2": 13, "w3": 14}}, "w0 had pid 11 and now 99"),
         ({"after": {"w2": 13, "w3": 14}}, "w0 had pid 11 and now none"),
         ({"worlds": [3, 2]}, "no replacement"),

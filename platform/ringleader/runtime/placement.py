@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 
 from ringleader.spec.job import Workers
 
@@ -103,4 +108,4 @@ def remove_leftovers(name: str) -> None:
     """Remove placement groups of an attempt whose supervisor could not."""
     for found in leftovers(name):
         identity = ray.PlacementGroupID(bytes.fromhex(found))
-        remove_placement_group(ray.util.placement_group.PlacementGroup(identity))
+        remove_placement_group(PlacementGroup(identity))

@@ -22,6 +22,8 @@ from ringleader.comm.transports.transport import Work
 from ringleader.errors import ExchangeBroken
 
 POLL_S = 0.02
+MEET_S = 15.0
+"""All members of a plan are parked when it is made, so they meet at once; if not, the store or one of them is gone."""
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class GlooTransport:
         Args:
             store_host, store_port: a TCPStore server that lives outside the members.
             prefix: names job, attempt and generation; members under different prefixes never meet.
-            deadline_s: for meeting, and then for every single wait.
+            deadline_s: for every single wait; for meeting, `MEET_S` if that is less.
             host: the address of this node that the others can reach.
             cancelled: asked while waiting; the meeting is given up when it says yes (a newer plan has come).
 
@@ -89,7 +91,7 @@ class GlooTransport:
         meeting = _Meeting(store_host, store_port, prefix, rank, size, deadline_s, host)
         thread = threading.Thread(target=meeting.hold, name=f"ringleader-meet-{rank}", daemon=True)
         thread.start()
-        return meeting.result(deadline_s, cancelled)
+        return meeting.result(min(deadline_s, MEET_S), cancelled)
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         return self._begin(lambda group: group.send([tensor], peer, tag), peer, tensor)
@@ -177,7 +179,7 @@ class _Meeting:
         raise ExchangeBroken(rank=self.rank, phase="connect", bucket=None, why=why or self.why)
 
     def _connect(self) -> GlooTransport:
-        patience = timedelta(seconds=self.deadline_s)
+        patience = timedelta(seconds=min(self.deadline_s, MEET_S))
         store = TCPStore(self.store_host, self.store_port, is_master=False, timeout=patience)
         meeting = PrefixStore(self.prefix, store)
         meeting.set_timeout(patience)
@@ -190,7 +192,7 @@ class _Meeting:
         foreign = {port for r in others for port in _ports(meeting.get(f"listens/{r}"))}
         options = gloo._Options()
         options._devices = [device]
-        options._timeout = patience
+        options._timeout = timedelta(seconds=self.deadline_s)
         group = gloo(meeting, self.rank, self.size, options)
         duplicates = sockets.connections(before, set(own), foreign)
         return GlooTransport(group, duplicates, self.deadline_s, self.rank, self.size)
