@@ -82,3 +82,13 @@ def test_a_slice_starts_from_the_committed_buffers() -> None:
     net(torch.randn(8, 2))
     buffers.rewind()
     assert torch.equal(net.running_mean, torch.zeros(2))  # type: ignore[arg-type]
+
+
+def test_a_broken_step_leaves_a_donor_with_the_committed_buffers() -> None:
+    net = nn.BatchNorm1d(2)
+    buffers = Buffers([net])
+    net(torch.randn(8, 2))
+    buffers.keep_left()
+    buffers.forget()
+    assert torch.equal(net.state_dict()["running_mean"], torch.zeros(2))
+    assert buffers.encode() is None

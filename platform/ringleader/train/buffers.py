@@ -45,7 +45,8 @@ class Buffers:
         self._was_left = True
 
     def forget(self) -> None:
-        """The step starts over."""
+        """The step starts over: live values are committed ones again, so that a donor hands out nothing else."""
+        self.rewind()
         self._was_left = False
 
     def encode(self) -> Tensor | None:
