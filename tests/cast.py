@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.distributed import TCPStore
 
-from ringleader.comm.transports.gloo import GlooTransport
+from ringleader.comm.transports.meeting import Call, meet
 from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
 from ringleader.elastic.membership import begin, handle
@@ -125,7 +125,7 @@ class Prompter:
                 rank = plan.rank_of(self._me)
                 self._generation = plan.generation
                 prefix = f"{plan.attempt}/{plan.generation}"
-                transport = GlooTransport.connect(*self._store, prefix, rank, len(plan.members), DEADLINE_S)
+                transport = meet(Call(*self._store, prefix, rank, len(plan.members), DEADLINE_S))
                 return Seat(plan, rank, transport if len(plan.members) > 1 else None)
 
     def plan_pending(self) -> bool:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ringleader.comm.buckets import Buckets
+from ringleader.comm.transports import Transport
 from ringleader.comm.transports.inprocess import Hub
+from ringleader.comm.transports.shared import SharedTransport
 from ringleader.elastic import Plan
 from ringleader.sync import Exchange, open_exchange
 
@@ -80,25 +82,40 @@ class Member:
                 self.exchange.end_slice()
 
 
+def transports(size: int, *, shared: bool) -> list[Transport]:
+    """Of one generation's threads."""
+    if not shared:
+        hub = Hub(size)
+        return [hub.transport(rank) for rank in range(size)]
+    members = [SharedTransport(rank, size, "here", 30.0) for rank in range(size)]
+    assert all(member.attach([m.place for m in members]) for member in members)
+    return members
+
+
 def on_members(
-    plan: Plan, act: Callable[[Member], object], *, same_bits: bool = True, algorithm: str = "auto"
+    plan: Plan,
+    act: Callable[[Member], object],
+    *,
+    same_bits: bool = True,
+    algorithm: str = "auto",
+    shared: bool = False,
 ) -> list:
     """Run `act` for every member of the plan on its own thread; their results in rank order."""
     size = len(plan.members)
-    hub = Hub(size)
+    members = transports(size, shared=shared)
     # Made here: the random generator is shared by all threads.
     nets = [small_net() for _ in range(size)]
 
     def one(rank: int) -> object:
         net = nets[rank]
-        buckets = Buckets(list(net.parameters()), capacity_bytes=1 << 10, alone_bytes=1 << 12)
+        buckets = Buckets(list(net.parameters()), capacity_bytes=1 << 10, alone_bytes=1 << 12, shared=shared)
         exchange = open_exchange(
             architecture="parameter_server" if plan.servers else "ring",
             algorithm=algorithm,
             same_bits=same_bits,
             plan=plan,
             rank=rank,
-            transport=hub.transport(rank) if size > 1 else None,
+            transport=members[rank] if size > 1 else None,
             parameters=list(net.parameters()),
             word_length=size,
             buckets=buckets,

@@ -15,9 +15,9 @@ SHARDS = 8
 
 
 def trained(
-    workers: int, servers: int = 0, absent: frozenset[int] = frozenset()
+    workers: int, servers: int = 0, absent: frozenset[int] = frozenset(), *, shared: bool = False
 ) -> list[dict[str, torch.Tensor]]:
-    return on_members(plan_of(workers, SHARDS, servers), lambda m: m.train(4, absent))
+    return on_members(plan_of(workers, SHARDS, servers), lambda m: m.train(4, absent), shared=shared)
 
 
 def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -29,6 +29,9 @@ def test_ring_and_parameter_server_of_any_world_train_to_the_same_bits(absent):
     (alone,) = trained(1, absent=absent)
     for workers in (2, 3, 5, 8):
         assert all(equal(alone, net) for net in trained(workers, absent=absent)), f"ring of {workers}"
+    for workers in (2, 3, 5, 8):
+        nets = trained(workers, absent=absent, shared=True)
+        assert all(equal(alone, net) for net in nets), f"in place, {workers}"
     for workers in (1, 3, 4):
         assert all(equal(alone, net) for net in trained(workers, 1, absent)), f"server with {workers}"
 
@@ -46,9 +49,15 @@ def test_everybody_reads_the_same_exact_word(servers):
         assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "direct", "ring", "native"])
+KINDS = [(algorithm, False) for algorithm in ("auto", "direct", "ring", "native")] + [
+    ("auto", True),
+    ("ring", True),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "shared"), KINDS)
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_gradients_equal_those_of_one_process_on_the_whole_batch(algorithm, world):
+def test_gradients_equal_those_of_one_process_on_the_whole_batch(algorithm, shared, world):
     plan = plan_of(world, world)
 
     def gradients(member: Member) -> list[torch.Tensor]:
@@ -59,7 +68,7 @@ def test_gradients_equal_those_of_one_process_on_the_whole_batch(algorithm, worl
     net = small_net()
     x, y = slice_rows(0, 0, 1)
     ((net(x) - y) ** 2).sum().div(ROWS).backward()
-    for seen in on_members(plan, gradients, same_bits=False, algorithm=algorithm):
+    for seen in on_members(plan, gradients, same_bits=False, algorithm=algorithm, shared=shared):
         for parameter, gradient in zip(net.parameters(), seen, strict=True):
             expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             # The rows are added in another order: some units in the last place of float32.

@@ -17,7 +17,7 @@ from ringleader.bench.broken import PeerFailed
 from ringleader.bench.children import die_with_parent
 from ringleader.bench.gate import LOOPBACK, Turnstile
 from ringleader.bench.workloads import WORKLOADS, Workload
-from ringleader.comm.transports.gloo import GlooTransport
+from ringleader.comm.transports.meeting import Call, meet
 from ringleader.elastic import Plan
 from ringleader.spec import JobSpec
 from ringleader.train import Session
@@ -51,10 +51,10 @@ class OneGeneration:
     def next_seat(self, parked: Parked) -> Seat:
         if parked.generation:
             raise PeerFailed(f"the group broke at step {parked.step}: {parked.why}")
-        transport = GlooTransport.connect(
+        call = Call(
             LOOPBACK, self._store_port, f"{self._side}/meet", self._rank, self._plan.world, DEADLINE_S
         )
-        return Seat(self._plan, self._rank, transport)
+        return Seat(self._plan, self._rank, meet(call))
 
     def plan_pending(self) -> bool:
         return False

@@ -4,6 +4,9 @@ A bucket has rows. Each row is one partial sum of the canonical tree, flat over 
 in ascending shard order and the two top rows are added as soon as they are siblings. A parameter of `alone_bytes` or
 more has a bucket to itself, whose row simply is the tensor that autograd hands over: no copy. The small ones share
 buckets of up to `capacity_bytes` and are copied in once.
+
+Where the members share memory, rows have homes in an arena that the others can map. A row that autograd handed over
+moves home with its exchange, and there the result is.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
+from ringleader.comm.segments import Arena
 from ringleader.errors import StepMisuse
 
 CAPACITY_BYTES = 25 << 20
@@ -29,6 +33,8 @@ class Bucket:
         members: parameter numbers in the order of their spans.
         starts: the first element of each member; `length` at the end.
         rows: (length,) tensors; row 0 holds the result after the exchange.
+        arena: where the homes of rows are made; None where no memory is shared.
+        homes: (length,) tensors in the arena.
         missing: members that the running backward has not reached yet.
     """
 
@@ -36,7 +42,9 @@ class Bucket:
     members: tuple[int, ...]
     starts: tuple[int, ...]
     like: Tensor
+    arena: Arena | None = None
     rows: list[Tensor] = field(default_factory=list)
+    homes: list[Tensor] = field(default_factory=list)
     missing: int = 0
 
     @property
@@ -50,8 +58,22 @@ class Bucket:
     def row(self, number: int) -> Tensor:
         """(length,) row `number`, made where it is missing."""
         while len(self.rows) <= number:
-            self.rows.append(self.like.new_empty(self.length))
+            place = len(self.rows)
+            self.rows.append(self.like.new_empty(self.length) if self.arena is None else self.home(place))
         return self.rows[number]
+
+    def home(self, number: int) -> Tensor:
+        """(length,) the place of row `number` in shared memory."""
+        assert self.arena is not None, "rows have homes only where memory is shared"
+        while len(self.homes) <= number:
+            self.homes.append(self.arena.empty(self.length, self.like.dtype))
+        return self.homes[number]
+
+    def move_home(self, count: int) -> list[tuple[Tensor, Tensor]]:
+        """The first `count` rows are at home from now on: (row as it was, home) of each, for who copies them."""
+        moves = [(self.row(k), self.home(k)) for k in range(count)]
+        self.rows[:count] = [home for _, home in moves]
+        return moves
 
 
 class Buckets:
@@ -60,6 +82,7 @@ class Buckets:
     Attributes:
         used: per parameter, whether a backward since `begin_step` reached it.
         tainted: a transfer may still write into the rows; nobody uses them again.
+        arena: where rows live that other processes can map; None where no memory is shared.
     """
 
     def __init__(
@@ -68,9 +91,13 @@ class Buckets:
         *,
         capacity_bytes: int = CAPACITY_BYTES,
         alone_bytes: int = ALONE_BYTES,
+        shared: bool = False,
     ) -> None:
         self.parameters = list(parameters)
+        self.arena = Arena() if shared else None
         self.buckets = _lay_out(self.parameters, capacity_bytes, alone_bytes)
+        for bucket in self.buckets:
+            bucket.arena = self.arena
         self.used = [False] * len(self.parameters)
         self.tainted = False
         self._home = {p: (bucket, k) for bucket in self.buckets for k, p in enumerate(bucket.members)}

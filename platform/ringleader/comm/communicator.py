@@ -4,17 +4,21 @@ A communicator lives as long as its generation. The first error ends it: the tra
 which wait for this member learn of it in milliseconds, and every later call raises the same error.
 """
 
+import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from ringleader.comm.executor import Scratch, execute
-from ringleader.comm.schedules import Step
-from ringleader.comm.transports import Transport
+from ringleader.comm.schedules import Part, Step
+from ringleader.comm.segments import Arena
+from ringleader.comm.transports import Board, Transport
 from ringleader.errors import ExchangeBroken
 
 BULK, EXPRESS = 0, 1
@@ -22,6 +26,7 @@ BULK, EXPRESS = 0, 1
 
 JOIN_S = 2.0
 LOOK_S = 1.0
+EX_SOFTWARE = 70
 
 
 class Ticket:
@@ -85,6 +90,25 @@ class Communicator:
             self._transport.native_all_reduce(row).wait()
 
         return self._submit(run, phase, bucket, BULK)
+
+    def submit_in_place(
+        self, board: Board, part: Part, moves: Sequence[tuple[Tensor, Tensor]], arena: Arena, *, bucket: int
+    ) -> Ticket:
+        """Start a sum in shared memory.
+
+        Args:
+            moves: (row, its home in the arena) of every row; the result will lie in the first home.
+        """
+        homes = [home for _, home in moves]
+        addresses = [arena.address(home) for home in homes]
+
+        def run(_: Scratch) -> None:
+            for row, home in moves:
+                if row is not home:
+                    home.copy_(row)
+            board.reduce(bucket, part, homes, addresses)
+
+        return self._submit(run, "reduce", bucket, BULK)
 
     def wait(self, tickets: Sequence[Ticket]) -> None:
         """Block until all are done.
@@ -155,6 +179,12 @@ class Communicator:
                 self._error = error
             self._changed.notify_all()
         self._transport.abort()
+
+
+def end_process(why: str) -> NoReturn:
+    """For a member that could harm the others by staying: it is lost, and a loss costs nothing."""
+    print(f"ringleader: this process ends itself: {why}", file=sys.stderr, flush=True)
+    os._exit(EX_SOFTWARE)
 
 
 def _attempt(

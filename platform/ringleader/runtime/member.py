@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ringleader.comm.transports.gloo import GlooTransport
+from ringleader.comm.transports import Transport
+from ringleader.comm.transports.meeting import KINDS, Call, meet
 from ringleader.elastic import Plan
 from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
 from ringleader.runtime.desk import Desk
@@ -74,21 +75,29 @@ class _Teller:
 
 
 def _connect(task: Task, host: str) -> Connect:
-    def connect(plan: Plan, rank: int, cancelled: Callable[[], bool]) -> GlooTransport:
+    def connect(plan: Plan, rank: int, cancelled: Callable[[], bool]) -> Transport:
         store_host, _, port = plan.meeting.rpartition(":")
-        return GlooTransport.connect(
-            store_host,
-            int(port),
-            f"{task.prefix}/{plan.generation}",
-            rank,
-            len(plan.members),
+        call = Call(
+            store_host=store_host,
+            store_port=int(port),
+            prefix=f"{task.prefix}/{plan.generation}",
+            rank=rank,
+            size=len(plan.members),
             # Who is lost or frozen is found out by others: a wait may be as long as the slowest legal step.
-            task.spec.policy.stall_timeout_s,
+            deadline_s=task.spec.policy.stall_timeout_s,
             host=host,
-            cancelled=cancelled,
+            kinds=_kinds(task),
         )
+        return meet(call, cancelled)
 
     return connect
+
+
+def _kinds(task: Task) -> tuple[str, ...]:
+    """A device's memory cannot be shared, and only gloo has a library's own collective."""
+    if task.spec.workers.gpus > 0 or task.spec.sync.algorithm == "native":
+        return ("gloo",)
+    return tuple(KINDS)
 
 
 def _train(task: Task, package: bytes | None, seats: Seats, desk: Desk) -> Ended:

@@ -72,14 +72,20 @@ def _partial(_: Bucket) -> None:
     """More slices of this member follow."""
 
 
-def reusable(buckets: Buckets | None, parameters: Sequence[Parameter]) -> Buckets:
-    """The buckets of the generation before where nothing can still write into them, else fresh ones."""
-    if buckets is not None and not buckets.tainted and _same(buckets.parameters, parameters):
+def reusable(buckets: Buckets | None, parameters: Sequence[Parameter], *, shared: bool) -> Buckets:
+    """The buckets of the generation before where nothing can still write into them, else fresh ones.
+
+    Args:
+        shared: whether the members sum in shared memory, so that the rows have to be there.
+    """
+    if buckets is not None and not buckets.tainted and _fits(buckets, parameters, shared=shared):
         return buckets
     if buckets is not None:
         buckets.release()
-    return Buckets(parameters)
+    return Buckets(parameters, shared=shared)
 
 
-def _same(known: Sequence[Parameter], wanted: Sequence[Parameter]) -> bool:
-    return len(known) == len(wanted) and all(a is b for a, b in zip(known, wanted, strict=True))
+def _fits(buckets: Buckets, wanted: Sequence[Parameter], *, shared: bool) -> bool:
+    known = buckets.parameters
+    same = len(known) == len(wanted) and all(a is b for a, b in zip(known, wanted, strict=True))
+    return same and (buckets.arena is not None or not shared)

@@ -12,7 +12,7 @@ from ringleader.elastic import Plan
 from ringleader.sync.contribution import reusable
 from ringleader.sync.exchange import Exchange
 from ringleader.sync.parameter_server import ParameterServer
-from ringleader.sync.ring import NATIVE, Ring
+from ringleader.sync.ring import AUTO, NATIVE, Ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +51,33 @@ def open_exchange(
         transport: None for a world of one.
         buckets: the exchange of the generation before's `.buckets`, or None; used again where that is safe.
     """
+    in_place = architecture == "ring" and algorithm == AUTO and transport is not None and transport.shared
     opening = Opening(
-        resolve(algorithm, same_bits=same_bits),
+        admit(algorithm, same_bits=same_bits),
         same_bits,
         plan,
         rank,
         transport,
         parameters,
         word_length,
-        reusable(buckets, parameters),
+        reusable(buckets, parameters, shared=in_place),
     )
     return ARCHITECTURES[architecture](opening)
 
 
-def resolve(algorithm: str, *, same_bits: bool) -> str:
-    """The schedule that `auto` stands for, else the algorithm itself.
+def admit(algorithm: str, *, same_bits: bool) -> str:
+    """The algorithm itself.
 
     Raises:
         ValueError: it does not exist, or its bits depend on the world although they may not.
     """
-    chosen = ("direct" if same_bits else FASTEST) if algorithm == "auto" else algorithm
-    if chosen != NATIVE and chosen not in SCHEDULES:
+    if algorithm not in {AUTO, NATIVE, *SCHEDULES}:
         raise ValueError(
-            f"there is no algorithm {algorithm!r}; allowed: auto, {NATIVE}, {', '.join(SCHEDULES)}"
+            f"there is no algorithm {algorithm!r}; allowed: {AUTO}, {NATIVE}, {', '.join(SCHEDULES)}"
         )
-    if same_bits and (chosen == NATIVE or not SCHEDULES[chosen].canonical):
+    if same_bits and algorithm != AUTO and (algorithm == NATIVE or not SCHEDULES[algorithm].canonical):
         raise ValueError(f"{algorithm} does not add in canonical order; use direct, or give up the same bits")
-    return chosen
+    return algorithm
 
 
 def _ring(opening: Opening) -> Exchange:
@@ -104,8 +104,6 @@ def _parameter_server(opening: Opening) -> Exchange:
         buckets=opening.buckets,
     )
 
-
-FASTEST = "direct"
 
 ARCHITECTURES: dict[str, Callable[[Opening], Exchange]] = {
     "ring": _ring,

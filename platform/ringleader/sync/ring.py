@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ringleader.comm.buckets import Bucket, Buckets
-from ringleader.comm.communicator import BULK, Communicator, Ticket
+from ringleader.comm.communicator import BULK, Communicator, Ticket, end_process
 from ringleader.comm.schedules import SCHEDULES, Step
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
@@ -11,14 +11,16 @@ from ringleader.sync.contribution import Contribution
 from ringleader.sync.exchange import Check, accept
 from ringleader.sync.side import BUCKETS, Side
 
-NATIVE = "native"
+AUTO, NATIVE = "auto", "native"
+MESSAGES = "direct"
+"""What `auto` stands for where the members share no memory: canonical, two hops."""
 
 
 class Ring:
     """Implements Exchange for `sync: ring` over any schedule, or the library's own all-reduce. Alone it sends nothing.
 
     Args:
-        algorithm: a registered schedule or `native`.
+        algorithm: a registered schedule, `native`, or `auto`: in place where all members share memory.
         same_bits: one slice per logical shard, added in canonical order; else one merged slice per worker.
         transport: None for a world of one.
     """
@@ -36,8 +38,13 @@ class Ring:
         buckets: Buckets,
     ) -> None:
         self._buckets = buckets
-        self._algorithm = algorithm
+        self._algorithm = MESSAGES if algorithm == AUTO else algorithm
         self._communicator = Communicator(transport) if transport is not None else None
+        self._board = (
+            transport.board(len(buckets.buckets))
+            if transport is not None and buckets.arena is not None
+            else None
+        )
         self._side = Side(self._communicator)
         self._mine = Contribution(plan, rank, buckets, same_bits=same_bits, submit=self._submit)
         self._tickets: list[Ticket] = []
@@ -100,14 +107,27 @@ class Ring:
         if self._closed:
             return
         self._closed = True
-        if self._communicator is not None and not self._communicator.close():
-            self._buckets.tainted = True
+        if self._communicator is None or self._communicator.close():
+            return
+        self._buckets.tainted = True
+        if self._board is not None:
+            end_process(
+                "a communication thread did not end; it may still write into the other members' memory"
+            )
 
     def _submit(self, bucket: Bucket) -> None:
         if self._communicator is None:
             return
         part = self._mine.part(bucket)
-        rows = [bucket.row(k) for k in range(max(1, len(part.rows[part.rank])))]
+        count = max(1, len(part.rows[part.rank]))
+        if self._board is not None and self._buckets.arena is not None:
+            moves = bucket.move_home(count)
+            ticket = self._communicator.submit_in_place(
+                self._board, part, moves, self._buckets.arena, bucket=bucket.number
+            )
+            self._tickets.append(ticket)
+            return
+        rows = [bucket.row(k) for k in range(count)]
         if self._algorithm == NATIVE:
             if not part.rows[part.rank]:
                 rows[0].zero_()

@@ -117,6 +117,8 @@ class _NativeWork:
 class InProcessTransport:
     """One thread's end of a hub. Implements Transport."""
 
+    shared = False
+
     def __init__(self, hub: Hub, rank: int) -> None:
         self.rank = rank
         self.size = hub.size
@@ -134,6 +136,9 @@ class InProcessTransport:
         buffers = [torch.empty_like(tensor) for _ in peers]
         arriving = [(self.irecv(b, r, NATIVE), b) for r, b in zip(peers, buffers, strict=True)]
         return _NativeWork(tensor, arriving, [self.isend(own, r, NATIVE) for r in peers], self.rank)
+
+    def board(self, slots: int) -> None:
+        return None
 
     def abort(self) -> None:
         self._hub.lose(self.rank, "the generation was given up")

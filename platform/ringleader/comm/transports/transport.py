@@ -1,8 +1,12 @@
 """The point-to-point seam: tensors between two ranks of one generation."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
+
+from ringleader.comm.schedules.schedule import Part
+from ringleader.comm.segments import Address
 
 
 class Work(Protocol):
@@ -10,6 +14,13 @@ class Work(Protocol):
 
     def wait(self) -> None:
         """Block until done. Raises ExchangeBroken when the peer is lost, the deadline passed, or `abort` was called."""
+
+
+class Board(Protocol):
+    """Sums in the members' shared memory."""
+
+    def reduce(self, slot: int, part: Part, rows: Sequence[Tensor], addresses: Sequence[Address]) -> None:
+        """Leave the canonical sum of everybody's rows in row 0 of everybody. Raises ExchangeBroken."""
 
 
 class Transport(Protocol):
@@ -21,6 +32,8 @@ class Transport(Protocol):
 
     rank: int
     size: int
+    shared: bool
+    """Whether all members share memory, so that `board` is not None."""
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
 
@@ -28,6 +41,9 @@ class Transport(Protocol):
 
     def native_all_reduce(self, tensor: Tensor) -> Work:
         """The library's own sum over all ranks, in place."""
+
+    def board(self, slots: int) -> "Board | None":
+        """Where the rows of `slots` buckets are summed in place, if the members share memory; else None."""
 
     def abort(self) -> None:
         """From any thread: this generation is over; waits end with ExchangeBroken as soon as the library lets them."""

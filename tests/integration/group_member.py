@@ -1,4 +1,4 @@
-"""A member process of the gloo tests: trains in one generation after another, as its standard input says.
+"""A member process of the group tests: trains in one generation after another, as its standard input says.
 
 A line in: {"prefix", "rank", "size", "until", "hold"}: join that generation and train up to step `until`; with `hold`,
 hand out the gradients of step `hold` and then stay silent. Lines out: {"event": ...}.
@@ -13,7 +13,8 @@ import torch
 from exchange_members import Member, plan_of, small_net
 
 from ringleader.comm.buckets import Buckets
-from ringleader.comm.transports.gloo import GlooTransport
+from ringleader.comm.transports import Transport
+from ringleader.comm.transports.meeting import Call, meet
 from ringleader.errors import ExchangeBroken
 from ringleader.sync import open_exchange
 
@@ -24,22 +25,24 @@ def say(event: str, **values: object) -> None:
     print(json.dumps({"event": event, **values}), flush=True)
 
 
-def meet(port: int, order: dict) -> GlooTransport | None:
+def join(port: int, kind: str, order: dict) -> Transport | None:
     if order["size"] == 1:
         return None
-    return GlooTransport.connect("127.0.0.1", port, order["prefix"], order["rank"], order["size"], 30.0)
+    call = Call("127.0.0.1", port, order["prefix"], order["rank"], order["size"], 30.0, kinds=(kind,))
+    return meet(call)
 
 
-def main(port: int) -> None:
+def main(port: int, kind: str) -> None:
     torch.set_num_threads(1)
     net = small_net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    buckets = Buckets(list(net.parameters()), capacity_bytes=1 << 10, alone_bytes=1 << 12)
+    shared = kind == "shared"
+    buckets = Buckets(list(net.parameters()), capacity_bytes=1 << 10, alone_bytes=1 << 12, shared=shared)
     committed = 0
     for line in sys.stdin:
         order = json.loads(line)
         since = time.monotonic()
-        transport = meet(port, order)
+        transport = join(port, kind, order)
         plan = plan_of(order["size"], SHARDS)
         exchange = open_exchange(
             architecture="ring",
@@ -73,4 +76,4 @@ def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

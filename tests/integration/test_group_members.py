@@ -1,4 +1,4 @@
-"""Three real processes over gloo: one is killed inside an exchange, the others re-form and lose nothing."""
+"""Three real processes over every transport: one is killed inside an exchange, the others re-form and lose nothing."""
 
 import json
 import os
@@ -14,6 +14,8 @@ from queue import Empty, Queue
 import pytest
 from torch.distributed import TCPStore
 
+from ringleader.comm.transports.meeting import KINDS
+
 HERE = Path(__file__).parent
 GUARD_S = 120.0
 pytestmark = pytest.mark.timeout(400)
@@ -27,9 +29,9 @@ def environment() -> dict[str, str]:
 class Process:
     """A member process; its lines are read as they come."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, kind: str) -> None:
         self.popen = subprocess.Popen(
-            [sys.executable, str(HERE / "gloo_member.py"), str(port)],
+            [sys.executable, str(HERE / "group_member.py"), str(port), kind],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -64,10 +66,15 @@ class Process:
             self._lines.put(json.loads(line))
 
 
+@pytest.fixture(params=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture
-def members() -> Iterator[list[Process]]:
+def members(kind: str) -> Iterator[list[Process]]:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    started = [Process(store.port) for _ in range(3)]
+    started = [Process(store.port, kind) for _ in range(3)]
     yield started
     for process in started:
         process.end()
@@ -99,7 +106,7 @@ def test_a_member_killed_inside_an_exchange_breaks_the_others_at_once_and_they_e
     ends = [process.expect("done") for process in members[:2]]
     assert [e["step"] for e in ends] == [6, 6]
     undisturbed = subprocess.run(
-        [sys.executable, str(HERE / "gloo_member.py"), "0"],
+        [sys.executable, str(HERE / "group_member.py"), "0", "gloo"],
         input=json.dumps({"size": 1, "rank": 0, "until": 6}) + "\n",
         env=environment(),
         capture_output=True,

@@ -1,7 +1,8 @@
-"""The gloo transport alone: ending waits, keeping generations apart, giving up a meeting."""
+"""Every transport that members may meet over: order, ending waits, keeping generations apart, giving up a meeting."""
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,8 @@ import torch
 from torch.distributed import TCPStore
 
 from ringleader.comm.communicator import Communicator
-from ringleader.comm.transports.gloo import GlooTransport
+from ringleader.comm.transports import Transport
+from ringleader.comm.transports.meeting import KINDS, Call, meet
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import Side
 
@@ -24,12 +26,23 @@ def port() -> int:
     del store
 
 
-def group(port: int, prefix: str, size: int, deadline_s: float = 60.0) -> list[GlooTransport]:
-    def join(rank: int) -> GlooTransport:
-        return GlooTransport.connect("127.0.0.1", port, prefix, rank, size, deadline_s)
+@pytest.fixture(params=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
 
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(join, range(size)))
+
+@pytest.fixture
+def group(port: int, kind: str) -> Callable[..., list[Transport]]:
+    """group(prefix, size): the members of one generation, each met on a thread of its own."""
+
+    def meet_all(prefix: str, size: int, deadline_s: float = 60.0) -> list[Transport]:
+        def join(rank: int) -> Transport:
+            return meet(Call("127.0.0.1", port, prefix, rank, size, deadline_s, kinds=(kind,)))
+
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(join, range(size)))
+
+    return meet_all
 
 
 def broken_by(act: Callable[[], object]) -> tuple[ExchangeBroken, float]:
@@ -39,8 +52,8 @@ def broken_by(act: Callable[[], object]) -> tuple[ExchangeBroken, float]:
     return caught.value, time.monotonic() - since
 
 
-def test_transfers_with_one_tag_match_in_order_and_tags_keep_apart(port):
-    a, b = group(port, "job/1/1", 2)
+def test_transfers_with_one_tag_match_in_order_and_tags_keep_apart(group):
+    a, b = group("job/1/1", 2)
     works = [a.isend(torch.full((3,), float(k)), 1, tag) for k, tag in ((1, 7), (2, 7), (3, 8))]
     arrived = [torch.empty(3) for _ in range(3)]
     waits = [b.irecv(t, 0, tag) for t, tag in zip(arrived, (8, 7, 7), strict=True)]
@@ -52,11 +65,11 @@ def test_transfers_with_one_tag_match_in_order_and_tags_keep_apart(port):
         transport.close()
 
 
-def test_abort_ends_waits_on_both_sides_also_when_both_wait_for_each_other(port):
-    a, b = group(port, "job/1/1", 2)
+def test_abort_ends_waits_on_both_sides_also_when_both_wait_for_each_other(group):
+    a, b = group("job/1/1", 2)
     waiting = threading.Barrier(3)
 
-    def wait(transport: GlooTransport) -> float:
+    def wait(transport: Transport) -> float:
         work = transport.irecv(torch.empty(4), 1 - transport.rank, 0)
         waiting.wait(HANG_S)
         return broken_by(work.wait)[1]
@@ -71,9 +84,9 @@ def test_abort_ends_waits_on_both_sides_also_when_both_wait_for_each_other(port)
     b.close()
 
 
-def test_closing_one_member_reaches_those_that_wait_for_another(port):
+def test_closing_one_member_reaches_those_that_wait_for_another(group):
     """The cascade: 0 leaves, 1 sees it and closes, so 2, which waits only for 1, is freed as well."""
-    first, second, third = group(port, "job/1/1", 3)
+    first, second, third = group("job/1/1", 3)
 
     def middle() -> None:
         work = second.irecv(torch.empty(4), 0, 0)
@@ -90,18 +103,18 @@ def test_closing_one_member_reaches_those_that_wait_for_another(port):
     third.close()
 
 
-def test_a_stale_generation_never_mixes_with_the_next(port):
-    old = group(port, "job/1/1", 2)
-    new = group(port, "job/1/2", 2)
-    stale = old[0].isend(torch.full((2,), -1.0), 1, 0)
+def test_a_stale_generation_never_mixes_with_the_next(group):
+    old = group("job/1/1", 2)
+    new = group("job/1/2", 2)
+    old[0].isend(torch.full((2,), -1.0), 1, 0)
     fresh = new[0].isend(torch.full((2,), 5.0), 1, 0)
     seen = torch.zeros(2)
     new[1].irecv(seen, 0, 0).wait()
     fresh.wait()
     assert torch.equal(seen, torch.full((2,), 5.0))
     old[0].abort()
-    broken_by(stale.wait)
     again = torch.zeros(2)
+    broken_by(lambda: old[0].irecv(again, 1, 0).wait())
     work = new[1].irecv(again, 0, 0)
     new[0].isend(seen, 1, 0).wait()
     work.wait()
@@ -110,8 +123,8 @@ def test_a_stale_generation_never_mixes_with_the_next(port):
         transport.close()
 
 
-def test_a_silent_peer_is_found_by_the_deadline(port):
-    a, b = group(port, "job/1/1", 2, deadline_s=0.5)
+def test_a_silent_peer_is_found_by_the_deadline(group):
+    a, b = group("job/1/1", 2, deadline_s=0.5)
     error, seconds = broken_by(a.irecv(torch.empty(4), 1, 0).wait)
     assert error.rank == 1
     assert 0.4 < seconds < HANG_S
@@ -119,21 +132,20 @@ def test_a_silent_peer_is_found_by_the_deadline(port):
     b.close()
 
 
-def test_a_meeting_nobody_joins_ends_by_its_deadline_or_when_called_off(port):
-    def meet(**more: object) -> GlooTransport:
-        return GlooTransport.connect("127.0.0.1", port, "job/1/9", 0, 2, 2.0, **more)
-
-    error, _ = broken_by(meet)
+def test_a_meeting_nobody_joins_ends_by_its_deadline_or_when_called_off(port, kind):
+    call = Call("127.0.0.1", port, "job/1/9", 0, 2, 2.0, kinds=(kind,))
+    error, _ = broken_by(lambda: meet(call))
     assert error.phase == "connect"
-    error, seconds = broken_by(lambda: meet(cancelled=lambda: True))
+    error, seconds = broken_by(lambda: meet(call, lambda: True))
     assert "called off" in str(error)
     assert seconds < 1.5
 
 
-def test_the_native_sum_adds_all_members(port):
-    members = group(port, "job/1/1", 3)
+@pytest.mark.parametrize("kind", ["gloo"], indirect=True)
+def test_the_native_sum_adds_all_members(group):
+    members = group("job/1/1", 3)
 
-    def add(transport: GlooTransport) -> torch.Tensor:
+    def add(transport: Transport) -> torch.Tensor:
         values = torch.full((1001,), float(transport.rank + 1))
         transport.native_all_reduce(values).wait()
         return values
@@ -144,10 +156,10 @@ def test_the_native_sum_adds_all_members(port):
         transport.close()
 
 
-def test_twenty_generations_close_without_breaking_whoever_is_a_moment_behind(port):
+def test_twenty_generations_close_without_breaking_whoever_is_a_moment_behind(port, kind):
     def member(rank: int) -> None:
         for generation in range(20):
-            transport = GlooTransport.connect("127.0.0.1", port, f"job/1/{generation}", rank, 3, 60.0)
+            transport = meet(Call("127.0.0.1", port, f"job/1/{generation}", rank, 3, 60.0, kinds=(kind,)))
             communicator = Communicator(transport)
             values = torch.zeros(3, dtype=torch.float64)
             values[rank] = generation + rank
@@ -157,3 +169,41 @@ def test_twenty_generations_close_without_breaking_whoever_is_a_moment_behind(po
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(member, range(3)))
+
+
+def test_members_that_cannot_share_memory_all_come_to_the_next_kind(port):
+    """One says that it lives on another node: nobody shares, everybody is connected."""
+
+    def join(rank: int) -> Transport:
+        host = "127.0.0.2" if rank == 1 else "127.0.0.1"
+        return meet(Call("127.0.0.1", port, "job/1/1", rank, 3, 60.0, host=host))
+
+    with ThreadPoolExecutor(3) as pool:
+        members = list(pool.map(join, range(3)))
+    assert [member.shared for member in members] == [False] * 3
+    for member in members:
+        member.close()
+
+
+def test_more_messages_than_a_queue_holds_arrive_in_order(group):
+    a, b = group("job/1/1", 2)
+    count = 2500
+
+    def send() -> None:
+        works = deque()
+        for k in range(count):
+            works.append(a.isend(torch.full((2,), float(k)), 1, k % 3))
+            if len(works) == 700:
+                works.popleft().wait()
+        for work in works:
+            work.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send)
+        for k in range(count):
+            arrived = torch.empty(2)
+            b.irecv(arrived, 0, k % 3).wait()
+            assert arrived[0].item() == k
+        sending.result(HANG_S)
+    a.close()
+    b.close()

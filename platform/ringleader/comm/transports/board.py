@@ -1,0 +1,141 @@
+"""Sums in shared memory: members post where their rows lie, each completes its span in place, in everybody's rows.
+
+The schedule is `direct` without a message: rank r owns span r of every bucket, adds all partial sums of it along the
+canonical tree, and writes the result into row 0 of every member, chunk by chunk while the chunk is in cache. Two flags
+a member and bucket order it: `ready` (my rows may be used) and `done` (my span is complete everywhere).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.schedules.schedule import Part, Span, chunks, even_spans, fold
+from ringleader.comm.segments import WORD_BYTES, Address, Segment
+from ringleader.comm.transports.flags import Peers
+
+SLOT_WORDS = 64
+READY, DONE, COUNT, ROWS = 0, 8, 16, 17
+"""Words of a slot: the flags on cache lines of their own, then how many rows there are and the address of each."""
+
+MOST_ROWS = (SLOT_WORDS - ROWS) // 2
+CHUNK_BYTES = 256 << 10
+"""Of each operand: two of them fit a core's second-level cache."""
+
+Operation = tuple[Callable[[Tensor], Any], Tensor]
+
+
+class Board:
+    """One member's posts. `reduce` is called by every member once for each bucket of a step, in any order.
+
+    Args:
+        slots: the number of buckets; the same for all members.
+        publish: makes the board's descriptor known to the others.
+        find: maps what rank r has open under a descriptor; waits for the board of a rank where it is None.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        slots: int,
+        peers: Peers,
+        publish: Callable[[int], None],
+        find: Callable[[int, int | None], Segment],
+    ) -> None:
+        self._rank = rank
+        self._peers = peers
+        self._find = find
+        self._segment = Segment.create(max(1, slots) * SLOT_WORDS * WORD_BYTES)
+        self._words: dict[int, memoryview] = {rank: self._segment.words()}
+        self._turns = [0] * slots
+        self._ready: dict[int, tuple[Any, list[list[Operation]]]] = {}
+        publish(self._segment.descriptor)
+
+    def reduce(self, slot: int, part: Part, rows: Sequence[Tensor], addresses: Sequence[Address]) -> None:
+        """Leave the sum of everybody's rows in row 0 of everybody.
+
+        Args:
+            rows: this member's (length,) rows, one for each node in `part.rows[rank]`, at least one.
+            addresses: where the others find them.
+
+        Raises:
+            ExchangeBroken: a peer left, died, or did not come before the deadline.
+        """
+        turn = self._turns[slot] = self._turns[slot] + 1
+        base = slot * SLOT_WORDS
+        mine, others = self._words[self._rank], part.peers
+        _post(mine, base, addresses)
+        mine[base + READY] = turn
+        for peer in others:
+            self._peers.wait(self._words_of(peer), base + READY, turn, peer)
+        for chunk in self._operations(slot, part, rows):
+            self._peers.check()
+            for act, operand in chunk:
+                act(operand)
+        mine[base + DONE] = turn
+        for peer in others:
+            self._peers.wait(self._words_of(peer), base + DONE, turn, peer)
+
+    def close(self) -> None:
+        self._segment.close()
+        self._ready.clear()
+
+    def _words_of(self, rank: int) -> memoryview:
+        words = self._words.get(rank)
+        if words is None:
+            words = self._words[rank] = self._find(rank, None).words()
+        return words
+
+    def _operations(self, slot: int, part: Part, rows: Sequence[Tensor]) -> list[list[Operation]]:
+        """What this member does in the slot: kept as long as nobody's rows have moved."""
+        base = slot * SLOT_WORDS
+        posts = [self._words_of(r)[base + COUNT : base + SLOT_WORDS].tolist() for r in range(part.world)]
+        key = (part.tree.present, posts)
+        known = self._ready.get(slot)
+        if known is None or known[0] != key:
+            known = self._ready[slot] = (key, self._plan(part, posts, rows))
+        return known[1]
+
+    def _plan(
+        self, part: Part, posts: Sequence[Sequence[int]], rows: Sequence[Tensor]
+    ) -> list[list[Operation]]:
+        like = rows[0]
+        everyones = [
+            list(rows) if r == self._rank else self._foreign(r, posts[r], like) for r in range(part.world)
+        ]
+        span = even_spans(part.length, part.world)[self._rank]
+        chunk = max(1, CHUNK_BYTES // like.element_size())
+        return [_complete(part, everyones, piece) for piece in chunks(span, chunk)]
+
+    def _foreign(self, rank: int, post: Sequence[int], like: Tensor) -> list[Tensor]:
+        addresses = [(post[1 + 2 * k], post[2 + 2 * k]) for k in range(post[0])]
+        return [
+            self._find(rank, descriptor).tensor(offset, like.numel(), like.dtype)
+            for descriptor, offset in addresses
+        ]
+
+
+def _post(words: memoryview, base: int, addresses: Sequence[Address]) -> None:
+    if len(addresses) > MOST_ROWS:
+        raise ValueError(f"{len(addresses)} partial sums of one bucket; a board takes {MOST_ROWS}")
+    words[base + COUNT] = len(addresses)
+    for k, (descriptor, offset) in enumerate(addresses):
+        words[base + ROWS + 2 * k] = descriptor
+        words[base + ROWS + 2 * k + 1] = offset
+
+
+@torch.no_grad()
+def _complete(part: Part, rows: Sequence[Sequence[Tensor]], span: Span) -> list[Operation]:
+    """Add the partial sums over a chunk along the tree, then copy the result into everybody's row 0."""
+    start, stop = span
+    # Ranks own ascending shards, and their rows ascend: this is the order of the leaves.
+    operands = [(node, r, k) for r, nodes in enumerate(part.rows) for k, node in enumerate(nodes)]
+    places = [rows[r][k][start:stop] for _, r, k in operands]
+    results = [mine[0][start:stop] for mine in rows]
+    if not places:
+        return [(result.copy_, torch.zeros_like(result)) for result in results]
+    adds = fold(part.tree, [(node, place) for place, (node, _, _) in enumerate(operands)])
+    done = [(places[into].add_, places[source]) for into, source in adds]
+    owner = operands[0][1:]
+    return done + [(result.copy_, places[0]) for r, result in enumerate(results) if (r, 0) != owner]

@@ -1,0 +1,291 @@
+"""Transfers and sums among processes of one node through shared memory: no socket, no lock between processes.
+
+Every member owns a control segment: a queue of posts to each other member, and marks that tell each other member which
+of its posts have been taken. A message is copied into a segment of its sender, where it lies until it is taken; so a
+send is done at once, and `close` waits for the takers. Sums of buckets need no message at all: see `board`.
+"""
+
+import json
+import os
+import threading
+from collections import defaultdict, deque
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.segments import WORD_BYTES, Address, Arena, Segment
+from ringleader.comm.transports.board import Board
+from ringleader.comm.transports.flags import Peers
+from ringleader.comm.transports.transport import Work
+from ringleader.errors import ExchangeBroken
+
+NONCE, BOARD, HEAD_WORDS = 0, 2, 8
+"""Head of a control segment: who this is, `Peers.OVER`, and the board's descriptor + 1 once there is one."""
+
+POSTS = 1024
+"""Posts to one member that may wait to be taken; a further one waits for the oldest."""
+
+POST_WORDS = 8
+SEQUENCE, TAG, DESCRIPTOR, OFFSET, NBYTES = 0, 1, 2, 3, 4
+LEAST_BYTES = 4096
+LINGER_S = 2.0
+"""For a message that was sent and not taken when its sender closes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a member lives and where its control segment is found.
+
+    Attributes:
+        node: equal for processes that can map each other's memory.
+    """
+
+    node: str
+    pid: int
+    control: int
+    nonce: int
+
+    @staticmethod
+    def decode(told: bytes) -> "Place":
+        return Place(**json.loads(told))
+
+    def encode(self) -> str:
+        return json.dumps({"node": self.node, "pid": self.pid, "control": self.control, "nonce": self.nonce})
+
+
+def this_node(host: str) -> str:
+    """The address by which the cluster knows this node, the running kernel, the process ids' and the user's space."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{host}|{boot}|{Path('/proc/self/ns/pid').readlink()}|{os.getuid()}"
+
+
+class SharedTransport:
+    """One member's end of one generation. Made in three moves, see `meeting`. Implements Transport."""
+
+    shared = True
+
+    def __init__(self, rank: int, size: int, host: str, deadline_s: float) -> None:
+        self.rank = rank
+        self.size = size
+        self._deadline_s = deadline_s
+        self._layout = _Layout(size)
+        self._control = Segment.create(self._layout.words * WORD_BYTES)
+        nonce = int.from_bytes(os.urandom(7))
+        self._control.words()[NONCE] = nonce
+        self.place = Place(this_node(host), os.getpid(), self._control.descriptor, nonce)
+        self._words: list[memoryview] = []
+        self._peers: Any = None
+        self._pids: list[int] = []
+        self._segments: dict[tuple[int, int], Segment] = {}
+        self._board: Board | None = None
+        self._lock = threading.Lock()
+        self._outbox = _Outbox()
+        self._posted = [0] * size
+        self._on_their_way: list[deque[tuple[int, int, Tensor]]] = [deque() for _ in range(size)]
+        self._seen = [0] * size
+        self._asked: dict[tuple[int, int], int] = defaultdict(int)
+        self._came: dict[tuple[int, int], int] = defaultdict(int)
+        self._posts: dict[tuple[int, int, int], int] = {}
+
+    def attach(self, places: list[Place]) -> bool:
+        """Map everybody's control segment. False when one cannot be mapped: then nobody uses this transport."""
+        if any(place.node != self.place.node for place in places):
+            return False
+        try:
+            for rank, place in enumerate(places):
+                mine = rank == self.rank
+                words = (self._control if mine else Segment.of(place.pid, place.control)).words()
+                if words[NONCE] != place.nonce:
+                    return False
+                self._words.append(words)
+            self._pids = [place.pid for place in places]
+            self._peers = Peers(self.rank, self._words, self._pids, self._deadline_s)
+        except OSError:
+            return False
+        return True
+
+    def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        with self._lock:
+            self._peers.check()
+            number = self._posted[peer]
+            mark = self._layout.mark(self.rank, number)
+            if number >= POSTS:
+                self._peers.wait(self._words[peer], mark, number - POSTS + 1, peer)
+            self._reclaim(peer)
+            memory, address = self._outbox.take(tensor.nbytes)
+            if tensor.nbytes:
+                memory[: tensor.nbytes].copy_(_bytes(tensor))
+            self._posted[peer] = number + 1
+            words, at = self._words[self.rank], self._layout.post(peer, number)
+            words[at + TAG], words[at + NBYTES] = tag, tensor.nbytes
+            words[at + DESCRIPTOR], words[at + OFFSET] = address
+            words[at + SEQUENCE] = number + 1
+            self._on_their_way[peer].append((mark, number + 1, memory))
+        return _DONE
+
+    def irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        self._peers.check()
+        with self._lock:
+            order = self._asked[peer, tag]
+            self._asked[peer, tag] = order + 1
+        return _Awaited(self, peer, tag, order, tensor)
+
+    def native_all_reduce(self, tensor: Tensor) -> Work:
+        raise ValueError("shared memory has no library underneath: meet over gloo for `algorithm: native`")
+
+    def board(self, slots: int) -> Board:
+        if self._board is None:
+            self._board = Board(self.rank, slots, self._peers, self._publish_board, self._find)
+        return self._board
+
+    def abort(self) -> None:
+        self._peers.leave("the generation was given up")
+
+    def close(self) -> None:
+        if self._peers is not None:
+            self._linger()
+            self._peers.leave("the transport is closed")
+            self._peers.close()
+        self._control.close()
+        # Mappings are let go now and not when the collector finds the circle of board and transport.
+        if self._board is not None:
+            self._board.close()
+            self._board = None
+        self._segments.clear()
+
+    def _linger(self) -> None:
+        """Whoever is a moment behind still takes what was sent, unless the generation is broken."""
+        with suppress(ExchangeBroken):
+            for peer, sent in enumerate(self._on_their_way):
+                while sent:
+                    mark, value, _ = sent[0]
+                    self._peers.check()
+                    self._peers.wait(self._words[peer], mark, value, peer, LINGER_S)
+                    sent.popleft()
+
+    def _reclaim(self, peer: int) -> None:
+        marks, sent = self._words[peer], self._on_their_way[peer]
+        while sent and marks[sent[0][0]] >= sent[0][1]:
+            self._outbox.give_back(sent.popleft()[2])
+
+    def receive(self, peer: int, tag: int, order: int, tensor: Tensor) -> None:
+        """Copy the message of that order under its tag."""
+        number = self._message(peer, tag, order)
+        words, at = self._words[peer], self._layout.post(self.rank, number)
+        nbytes = words[at + NBYTES]
+        if nbytes != tensor.nbytes:
+            raise self._peers.broken(peer, f"{nbytes} bytes came for tag {tag} where {tensor.nbytes} are due")
+        if nbytes:
+            memory = self._find(peer, words[at + DESCRIPTOR])
+            _bytes(tensor).copy_(memory.tensor(words[at + OFFSET], nbytes, torch.uint8))
+        self._words[self.rank][self._layout.mark(peer, number)] = number + 1
+
+    def _message(self, peer: int, tag: int, order: int) -> int:
+        """The number of the post with that order under its tag. Waits until it is there."""
+        while True:
+            with self._lock:
+                number, at = self._take_in(peer)
+                if (peer, tag, order) in self._posts:
+                    return self._posts.pop((peer, tag, order))
+            self._peers.wait(self._words[peer], at + SEQUENCE, number + 1, peer)
+
+    def _take_in(self, peer: int) -> tuple[int, int]:
+        """Note every post that has come; returns the number of the next one and where it will be."""
+        words = self._words[peer]
+        while True:
+            number = self._seen[peer]
+            at = self._layout.post(self.rank, number)
+            if words[at + SEQUENCE] < number + 1:
+                return number, at
+            tag = words[at + TAG]
+            self._posts[peer, tag, self._came[peer, tag]] = number
+            self._came[peer, tag] += 1
+            self._seen[peer] = number + 1
+
+    def _publish_board(self, descriptor: int) -> None:
+        self._words[self.rank][BOARD] = descriptor + 1
+
+    def _find(self, rank: int, descriptor: int | None) -> Segment:
+        """What `rank` has open under that descriptor (None: its board)."""
+        if descriptor is None:
+            self._peers.wait(self._words[rank], BOARD, 1, rank)
+            descriptor = self._words[rank][BOARD] - 1
+        known = self._segments.get((rank, descriptor))
+        if known is None:
+            known = self._segments[rank, descriptor] = self._map(rank, descriptor)
+        return known
+
+    def _map(self, rank: int, descriptor: int) -> Segment:
+        try:
+            segment = Segment.of(self._pids[rank], descriptor)
+        except OSError as error:
+            why = f"its memory cannot be mapped: {error}"
+        else:
+            # A member says that it leaves before it closes anything: while it stays, the descriptor is its segment.
+            self._peers.check_stays(rank)
+            return segment
+        raise self._peers.broken(rank, why)
+
+
+class _Done:
+    """A send that is done: the message has been copied."""
+
+    def wait(self) -> None:
+        pass
+
+
+_DONE = _Done()
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    transport: SharedTransport
+    peer: int
+    tag: int
+    order: int
+    tensor: Tensor
+
+    def wait(self) -> None:
+        self.transport.receive(self.peer, self.tag, self.order, self.tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which word of a control segment is what: the head, the posts to each rank, then the marks for each rank."""
+
+    size: int
+
+    @property
+    def words(self) -> int:
+        return HEAD_WORDS + self.size * POSTS * (POST_WORDS + 1)
+
+    def post(self, peer: int, number: int) -> int:
+        return HEAD_WORDS + (peer * POSTS + number % POSTS) * POST_WORDS
+
+    def mark(self, sender: int, number: int) -> int:
+        return HEAD_WORDS + self.size * POSTS * POST_WORDS + sender * POSTS + number % POSTS
+
+
+class _Outbox:
+    """Memory for messages on their way, by powers of two, used again once they are taken."""
+
+    def __init__(self) -> None:
+        self._arena = Arena()
+        self._free: dict[int, list[Tensor]] = defaultdict(list)
+
+    def take(self, nbytes: int) -> tuple[Tensor, Address]:
+        size = max(LEAST_BYTES, 1 << max(0, nbytes - 1).bit_length())
+        free = self._free[size]
+        memory = free.pop() if free else self._arena.empty(size, torch.uint8)
+        return memory, self._arena.address(memory)
+
+    def give_back(self, memory: Tensor) -> None:
+        self._free[memory.numel()].append(memory)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().view(-1).view(torch.uint8)

@@ -1,0 +1,136 @@
+"""Shared memory alone: exact sums in place, ends that leave nothing, and memory that is not what was promised."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from exchange_members import transports
+
+from ringleader.comm.schedules import Part
+from ringleader.comm.segments import Arena, Segment
+from ringleader.comm.transports.shared import SharedTransport
+from ringleader.comm.tree import combine, tree_over
+from ringleader.errors import ExchangeBroken
+
+SHARDS = 8
+HANG_S = 20.0
+
+
+def on_board(
+    world: int, act: Callable[[SharedTransport], object], members: list[SharedTransport] | None = None
+) -> list:
+    members = members or transports(world, shared=True)
+    with ThreadPoolExecutor(world) as pool:
+        results = list(pool.map(act, members))
+    for member in members:
+        member.close()
+    return results
+
+
+def segments_open() -> int:
+    links = (str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+    return sum(link.startswith("/memfd:ringleader") for link in links)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 10_007, 300_000])
+@pytest.mark.parametrize("world", range(1, 9))
+def test_the_sum_in_place_is_the_canonical_one_on_every_member(world, length):
+    """300,000 elements are several chunks a member; the values differ in size, so that the order shows in the bits."""
+    generator = torch.Generator().manual_seed(world)
+    values = {k: torch.randn(length, generator=generator) * 10.0**k for k in range(SHARDS)}
+    present = frozenset(range(SHARDS)) - {5}
+    tree = tree_over(SHARDS, present)
+    expected = combine(tree, {k: values[k] for k in present}, torch.add)
+    owned = [range(r * SHARDS // world, (r + 1) * SHARDS // world) for r in range(world)]
+    rows = tuple(tree.partials(shards) for shards in owned)
+
+    def reduce(member: SharedTransport) -> torch.Tensor:
+        arena, board = Arena(), member.board(1)
+        for _ in range(3):  # the second and third time the prepared operations are used again
+            mine = [arena.empty(length, torch.float32) for _ in range(max(1, len(rows[member.rank])))]
+            for row, node in zip(mine, rows[member.rank], strict=False):
+                below = frozenset(node.covers(SHARDS)) & present
+                row.copy_(combine(tree_over(SHARDS, below), {k: values[k] for k in below}, torch.add))
+            board.reduce(0, Part(member.rank, length, rows, tree), mine, [arena.address(r) for r in mine])
+        return mine[0].clone()
+
+    for result in on_board(world, reduce):
+        assert torch.equal(result, expected)
+
+
+def test_a_closed_group_leaves_no_segment_open():
+    before = segments_open()
+
+    def reduce(member: SharedTransport) -> None:
+        arena = Arena()
+        row = arena.empty(7, torch.float32)
+        tree = tree_over(2, frozenset({0, 1}))
+        rows = tuple(tree.partials(range(r, r + 1)) for r in range(2))
+        member.board(1).reduce(0, Part(member.rank, 7, rows, tree), [row], [arena.address(row)])
+        member.isend(torch.ones(3), 1 - member.rank, 0)
+        member.irecv(torch.empty(3), 1 - member.rank, 0).wait()
+
+    on_board(2, reduce)
+    assert segments_open() == before
+
+
+def test_members_that_cannot_map_each_other_say_so():
+    here, elsewhere = SharedTransport(0, 2, "here", 1.0), SharedTransport(1, 2, "elsewhere", 1.0)
+    assert not here.attach([here.place, elsewhere.place])
+    for member in (here, elsewhere):
+        member.close()
+
+
+def test_a_descriptor_that_is_no_segment_is_never_mapped(tmp_path):
+    with (tmp_path / "precious").open("wb") as file:
+        file.write(b"x" * 4096)
+        file.flush()
+        with pytest.raises(OSError, match="is no segment"):
+            Segment.of(os.getpid(), file.fileno())
+
+
+def test_memory_of_a_member_that_has_left_is_never_mapped():
+    """It may have closed the descriptor and opened something else under the same number."""
+    first, second = transports(2, shared=True)
+    first.isend(torch.ones(3), 1, 0)
+    first.abort()
+    with pytest.raises(ExchangeBroken) as caught:
+        second.irecv(torch.empty(3), 0, 0).wait()
+    assert caught.value.rank == 0
+    for member in (first, second):
+        member.close()
+
+
+def test_a_message_of_another_size_than_expected_breaks_the_exchange():
+    first, second = transports(2, shared=True)
+    first.isend(torch.ones(3), 1, 0)
+    with pytest.raises(ExchangeBroken, match="12 bytes came for tag 0 where 16 are due"):
+        second.irecv(torch.empty(4), 0, 0).wait()
+    second.abort()
+    for member in (first, second):
+        member.close()
+
+
+def test_a_segment_outlives_nobody():
+    """A process that holds a segment is killed: nothing is left under any name."""
+    script = (
+        "from ringleader.comm.segments import Segment; s = Segment.create(1 << 20);"
+        "print(s.descriptor, flush=True); input()"
+    )
+    before = sorted(Path("/dev/shm").iterdir())
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        descriptor = int(owner.stdout.readline())
+        mapped = Segment.of(owner.pid, descriptor)
+        assert len(mapped.words()) == (1 << 20) // 8
+        owner.kill()
+    assert owner.wait(HANG_S) != 0
+    assert sorted(Path("/dev/shm").iterdir()) == before
+    with pytest.raises(OSError, match="No such"):
+        Segment.of(owner.pid, descriptor)
