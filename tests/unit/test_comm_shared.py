@@ -79,6 +79,25 @@ def test_a_closed_group_leaves_no_segment_open():
     assert segments_open() == before
 
 
+def test_rows_that_move_to_other_memory_are_found_there_although_the_descriptor_is_used_again():
+    """An arena is let go and the next one gets its descriptor, as when a job's buckets are laid out anew."""
+    tree = tree_over(2, frozenset({0, 1}))
+    rows = tuple(tree.partials(range(r, r + 1)) for r in range(2))
+
+    def reduce(member: SharedTransport) -> list[float]:
+        seen, board = [], member.board(1)
+        for length in (3, 1 << 20):
+            arena = Arena()
+            row = arena.empty(length, torch.float32)
+            row.fill_(length)
+            board.reduce(0, Part(member.rank, length, rows, tree), [row], [arena.address(row)])
+            seen.append(row[-1].item())
+            del arena, row
+        return seen
+
+    assert on_board(2, reduce) == [[6.0, float(2 << 20)]] * 2
+
+
 def test_members_that_cannot_map_each_other_say_so():
     here, elsewhere = SharedTransport(0, 2, "here", 1.0), SharedTransport(1, 2, "elsewhere", 1.0)
     assert not here.attach([here.place, elsewhere.place])

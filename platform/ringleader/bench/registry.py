@@ -37,6 +37,7 @@ class Benchmark(Protocol):
 
 
 BENCHMARKS: dict[str, str] = {
+    "allreduce": "ringleader.bench.allreduce",
     "recovery": "ringleader.bench.recovery",
     "step": "ringleader.bench.step",
     "submit": "ringleader.bench.submit",

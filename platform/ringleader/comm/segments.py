@@ -7,6 +7,7 @@ map it: processes of the same user that see each other's process ids.
 
 import mmap
 import os
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -18,8 +19,14 @@ WORD_BYTES = 8
 FIRST_BYTES, MOST_BYTES = 1 << 20, 64 << 20
 """An arena's segments grow from the first size to the second, or to what one tensor needs."""
 
-Address = tuple[int, int]
-"""(the owner's descriptor of the segment, the first byte in it)."""
+Key = tuple[int, int]
+"""A segment in the eyes of others: (its number among all that its owner ever made, the owner's descriptor). Descriptors
+are used again, numbers are not."""
+
+Address = tuple[int, int, int]
+"""A key and the first byte in that segment."""
+
+_numbers = count(1)
 
 
 class Segment:
@@ -27,7 +34,12 @@ class Segment:
 
     def __init__(self, memory: mmap.mmap, descriptor: int) -> None:
         self.descriptor = descriptor
+        self.number = next(_numbers)
         self._memory = memory
+
+    @property
+    def key(self) -> Key:
+        return self.number, self.descriptor
 
     @staticmethod
     def create(nbytes: int) -> "Segment":
@@ -94,7 +106,7 @@ class Arena:
         segment, offset = self._segments[-1], self._free
         self._free += -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES
         tensor = segment.tensor(offset, length, dtype)
-        self._addresses[tensor.data_ptr()] = (segment.descriptor, offset)
+        self._addresses[tensor.data_ptr()] = (*segment.key, offset)
         return tensor
 
     def address(self, tensor: Tensor) -> Address:

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from ringleader.comm.schedules.schedule import Part, Span, chunks, even_spans, fold
-from ringleader.comm.segments import WORD_BYTES, Address, Segment
+from ringleader.comm.segments import WORD_BYTES, Address, Key, Segment
 from ringleader.comm.transports.flags import Peers
 
 SLOT_WORDS = 64
 READY, DONE, COUNT, ROWS = 0, 8, 16, 17
 """Words of a slot: the flags on cache lines of their own, then how many rows there are and the address of each."""
 
-MOST_ROWS = (SLOT_WORDS - ROWS) // 2
+ADDRESS_WORDS = 3
+MOST_ROWS = (SLOT_WORDS - ROWS) // ADDRESS_WORDS
 CHUNK_BYTES = 256 << 10
 """Of each operand: two of them fit a core's second-level cache."""
 
@@ -31,8 +32,8 @@ class Board:
 
     Args:
         slots: the number of buckets; the same for all members.
-        publish: makes the board's descriptor known to the others.
-        find: maps what rank r has open under a descriptor; waits for the board of a rank where it is None.
+        publish: makes the board known to the others.
+        find: maps a segment of rank r; waits for that rank's board where the key is None.
     """
 
     def __init__(
@@ -40,8 +41,8 @@ class Board:
         rank: int,
         slots: int,
         peers: Peers,
-        publish: Callable[[int], None],
-        find: Callable[[int, int | None], Segment],
+        publish: Callable[[Key], None],
+        find: Callable[[int, Key | None], Segment],
     ) -> None:
         self._rank = rank
         self._peers = peers
@@ -50,7 +51,7 @@ class Board:
         self._words: dict[int, memoryview] = {rank: self._segment.words()}
         self._turns = [0] * slots
         self._ready: dict[int, tuple[Any, list[list[Operation]]]] = {}
-        publish(self._segment.descriptor)
+        publish(self._segment.key)
 
     def reduce(self, slot: int, part: Part, rows: Sequence[Tensor], addresses: Sequence[Address]) -> None:
         """Leave the sum of everybody's rows in row 0 of everybody.
@@ -109,10 +110,10 @@ class Board:
         return [_complete(part, everyones, piece) for piece in chunks(span, chunk)]
 
     def _foreign(self, rank: int, post: Sequence[int], like: Tensor) -> list[Tensor]:
-        addresses = [(post[1 + 2 * k], post[2 + 2 * k]) for k in range(post[0])]
+        found = (post[1 + k * ADDRESS_WORDS :][:ADDRESS_WORDS] for k in range(post[0]))
         return [
-            self._find(rank, descriptor).tensor(offset, like.numel(), like.dtype)
-            for descriptor, offset in addresses
+            self._find(rank, (number, descriptor)).tensor(offset, like.numel(), like.dtype)
+            for number, descriptor, offset in found
         ]
 
 
@@ -120,9 +121,9 @@ def _post(words: memoryview, base: int, addresses: Sequence[Address]) -> None:
     if len(addresses) > MOST_ROWS:
         raise ValueError(f"{len(addresses)} partial sums of one bucket; a board takes {MOST_ROWS}")
     words[base + COUNT] = len(addresses)
-    for k, (descriptor, offset) in enumerate(addresses):
-        words[base + ROWS + 2 * k] = descriptor
-        words[base + ROWS + 2 * k + 1] = offset
+    for k, address in enumerate(addresses):
+        for j, word in enumerate(address):
+            words[base + ROWS + k * ADDRESS_WORDS + j] = word
 
 
 @torch.no_grad()

@@ -17,20 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ringleader.comm.segments import WORD_BYTES, Address, Arena, Segment
+from ringleader.comm.segments import WORD_BYTES, Address, Arena, Key, Segment
 from ringleader.comm.transports.board import Board
 from ringleader.comm.transports.flags import Peers
 from ringleader.comm.transports.transport import Work
 from ringleader.errors import ExchangeBroken
 
-NONCE, BOARD, HEAD_WORDS = 0, 2, 8
-"""Head of a control segment: who this is, `Peers.OVER`, and the board's descriptor + 1 once there is one."""
+NONCE, BOARD, BOARD_DESCRIPTOR, HEAD_WORDS = 0, 2, 3, 8
+"""Head of a control segment: who this is, `Peers.OVER`, and the board's key once there is one (numbers start at 1)."""
 
 POSTS = 1024
 """Posts to one member that may wait to be taken; a further one waits for the oldest."""
 
 POST_WORDS = 8
-SEQUENCE, TAG, DESCRIPTOR, OFFSET, NBYTES = 0, 1, 2, 3, 4
+SEQUENCE, TAG, NBYTES, ADDRESS = 0, 1, 2, 3
 LEAST_BYTES = 4096
 LINGER_S = 2.0
 """For a message that was sent and not taken when its sender closes."""
@@ -80,7 +80,7 @@ class SharedTransport:
         self._words: list[memoryview] = []
         self._peers: Any = None
         self._pids: list[int] = []
-        self._segments: dict[tuple[int, int], Segment] = {}
+        self._segments: dict[tuple[int, Key], Segment] = {}
         self._board: Board | None = None
         self._lock = threading.Lock()
         self._outbox = _Outbox()
@@ -122,7 +122,8 @@ class SharedTransport:
             self._posted[peer] = number + 1
             words, at = self._words[self.rank], self._layout.post(peer, number)
             words[at + TAG], words[at + NBYTES] = tag, tensor.nbytes
-            words[at + DESCRIPTOR], words[at + OFFSET] = address
+            for k, word in enumerate(address):
+                words[at + ADDRESS + k] = word
             words[at + SEQUENCE] = number + 1
             self._on_their_way[peer].append((mark, number + 1, memory))
         return _DONE
@@ -174,15 +175,16 @@ class SharedTransport:
 
     def receive(self, peer: int, tag: int, order: int, tensor: Tensor) -> None:
         """Copy the message of that order under its tag."""
-        number = self._message(peer, tag, order)
-        words, at = self._words[peer], self._layout.post(self.rank, number)
+        post = self._message(peer, tag, order)
+        words, at = self._words[peer], self._layout.post(self.rank, post)
         nbytes = words[at + NBYTES]
         if nbytes != tensor.nbytes:
             raise self._peers.broken(peer, f"{nbytes} bytes came for tag {tag} where {tensor.nbytes} are due")
         if nbytes:
-            memory = self._find(peer, words[at + DESCRIPTOR])
-            _bytes(tensor).copy_(memory.tensor(words[at + OFFSET], nbytes, torch.uint8))
-        self._words[self.rank][self._layout.mark(peer, number)] = number + 1
+            number, descriptor, offset = words[at + ADDRESS : at + POST_WORDS].tolist()[:3]
+            memory = self._find(peer, (number, descriptor))
+            _bytes(tensor).copy_(memory.tensor(offset, nbytes, torch.uint8))
+        self._words[self.rank][self._layout.mark(peer, post)] = post + 1
 
     def _message(self, peer: int, tag: int, order: int) -> int:
         """The number of the post with that order under its tag. Waits until it is there."""
@@ -206,17 +208,20 @@ class SharedTransport:
             self._came[peer, tag] += 1
             self._seen[peer] = number + 1
 
-    def _publish_board(self, descriptor: int) -> None:
-        self._words[self.rank][BOARD] = descriptor + 1
+    def _publish_board(self, key: Key) -> None:
+        head = self._words[self.rank]
+        head[BOARD_DESCRIPTOR] = key[1]
+        head[BOARD] = key[0]
 
-    def _find(self, rank: int, descriptor: int | None) -> Segment:
-        """What `rank` has open under that descriptor (None: its board)."""
-        if descriptor is None:
-            self._peers.wait(self._words[rank], BOARD, 1, rank)
-            descriptor = self._words[rank][BOARD] - 1
-        known = self._segments.get((rank, descriptor))
+    def _find(self, rank: int, key: Key | None) -> Segment:
+        """A segment of `rank` (None: its board)."""
+        if key is None:
+            head = self._words[rank]
+            self._peers.wait(head, BOARD, 1, rank)
+            key = head[BOARD], head[BOARD_DESCRIPTOR]
+        known = self._segments.get((rank, key))
         if known is None:
-            known = self._segments[rank, descriptor] = self._map(rank, descriptor)
+            known = self._segments[rank, key] = self._map(rank, key[1])
         return known
 
     def _map(self, rank: int, descriptor: int) -> Segment:
