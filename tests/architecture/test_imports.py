@@ -55,6 +55,10 @@ def test_what_is_pure_is_light(module: str) -> None:
     assert _import_without(("ray", "torch", "mlflow", "fastapi"), f"import ringleader.{module}") == ""
 
 
+def test_a_supervisor_starts_without_what_only_workers_need() -> None:
+    assert _import_without(("torch", "numpy", "pyarrow"), "import ringleader.runtime.supervisor") == ""
+
+
 def test_the_import_contracts_hold() -> None:
     lint = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run(

@@ -29,11 +29,7 @@ class Worker:
 
     def warm(self) -> Identity:
         """Import the engine, so that a job does not wait for it."""
-        import torch._dynamo  # noqa: F401 - the first optimiser of a process imports it: over a second
-
-        import ringleader.runtime.member
-        import ringleader.train.run  # noqa: F401
-
+        import_engine()
         return self.who()
 
     def who(self) -> Identity:
@@ -70,3 +66,11 @@ class Worker:
         self._ready.wait(timeout=30)
         assert self._seats is not None
         return self._seats
+
+
+def import_engine() -> None:
+    """Everything between a worker's first word from its supervisor and its first step."""
+    import torch._dynamo  # noqa: F401 - the first optimiser of a process imports it: over a second
+
+    import ringleader.runtime.member
+    import ringleader.runtime.supervisor  # noqa: F401 - a handle that comes with the work brings its class
