@@ -94,7 +94,7 @@ class Cluster:
                 f"attempt {launch.attempt} of job {launch.job_id} has had its supervisor, which is gone.",
                 hint="Start the next attempt.",
             )
-        supervisor = (
+        (
             ray.remote(Supervisor)
             .options(
                 name=launch.name,
@@ -107,7 +107,6 @@ class Cluster:
             )
             .remote(launch)
         )
-        self._prepare_next(supervisor.__ray_ready__.remote())
 
     def supervisors(self) -> list[tuple[str, int]]:
         """(job id, attempt) of every supervisor that lives."""
@@ -164,19 +163,12 @@ class Cluster:
         from ringleader.runtime.warm import pool
 
         ray.get(pool().keep.remote(per_node), timeout=60)
-        self._prepare_next()
 
     def close(self) -> None:
         """Let go of the cluster; what runs there goes on."""
         import ray
 
         ray.shutdown()
-
-    def _prepare_next(self, after: Any = None) -> None:
-        """Have Ray keep an idle process with the supervisor's imports for the next one: saves most of its start."""
-        import ray
-
-        ray.remote(_import_supervisor).options(num_cpus=0, max_retries=0).remote(after)
 
     def _supervisor(self, job_id: str, attempt: int) -> Any:
         import ray
@@ -193,10 +185,6 @@ class Cluster:
         supervisor = self._supervisor(job_id, attempt)
         if supervisor is not None:
             ray.get(getattr(supervisor, method).remote(*args), timeout=CALL_S)
-
-
-def _import_supervisor(after: Any) -> None:
-    import ringleader.runtime.supervisor  # noqa: F401
 
 
 def _node(node: dict[str, Any]) -> Node:
