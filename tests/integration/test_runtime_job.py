@@ -239,6 +239,22 @@ def test_losing_the_warm_pool_disturbs_no_job(cluster, home, ingest, package):
     run.leave_nothing()
 
 
+def test_the_idle_processes_a_job_took_come_back(cluster, home, ingest, package):
+    def warm() -> bool:
+        return list(cluster.warmed().values()) == [3]
+
+    wait_for("a warm cluster", warm, 90)
+    workers = {"min": 2, "max": 2}
+    run = start(cluster, home, ingest, package, "taker", workers=workers, params={"epochs": 2000})
+    run.until_world(2)
+    taken = set(run.pids().values())
+    cluster.cancel("taker", 1, 0.0)
+    assert run.outcome()["outcome"] == "cancelled"
+    run.leave_nothing()
+    wait_for("a warm cluster again", warm, 90)
+    assert not [pid for pid in taken if alive(pid)]
+
+
 def pid_of_actor(name: str) -> int:
     """The process of a living actor, from the cluster's own table."""
     from ray._private.state import actors

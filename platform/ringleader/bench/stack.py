@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringleader.bench.broken import BrokenPromise
+from ringleader.bench.children import Child
 from ringleader.bench.commits import Commits
 from ringleader.bench.trained import ENTRYPOINT
 from ringleader.cli.stack.home import Home
@@ -15,14 +16,24 @@ from ringleader.client import Client, Job
 
 WORKERS = 3
 CPUS = 4
+WARM_DEADLINE_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A control plane that is up, and a folder for what its jobs write."""
+    """A control plane that is up, its Ray cluster, and a folder for what its jobs write."""
 
     client: Client
     folder: Path
+    home: Home
+    ray_address: str
+
+    def await_warm(self) -> None:
+        """Until a job's workers stand ready again, as they do for a user who comes by."""
+        arguments = [self.ray_address, f"--idle={WORKERS}"]
+        token = {"RAY_AUTH_TOKEN_PATH": str(self.home.ray_token)}
+        with Child("ringleader.bench.warmth", arguments, token) as child:
+            child.answers(WARM_DEADLINE_S)
 
     def submit(self, name: str, *, workload: str, epochs: int) -> "Run":
         """Submit the job on three workers, at least two."""
@@ -65,4 +76,4 @@ def up() -> Iterator[Stack]:
         with running(home, num_cpus=CPUS, say=lambda text: None) as started:
             own = started.profile
             with Client(own.url, own.token) as client:
-                yield Stack(client, Path(folder))
+                yield Stack(client, Path(folder), home, str(started.services["ray"].said["address"]))

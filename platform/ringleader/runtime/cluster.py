@@ -164,6 +164,14 @@ class Cluster:
 
         ray.get(pool().keep.remote(per_node), timeout=60)
 
+    def warmed(self) -> dict[str, int]:
+        """How many warm processes are ready, by node."""
+        import ray
+
+        from ringleader.runtime.warm import pool
+
+        return dict(ray.get(pool().ready.remote(), timeout=CALL_S))
+
     def close(self) -> None:
         """Let go of the cluster; what runs there goes on."""
         import ray
