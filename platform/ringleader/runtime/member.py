@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ringleader.comm.transports import Transport
-from ringleader.comm.transports.meeting import KINDS, Call, meet
+from ringleader.comm.transports.meeting import KINDS, Call, Clients, meet
 from ringleader.elastic import Plan
 from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
 from ringleader.runtime.desk import Desk
@@ -75,6 +75,8 @@ class _Teller:
 
 
 def _connect(task: Task, host: str) -> Connect:
+    clients = Clients()
+
     def connect(plan: Plan, rank: int, cancelled: Callable[[], bool]) -> Transport:
         store_host, _, port = plan.meeting.rpartition(":")
         call = Call(
@@ -88,7 +90,7 @@ def _connect(task: Task, host: str) -> Connect:
             host=host,
             kinds=_kinds(task),
         )
-        return meet(call, cancelled)
+        return meet(call, cancelled, clients)
 
     return connect
 

@@ -1,5 +1,6 @@
 """Idle worker processes with torch imported, some on every node, and the store where members of a generation meet."""
 
+import os
 import socket
 import threading
 import uuid
@@ -139,6 +140,9 @@ def _open_store() -> tuple[Any, str]:
     """A TCPStore server that listens on this node's own address only."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+    # The store looks up the name of everybody who connects, on its only thread: where no name server answers, five
+    # seconds twice by default.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     host = ray.util.get_node_ip_address()
     listener = socket.create_server((host, 0), backlog=1024)
     port = listener.getsockname()[1]

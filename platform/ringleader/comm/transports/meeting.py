@@ -43,16 +43,39 @@ class Call:
     kinds: tuple[str, ...] = ("shared", "gloo")
 
 
-def meet(call: Call, cancelled: Callable[[], bool] = lambda: False) -> Transport:
+class Clients:
+    """A process's connections to stores, used again: a store looks up the name of whoever connects, which takes
+    seconds where the name server does not answer."""
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[str, int], Any] = {}
+        self._lock = threading.Lock()
+
+    def take(self, host: str, port: int, patience: timedelta) -> Any:
+        """A connection that nobody uses. Raises RuntimeError when the store cannot be reached."""
+        with self._lock:
+            idle = self._idle.pop((host, port), None)
+        return idle or TCPStore(host, port, is_master=False, timeout=patience)
+
+    def give_back(self, host: str, port: int, client: Any) -> None:
+        """Only when no call on it is under way."""
+        with self._lock:
+            self._idle[host, port] = client
+
+
+def meet(
+    call: Call, cancelled: Callable[[], bool] = lambda: False, clients: Clients | None = None
+) -> Transport:
     """Meet the other members of a generation and connect to each of them.
 
     Args:
         cancelled: asked while waiting; the meeting is given up when it says yes (a newer plan has come).
+        clients: this process's connections to stores.
 
     Raises:
         ExchangeBroken: somebody did not come in time, or the meeting was cancelled.
     """
-    meeting = _Meeting(call)
+    meeting = _Meeting(call, clients or Clients())
     threading.Thread(target=meeting.hold, name=f"ringleader-meet-{call.rank}", daemon=True).start()
     return meeting.result(min(call.deadline_s, MEET_S), cancelled)
 
@@ -62,6 +85,7 @@ class _Meeting:
     """On a thread of its own: neither the store's waits nor gloo's constructor can be interrupted."""
 
     call: Call
+    clients: Clients
     transport: Transport | None = None
     why: str = ""
     given_up: bool = False
@@ -70,7 +94,7 @@ class _Meeting:
 
     def hold(self) -> None:
         try:
-            transport = _connect(self.call)
+            transport = _connect(self.call, self.clients)
         except (RuntimeError, OSError) as error:
             self.why = first_line(error)
         else:
@@ -99,14 +123,15 @@ class _Meeting:
         raise ExchangeBroken(rank=self.call.rank, phase="connect", bucket=None, why=why or self.why)
 
 
-def _connect(call: Call) -> Transport:
+def _connect(call: Call, clients: Clients) -> Transport:
     patience = timedelta(seconds=min(call.deadline_s, MEET_S))
-    server = TCPStore(call.store_host, call.store_port, is_master=False, timeout=patience)
-    store = PrefixStore(call.prefix, server)
+    client = clients.take(call.store_host, call.store_port, patience)
+    store = PrefixStore(call.prefix, client)
     store.set_timeout(patience)
     for kind, join in KINDS.items():
         transport = join(call, store) if kind in call.kinds else None
         if transport is not None:
+            clients.give_back(call.store_host, call.store_port, client)
             return transport
     raise OSError(f"none of the transports {', '.join(call.kinds)} connects these members")
 
