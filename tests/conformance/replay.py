@@ -9,11 +9,21 @@ from ringleader.comm.tree import Node, tree_over
 from ringleader.elastic.plan import owned
 
 
-def parts_of(world: int, shards: int, length: int, present: frozenset[int], chunk: int, window: int = 2):
+def parts_of(world: int, shards: int, length: int, present: frozenset[int], chunk: int, window=2, groups=()):
     """Every rank's part where the shards are owned as in a plan."""
     tree = tree_over(shards, present)
     rows = tuple(tree.partials(owned(rank, world, shards)) for rank in range(world))
-    return [Part(rank, length, rows, tree, chunk, window) for rank in range(world)]
+    return [Part(rank, length, rows, tree, chunk, window, groups) for rank in range(world)]
+
+
+def layouts(world: int) -> list[tuple[tuple[int, ...], ...]]:
+    """Ranks on nodes: all on one, two by two, two nodes of unequal size, and two in turn."""
+    ranks = tuple(range(world))
+    if world == 1:
+        return [()]
+    pairs = tuple(ranks[i : i + 2] for i in range(0, world, 2))
+    uneven = (ranks[: world // 3 + 1], ranks[world // 3 + 1 :])
+    return [(), pairs, *([uneven] if all(uneven) else []), (ranks[::2], ranks[1::2])]
 
 
 def node_sum(node: Node, part: Part, values: dict[int, list[int]]) -> list[int]:
@@ -62,19 +72,23 @@ class Replay:
             return not self._pending(rank, step.place, step.span)
         if isinstance(step, Add):
             pending = [self._pending(rank, place, step.span) for place in (step.into, step.source)]
-            leaving = [s for s in self._leaving[rank] if (s.place, s.span) == (step.into, step.span)]
-            return not any(pending) and not leaving
+            return not any(pending) and not self._leaves(rank, step.into, step.span)
         return True
 
     def _pending(self, rank: int, place: int, span: tuple[int, int]) -> list[Receive]:
-        """Receives a step has to wait for; one that overlaps without being the same is a fault of the schedule."""
-        found = [r for r in self._arriving[rank] if r.place == place and _overlap(r.span, span, place)]
-        assert all(r.span == span for r in found), f"rank {rank} touches {place}{span} while {found} arrive"
+        """Receives a step has to wait for; a slot is only ever named with the span that it was received for."""
+        found = [r for r in self._arriving[rank] if r.place == place and _touch(r.span, span, place)]
+        assert place >= 0 or all(r.span == span for r in found), f"rank {rank} touches {place}{span}: {found}"
         return found
+
+    def _leaves(self, rank: int, place: int, span: tuple[int, int]) -> bool:
+        return any(s.place == place and _touch(s.span, span, place) for s in self._leaving[rank])
 
     def _step(self, rank: int, step: Step) -> None:
         match step:
             case Receive():
+                twice = [r for r in self._arriving[rank] if r.place == step.place]
+                assert not any(_touch(r.span, step.span, step.place) for r in twice), f"{step} over {twice}"
                 lane = (step.peer, rank, step.channel)
                 self._receives[lane].append(step)
                 self._arriving[rank].append(step)
@@ -100,7 +114,10 @@ class Replay:
         self._arriving[lane[1]].remove(receive)
 
     def _read(self, rank: int, place: int, span: tuple[int, int]) -> list[int]:
-        return self.rows[rank][place][span[0] : span[1]] if place >= 0 else list(self._scratch[rank][place])
+        if place >= 0:
+            return self.rows[rank][place][span[0] : span[1]]
+        assert len(self._scratch[rank][place]) == span[1] - span[0], f"slot {place} holds no {span}"
+        return list(self._scratch[rank][place])
 
     def _write(self, rank: int, place: int, span: tuple[int, int], values: list[int]) -> None:
         if place >= 0:
@@ -109,5 +126,5 @@ class Replay:
             self._scratch[rank][place] = list(values)
 
 
-def _overlap(a: tuple[int, int], b: tuple[int, int], place: int) -> bool:
+def _touch(a: tuple[int, int], b: tuple[int, int], place: int) -> bool:
     return place < 0 or (a[0] < b[1] and b[0] < a[1])

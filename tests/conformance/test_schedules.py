@@ -1,22 +1,23 @@
 """Every registered schedule: right sums, exact bytes, canonical bits where it says so."""
 
+import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from replay import Replay, node_sum, parts_of
+from replay import Replay, layouts, node_sum, parts_of
 
 from ringleader.comm.executor import Scratch, execute
-from ringleader.comm.schedules import SCHEDULES
+from ringleader.comm.schedules import SCHEDULES, Send
 from ringleader.comm.schedules.star import pull, push
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.tree import combine, tree_over
 
-WORLDS = range(1, 10)
-LENGTHS = (0, 1, 3, 7, 40)
+WORLDS = range(1, 17)
+LENGTHS = (0, 1, 3, 40)
+MILLION = 1 << 20
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
-CANONICAL = [s for s in SCHEDULES.values() if s.canonical]
 
 
 def everyone(shards: int) -> frozenset[int]:
@@ -36,27 +37,69 @@ def replayed(programs, parts, values, seed):
 
 @every_schedule
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("length", LENGTHS)
-def test_every_rank_ends_with_the_exact_sum_and_sends_what_the_formula_says(schedule, world, length):
-    for shards, absent in ((world, set()), (12, set()), (12, {0, 5, 6, 7}), (13, set(range(1, 13)))):
+def test_every_rank_ends_with_the_exact_sum_and_sends_what_the_formula_says(schedule, world):
+    cases = ((world, set()), (12, {0, 5, 6, 7}), (13, set(range(1, 13))), (4, {0, 1, 2, 3}))
+    for length, (shards, absent) in itertools.product(LENGTHS, cases):
         seed = 1000 * world + length
         values = {
             s: [random.Random(seed + s).randrange(1000) + i for i in range(length)] for s in range(shards)
         }
         present = everyone(shards) - absent
-        parts = parts_of(world, shards, length, present, chunk=5)
-        replay = replayed([list(schedule.steps(p)) for p in parts], parts, values, seed)
         total = [sum(values[s][i] for s in present) for i in range(length)]
-        assert [rows[0] for rows in replay.rows] == [total] * world
-        assert replay.sent == [schedule.sent(p) for p in parts]
+        seen = []
+        for groups in layouts(world):
+            parts = parts_of(world, shards, length, present, chunk=5, groups=groups)
+            programs = [list(schedule.steps(p)) for p in parts]
+            if programs in seen:
+                continue
+            seen.append(programs)
+            replay = replayed(programs, parts, values, seed)
+            assert [rows[0] for rows in replay.rows] == [total] * world
+            assert replay.sent == [schedule.sent(p) for p in parts]
 
 
-@pytest.mark.parametrize("name", ["direct", "ring"])
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", ["direct", "ring", "halving_doubling", "binary_blocks", "two_level"])
+@pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
 def test_one_row_a_rank_costs_twice_p_minus_one_over_p_of_the_bucket(name, world):
     length = 12 * 35 * world
     parts = parts_of(world, world, length, everyone(world), chunk=64)
     assert [SCHEDULES[name].sent(p) for p in parts] == [2 * (world - 1) * length // world] * world
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
+def test_doubling_sends_the_bucket_once_a_level(world):
+    parts = parts_of(world, world, 840, everyone(world), chunk=64)
+    assert [SCHEDULES["doubling"].sent(p) for p in parts] == [(world.bit_length() - 1) * 840] * world
+
+
+def test_thirteen_ranks_are_blocks_of_eight_and_four_and_one():
+    parts = parts_of(13, 13, 800, everyone(13), chunk=64)
+    inside = [2 * 700] * 8 + [2 * 600] * 4 + [0]
+    towards_the_smaller = [100] * 8 + [200, 200, 200, 200] + [0]
+    towards_the_larger = [0] * 8 + [200] * 4 + [800]
+    sums = [sum(costs) for costs in zip(inside, towards_the_smaller, towards_the_larger, strict=True)]
+    assert [SCHEDULES["binary_blocks"].sent(p) for p in parts] == sums
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_nobody_sends_more_than_twice_the_bucket_in_two_trees(world):
+    parts = parts_of(world, world, 840, everyone(world), chunk=64)
+    sent = [SCHEDULES["double_tree"].sent(p) for p in parts]
+    assert sum(sent) == 2 * (world - 1) * 840
+    assert max(sent) <= 2 * 840
+
+
+@pytest.mark.parametrize("world", [4, 6, 8, 12, 16])
+def test_two_nodes_exchange_the_bucket_once_however_many_ranks_they_have(world):
+    halves = (tuple(range(world // 2)), tuple(range(world // 2, world)))
+    parts = parts_of(world, world, 840, everyone(world), chunk=64, groups=halves)
+    crossing = [
+        step.span[1] - step.span[0]
+        for part in parts
+        for step in SCHEDULES["two_level"].steps(part)
+        if isinstance(step, Send) and (step.peer in halves[0]) != (part.rank in halves[0])
+    ]
+    assert sum(crossing) == 2 * 840
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -83,38 +126,102 @@ def on_threads(schedule, parts, rows_of):
 
 
 @every_schedule
-@pytest.mark.parametrize("world", range(1, 9))
-@pytest.mark.parametrize("length", [0, 1, 3, 10007])
-def test_tensors_over_threads_sum_exactly(schedule, world, length):
-    parts = parts_of(world, world, length, everyone(world), chunk=1000)
-    values = [torch.arange(length, dtype=torch.float32) * (rank + 1) for rank in range(world)]
-    results, sent = on_threads(schedule, parts, lambda p: [values[p.rank].clone()])
-    expected = torch.arange(length, dtype=torch.float32) * (world * (world + 1) // 2)
+@pytest.mark.parametrize("world", WORLDS)
+def test_tensors_over_threads_sum_exactly(schedule, world):
+    """Integers of at most 8 + 14 bits: float32 adds them exactly in any order."""
+    for length in (0, 1, 3, 10007):
+        parts = parts_of(world, world, length, everyone(world), chunk=1000, groups=layouts(world)[-1])
+        values = [torch.arange(length, dtype=torch.float32) * (rank + 1) for rank in range(world)]
+        results, sent = on_threads(schedule, parts, lambda p, of=values: [of[p.rank].clone()])
+        expected = torch.arange(length, dtype=torch.float32) * (world * (world + 1) // 2)
+        assert all(torch.equal(r, expected) for r in results), f"wrong sums of {length} elements"
+        assert sent == [4 * schedule.sent(p) for p in parts]
+
+
+@every_schedule
+@pytest.mark.parametrize("world", [2, 3, 5, 8, 16])
+def test_a_million_elements_sum_exactly(schedule, world):
+    parts = parts_of(world, world, MILLION, everyone(world), chunk=1 << 18, groups=layouts(world)[-1])
+    values = torch.arange(MILLION, dtype=torch.int32)
+    results, sent = on_threads(schedule, parts, lambda p: [values * (p.rank + 1)])
+    expected = values * (world * (world + 1) // 2)
     assert all(torch.equal(r, expected) for r in results)
     assert sent == [4 * schedule.sent(p) for p in parts]
 
 
-@pytest.mark.parametrize("schedule", CANONICAL, ids=[s.name for s in CANONICAL])
-@pytest.mark.parametrize("absent", [set(), {0}, {3, 4}, {0, 1, 2, 3, 5}])
-def test_a_canonical_schedule_gives_the_same_bits_at_every_world(schedule, absent):
-    shards, length = 8, 1003
-    torch.manual_seed(7)
-    slices = {s: torch.randn(length) * 10.0 ** (s % 5) for s in range(shards)}
+def bits_of_a_sum(schedule, world, shards, length, absent, groups=()):
+    """What the ranks end with, and the canonical sum, of values that no two orders add alike.
+
+    Returns:
+        whether the schedule says that they are the same, and whether they are.
+    """
     tree = tree_over(shards, everyone(shards) - absent)
-    expected = combine(tree, slices, torch.add)
+    parts = parts_of(world, shards, length, tree.present, chunk=100, groups=groups)
+    verdicts = {schedule.canonical(p) for p in parts}
+    assert len(verdicts) == 1, "the ranks differ over whether their sum is canonical"
+    generator = torch.Generator().manual_seed(7)
+    # Signed zeros in one column: a zero added for an absent shard would turn -0.0 into 0.0.
+    slices = {s: torch.randn(length, generator=generator) * 10.0 ** (s % 5) for s in range(shards)}
+    for values in slices.values():
+        values[0] = -0.0
 
     def rows_of(part):
-        nodes = part.rows[part.rank]
-        sums = [
-            combine(tree_over(shards, part.tree.present & set(n.covers(shards))), slices, torch.add)
-            for n in nodes
-        ]
+        below = [tree_over(shards, tree.present & set(n.covers(shards))) for n in part.rows[part.rank]]
+        sums = [combine(t, slices, torch.add) for t in below]
         return [s.clone() for s in sums] or [torch.full((length,), float("nan"))]
 
-    for world in range(1, 9):
-        parts = parts_of(world, shards, length, tree.present, chunk=100)
-        results, _ = on_threads(schedule, parts, rows_of)
-        assert all(torch.equal(r, expected) for r in results), f"world {world} has other bits"
+    results, _ = on_threads(schedule, parts, rows_of)
+    expected = combine(tree, slices, torch.add)
+    same = all(torch.equal(r.view(torch.int32), expected.view(torch.int32)) for r in results)
+    return verdicts.pop(), same
+
+
+@every_schedule
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_canonical_schedule_gives_the_same_bits_at_every_world(schedule, world):
+    chance = random.Random(world)
+    for shards in (8, 16, world):
+        several = set(chance.sample(range(shards), shards // 3))
+        for absent in (set(), {0} if shards > 1 else set(), several):
+            groups = chance.choice(layouts(world))
+            says, same = bits_of_a_sum(schedule, world, shards, 503, absent, groups)
+            assert same or not says, f"{shards} shards without {absent} on {groups} have other bits"
+
+
+CANONICAL_WORLDS = {
+    "binary_blocks": set(WORLDS),
+    "direct": set(WORLDS),
+    "double_tree": {1, 2},
+    "doubling": {1, 2, 3, 4, 6, 7, 8, 12, 14, 15, 16},
+    "gather": set(WORLDS),
+    "halving_doubling": {1, 2, 3, 4, 6, 7, 8, 12, 14, 15, 16},
+    "ring": set(),
+    "tree": set(WORLDS),
+    "two_level": set(WORLDS),
+}
+
+
+@every_schedule
+def test_the_worlds_with_one_shard_a_rank_in_which_a_schedule_is_canonical(schedule):
+    parts = {world: parts_of(world, world, 40, everyone(world), chunk=5)[0] for world in WORLDS}
+    said = {world for world, part in parts.items() if schedule.canonical(part)}
+    assert said == CANONICAL_WORLDS.get(schedule.name, said)
+
+
+@pytest.mark.parametrize(
+    "name", ["binary_blocks", "direct", "gather", "halving_doubling", "tree", "two_level"]
+)
+def test_a_power_of_two_with_aligned_shards_is_canonical(name):
+    for world, each in itertools.product((1, 2, 4, 8, 16), (1, 2, 4)):
+        shards = world * each
+        pairs = tuple((r, r + 1) for r in range(0, world, 2)) if world > 1 else ()
+        part = parts_of(world, shards, 40, everyone(shards), chunk=5, groups=pairs)[0]
+        assert SCHEDULES[name].canonical(part), f"{world} ranks with {each} shards each"
+
+
+def test_nodes_that_hold_shards_in_turn_do_not_sum_in_two_levels_along_the_tree():
+    in_turn = parts_of(4, 4, 40, everyone(4), chunk=5, groups=((0, 2), (1, 3)))
+    assert not SCHEDULES["two_level"].canonical(in_turn[0])
 
 
 def test_the_in_process_native_sum_equals_the_exact_one():

@@ -9,7 +9,7 @@ from torch import Tensor
 from ringleader.comm.schedules.schedule import Add, Receive, Send, Span, Step, Zero, size
 from ringleader.comm.transports.transport import Transport, Work
 
-Where = tuple[int, Span]
+Transfers = dict[int, list[tuple[Span, Work]]]
 
 
 class Scratch:
@@ -55,15 +55,15 @@ def execute(
 
 
 class _Run:
-    """The transfers under way: a step waits for those that touch the same place and span."""
+    """The transfers under way, by place: a step waits for those that touch its span."""
 
     def __init__(self, rows: Sequence[Tensor], scratch: Scratch, transport: Transport, tag: int) -> None:
         self._rows = rows
         self._scratch = scratch
         self._transport = transport
         self._tag = tag
-        self._arriving: dict[Where, Work] = {}
-        self._leaving: dict[Where, list[Work]] = defaultdict(list)
+        self._arriving: Transfers = defaultdict(list)
+        self._leaving: Transfers = defaultdict(list)
 
     def memory(self, place: int, span: Span) -> Tensor:
         if place >= 0:
@@ -73,29 +73,35 @@ class _Run:
     def receive(self, step: Receive) -> None:
         memory = self.memory(step.place, step.span)
         work = self._transport.irecv(memory, step.peer, self._tag + step.channel)
-        self._arriving[step.place, step.span] = work
+        self._arriving[step.place].append((step.span, work))
 
     def send(self, step: Send) -> None:
-        self._arrived(step.place, step.span)
+        _wait(self._arriving, step.place, step.span)
         memory = self.memory(step.place, step.span)
         work = self._transport.isend(memory, step.peer, self._tag + step.channel)
-        self._leaving[step.place, step.span].append(work)
+        self._leaving[step.place].append((step.span, work))
 
     def add(self, step: Add) -> None:
-        self._arrived(step.into, step.span)
-        self._arrived(step.source, step.span)
-        for work in self._leaving.pop((step.into, step.span), ()):
-            work.wait()
+        _wait(self._arriving, step.into, step.span)
+        _wait(self._arriving, step.source, step.span)
+        _wait(self._leaving, step.into, step.span)
         self.memory(step.into, step.span).add_(self.memory(step.source, step.span))
 
     def finish(self) -> None:
-        while self._arriving:
-            self._arriving.pop(next(iter(self._arriving))).wait()
-        for works in self._leaving.values():
-            while works:
-                works.pop(0).wait()
+        for transfers in (self._arriving, self._leaving):
+            for place in transfers.values():
+                while place:
+                    place.pop(0)[1].wait()
 
-    def _arrived(self, place: int, span: Span) -> None:
-        work = self._arriving.pop((place, span), None)
-        if work is not None:
+
+def _wait(transfers: Transfers, place: int, span: Span) -> None:
+    """Wait for the transfers of a place that touch the span, and forget them."""
+    under_way = transfers.get(place)
+    if not under_way:
+        return
+    begin, end = span
+    touching = [work for (start, stop), work in under_way if start < end and begin < stop]
+    if touching:
+        transfers[place] = [item for item in under_way if item[0][0] >= end or begin >= item[0][1]]
+        for work in touching:
             work.wait()

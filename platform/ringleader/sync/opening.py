@@ -7,6 +7,7 @@ from torch.nn import Parameter
 
 from ringleader.comm.buckets import Buckets
 from ringleader.comm.schedules import SCHEDULES
+from ringleader.comm.schedules.schedule import always
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.sync.contribution import reusable
@@ -75,8 +76,10 @@ def admit(algorithm: str, *, same_bits: bool) -> str:
         raise ValueError(
             f"there is no algorithm {algorithm!r}; allowed: {AUTO}, {NATIVE}, {', '.join(SCHEDULES)}"
         )
-    if same_bits and algorithm != AUTO and (algorithm == NATIVE or not SCHEDULES[algorithm].canonical):
-        raise ValueError(f"{algorithm} does not add in canonical order; use direct, or give up the same bits")
+    if same_bits and algorithm != AUTO and (algorithm == NATIVE or SCHEDULES[algorithm].canonical is not always):
+        raise ValueError(
+            f"{algorithm} does not add in canonical order at every world; use direct, or give up the same bits"
+        )
     return algorithm
 
 

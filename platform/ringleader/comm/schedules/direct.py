@@ -16,6 +16,7 @@ from ringleader.comm.schedules.schedule import (
     Span,
     Step,
     Zero,
+    always,
     chunks,
     even_spans,
     fold,
@@ -101,4 +102,4 @@ class _OwnSpan:
         return [(node, place) for _, node, place in sorted(foreign + own, key=lambda o: o[0])]
 
 
-DIRECT = Schedule("direct", canonical=True, steps=steps, sent=sent)
+DIRECT = Schedule("direct", canonical=always, steps=steps, sent=sent)

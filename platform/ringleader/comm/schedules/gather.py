@@ -5,7 +5,18 @@ Canonical, one hop, (P-1) times the bucket per rank and partial sum: for control
 
 from collections.abc import Iterator
 
-from ringleader.comm.schedules.schedule import PARTIALS, Add, Part, Receive, Schedule, Send, Step, Zero, fold
+from ringleader.comm.schedules.schedule import (
+    PARTIALS,
+    Add,
+    Part,
+    Receive,
+    Schedule,
+    Send,
+    Step,
+    Zero,
+    always,
+    fold,
+)
 from ringleader.comm.tree import Node
 
 
@@ -37,4 +48,4 @@ def sent(part: Part) -> int:
     return len(part.rows[part.rank]) * (part.world - 1) * part.length
 
 
-GATHER = Schedule("gather", canonical=True, steps=steps, sent=sent)
+GATHER = Schedule("gather", canonical=always, steps=steps, sent=sent)

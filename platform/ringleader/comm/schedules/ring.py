@@ -18,6 +18,7 @@ from ringleader.comm.schedules.schedule import (
     Zero,
     chunks,
     even_spans,
+    never,
     size,
 )
 
@@ -80,4 +81,4 @@ def _all_gather(part: Part) -> Iterator[Step]:
             yield Send(ahead, 0, chunk, RESULTS)
 
 
-RING = Schedule("ring", canonical=False, steps=steps, sent=sent)
+RING = Schedule("ring", canonical=never, steps=steps, sent=sent)

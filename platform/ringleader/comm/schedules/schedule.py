@@ -14,7 +14,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Start sending a span of a row. Waits for a `Receive` of the same place and span; does not wait to be received."""
+    """Start sending a span of a place. Waits for every `Receive` that touches it; does not wait to be received."""
 
     peer: int
     place: int
@@ -34,7 +34,7 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """into += source, element by element over the span. Waits for transfers of the same places and span."""
+    """into += source, element by element over the span. Waits for every transfer that touches either."""
 
     into: int
     source: int
@@ -56,8 +56,8 @@ Step = Send | Receive | Add | Zero
 class Part:
     """One rank's part in the sum of a bucket.
 
-    A place >= 0 is a row of the bucket; place -1-k is slot k of scratch memory, which holds one chunk at a time. Every
-    rank has row 0, and the result ends there.
+    A place >= 0 is a row of the bucket; place -1-k is slot k of scratch memory, which holds one chunk at a time and is
+    named with that chunk's span. Every rank has row 0, and the result ends there.
 
     Attributes:
         rank: whose steps these are.
@@ -66,6 +66,7 @@ class Part:
         tree: the canonical order.
         chunk: elements in one message at most.
         window: chunks of one peer's partial sums that may be on their way at once.
+        groups: the ranks of each node, in rank order; empty: all ranks are on one node.
     """
 
     rank: int
@@ -74,6 +75,12 @@ class Part:
     tree: Tree
     chunk: int = 1 << 20
     window: int = 2
+    groups: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def nodes(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each node."""
+        return self.groups or (tuple(range(self.world)),)
 
     @property
     def world(self) -> int:
@@ -91,15 +98,24 @@ class Schedule:
 
     Attributes:
         name: as in the job file.
-        canonical: whether the result's bits depend on the tree alone.
+        canonical: whether the result's bits depend on the tree alone, for a given part; equal for all its ranks.
         steps: the steps of one rank, in order.
         sent: the elements that a rank sends, as a closed formula: the planner's, and the tests count the steps by it.
     """
 
     name: str
-    canonical: bool
+    canonical: Callable[[Part], bool]
     steps: Callable[[Part], Iterator[Step]]
     sent: Callable[[Part], int]
+
+
+def always(_: Part) -> bool:
+    """Canonical whoever holds what."""
+    return True
+
+
+def never(_: Part) -> bool:
+    return False
 
 
 def even_spans(length: int, world: int) -> tuple[Span, ...]:

@@ -1,0 +1,35 @@
+"""The schedule `doubling`: recursive doubling, whole buckets with the neighbour first, then at distance 2, 4, ...
+
+lg P hops, half of what any other schedule needs that does not send everything to everybody, and lg P · S per rank: for
+small buckets. In a world that is no power of two, the first P - 2^k pairs of neighbours act as one rank each, as in
+`halving_doubling`, for two hops more. Thakur, Rabenseifner and Gropp, "Optimization of collective communication
+operations in MPICH", 2005, section 4.5.
+
+Both ends of an exchange add the same two sums, so all end with the same bits. Canonical as `halving_doubling`.
+"""
+
+from collections.abc import Iterator
+
+from ringleader.comm.schedules import paired
+from ringleader.comm.schedules.halving import Level, take
+from ringleader.comm.schedules.schedule import PARTIALS, Part, Schedule, Send, Step, chunks
+
+
+def steps(part: Part) -> Iterator[Step]:
+    yield from paired.steps(part, _exchange)
+
+
+def sent(part: Part) -> int:
+    """S at every level at which this side holds anything, and S between the two of a pair."""
+    return paired.sent(part, lambda levels: part.length * sum(level.mine for level in levels))
+
+
+def _exchange(part: Part, levels: list[Level]) -> Iterator[Step]:
+    whole = (0, part.length)
+    for level in levels:
+        for chunk in chunks(whole, part.chunk) if level.mine else ():
+            yield Send(level.partner, 0, chunk, PARTIALS)
+        yield from take(part, level.partner, whole, mine=level.mine, theirs=level.theirs)
+
+
+DOUBLING = Schedule("doubling", canonical=paired.canonical, steps=steps, sent=sent)

@@ -1,0 +1,126 @@
+"""Halving and doubling in a block of 2^k members: what the schedules `halving_doubling` and `binary_blocks` share.
+
+Members exchange halves of the vector with the neighbour first, then at distance 2, 4, ..., so that at every level the
+sum of an aligned run of members meets that of the run beside it: the shape of the canonical tree. The all-gather takes
+the same exchanges in reverse.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ringleader.comm.schedules.order import holds
+from ringleader.comm.schedules.schedule import (
+    PARTIALS,
+    RESULTS,
+    Add,
+    Part,
+    Receive,
+    Send,
+    Span,
+    Step,
+    chunks,
+    size,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One exchange of halves.
+
+    Attributes:
+        partner: the rank at the other end.
+        keep, give: the half that this rank goes on with, and the partner's.
+        mine, theirs: whether this side's and the other side's members hold anything.
+    """
+
+    partner: int
+    keep: Span
+    give: Span
+    mine: bool
+    theirs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """2^k members in rank order; each acts for some ranks, the first of which takes part."""
+
+    members: tuple[tuple[int, ...], ...]
+
+    def levels(self, part: Part) -> list[Level]:
+        """The exchanges of this part's rank, which is one of those that take part, from the neighbour outwards."""
+        me = [member[0] for member in self.members].index(part.rank)
+        count = len(self.members)
+        lanes, levels, distance = range(count), [], 1
+        while distance < count:
+            middle = len(lanes) // 2
+            low, high = lanes[:middle], lanes[middle:]
+            keep, give = (high, low) if me & distance else (low, high)
+            start = me // distance * distance
+            levels.append(
+                Level(
+                    self.members[me ^ distance][0],
+                    self._span(part, keep),
+                    self._span(part, give),
+                    self._holds(part, start, distance),
+                    self._holds(part, start ^ distance, distance),
+                )
+            )
+            lanes, distance = keep, distance * 2
+        return levels
+
+    def lane(self, member: int) -> int:
+        """Which of the 2^k spans a member ends with: its number with the bits in reverse."""
+        bits = len(self.members).bit_length() - 1
+        return sum((member >> bit & 1) << (bits - 1 - bit) for bit in range(bits))
+
+    def span(self, part: Part, member: int) -> Span:
+        lane = self.lane(member)
+        return self._span(part, range(lane, lane + 1))
+
+    def _span(self, part: Part, lanes: range) -> Span:
+        count = len(self.members)
+        return lanes.start * part.length // count, lanes.stop * part.length // count
+
+    def _holds(self, part: Part, start: int, count: int) -> bool:
+        return any(holds(part, member) for member in self.members[start : start + count])
+
+
+def reduce_scatter(part: Part, levels: list[Level]) -> Iterator[Step]:
+    """Every member ends with the block's sum over its own span."""
+    for level in levels:
+        yield from _send(level.partner, level.give, part, PARTIALS, level.mine)
+        yield from take(part, level.partner, level.keep, mine=level.mine, theirs=level.theirs)
+
+
+def all_gather(part: Part, levels: list[Level]) -> Iterator[Step]:
+    """Every member ends with all results. A half is overwritten only after its partner has had what was there."""
+    for level in reversed(levels):
+        yield from _send(level.partner, level.keep, part, RESULTS, True)
+        for chunk in chunks(level.give, part.chunk):
+            yield Receive(level.partner, 0, chunk, RESULTS)
+
+
+def scattered(levels: list[Level]) -> int:
+    """Elements sent by `reduce_scatter`."""
+    return sum(size(level.give) for level in levels if level.mine)
+
+
+def gathered(levels: list[Level]) -> int:
+    """Elements sent by `all_gather`."""
+    return sum(size(level.keep) for level in levels)
+
+
+def take(part: Part, peer: int, span: Span, *, mine: bool, theirs: bool) -> Iterator[Step]:
+    """Add a peer's sum over the span to row 0, or put it there where this rank has nothing yet."""
+    if not theirs:
+        return
+    pieces = list(chunks(span, part.chunk))
+    for slot, chunk in enumerate(pieces):
+        yield Receive(peer, -1 - slot if mine else 0, chunk, PARTIALS)
+    for slot, chunk in enumerate(pieces if mine else ()):
+        yield Add(0, -1 - slot, chunk)
+
+
+def _send(peer: int, span: Span, part: Part, channel: int, wanted: bool) -> Iterator[Step]:
+    for chunk in chunks(span, part.chunk) if wanted else ():
+        yield Send(peer, 0, chunk, channel)

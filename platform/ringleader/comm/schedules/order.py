@@ -1,0 +1,70 @@
+"""In which order a schedule adds up whole ranks, and whether that order is the canonical tree's.
+
+Schedules that add what ranks hold instead of completing the tree at one owner send one row a rank, whatever it holds.
+The price: they are canonical only for parts in which every sum they make is a node of the tree.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ringleader.comm.schedules.schedule import Add, Part, Step, Zero
+from ringleader.comm.tree import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A rank's own row, to which the sums of `then` are added one after the other."""
+
+    rank: int
+    then: tuple["Order", ...] = ()
+
+    def ranks(self) -> Iterator[int]:
+        yield self.rank
+        for later in self.then:
+            yield from later.ranks()
+
+    def plus(self, *more: "Order") -> "Order":
+        return Order(self.rank, self.then + more)
+
+
+def binomial(orders: Sequence[Order]) -> Order:
+    """Neighbours first, then pairs, then fours: the canonical tree's shape over the orders, ending at the first."""
+
+    def at(i: int) -> Order:
+        below, step = orders[i], 1
+        while i + step < len(orders) and not i & step:
+            below, step = below.plus(at(i + step)), step * 2
+        return below
+
+    return at(0)
+
+
+def along_tree(part: Part, order: Order) -> bool:
+    """Whether every rank's own sum and every sum of the order is one node of the tree, or of nothing at all."""
+    return _node(part, order) is not None
+
+
+def _node(part: Part, order: Order) -> Sequence[Node] | None:
+    """The one node that the order sums up to, none where nothing is held, None off the tree."""
+    nodes: Sequence[Node] = part.rows[order.rank]
+    for later in order.then:
+        more = _node(part, later)
+        if more is None or len(nodes) > 1:
+            return None
+        for node in more:
+            nodes, _ = part.tree.push(nodes, node)
+    return nodes if len(nodes) <= 1 else None
+
+
+def holds(part: Part, ranks: Iterable[int]) -> bool:
+    """Whether any of the ranks has something to add. The others are skipped, never added as zeros."""
+    return any(part.rows[rank] for rank in ranks)
+
+
+def own_sum(part: Part) -> Iterator[Step]:
+    """This rank's rows, added up in row 0; zeros where no rank at all holds anything."""
+    whole = (0, part.length)
+    if not holds(part, range(part.world)):
+        yield Zero(0, whole)
+    for row in range(1, len(part.rows[part.rank])):
+        yield Add(0, row, whole)

@@ -1,0 +1,60 @@
+"""Any world as 2^k members: where ranks are left over, the first members are pairs of which one stands aside."""
+
+from collections.abc import Callable, Iterator
+
+from ringleader.comm.schedules.halving import Block, Level, take
+from ringleader.comm.schedules.order import Order, along_tree, binomial, holds, own_sum
+from ringleader.comm.schedules.schedule import PARTIALS, RESULTS, Part, Receive, Send, Step, chunks
+
+Exchange = Callable[[Part, list[Level]], Iterator[Step]]
+
+
+def canonical(part: Part) -> bool:
+    """Whether pairs, and then runs of 2, 4, ... members, hold one node of the tree each."""
+    members = paired(part.world).members
+    return along_tree(part, binomial([Order(m[0], tuple(Order(r) for r in m[1:])) for m in members]))
+
+
+def steps(part: Part, exchange: Exchange) -> Iterator[Step]:
+    """The exchange among the members. Who stands aside hands its bucket over before and gets the result after."""
+    yield from own_sum(part)
+    first, *aside = member_of(part)
+    if part.rank != first:
+        yield from _stand_aside(part, first)
+        return
+    whole = (0, part.length)
+    for peer in aside:
+        yield from take(part, peer, whole, mine=holds(part, [first]), theirs=holds(part, [peer]))
+    yield from exchange(part, paired(part.world).levels(part))
+    for peer in aside:
+        for chunk in chunks(whole, part.chunk):
+            yield Send(peer, 0, chunk, RESULTS)
+
+
+def sent(part: Part, exchanged: Callable[[list[Level]], int]) -> int:
+    """What the exchange sends, and S from each of a pair to the other."""
+    first, *aside = member_of(part)
+    if part.rank != first:
+        return part.length if holds(part, [part.rank]) else 0
+    return exchanged(paired(part.world).levels(part)) + part.length * len(aside)
+
+
+def paired(world: int) -> Block:
+    """The largest 2^k members."""
+    count = 1 << (world.bit_length() - 1)
+    pairs = world - count
+    together = tuple((2 * i, 2 * i + 1) for i in range(pairs))
+    return Block(together + tuple((rank,) for rank in range(2 * pairs, world)))
+
+
+def member_of(part: Part) -> tuple[int, ...]:
+    """The ranks of this rank's member: who takes part, and who stands aside."""
+    return next(member for member in paired(part.world).members if part.rank in member)
+
+
+def _stand_aside(part: Part, partner: int) -> Iterator[Step]:
+    pieces = list(chunks((0, part.length), part.chunk))
+    for chunk in pieces if holds(part, [part.rank]) else ():
+        yield Send(partner, 0, chunk, PARTIALS)
+    for chunk in pieces:
+        yield Receive(partner, 0, chunk, RESULTS)
