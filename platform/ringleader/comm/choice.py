@@ -1,0 +1,37 @@
+"""Which schedule sums a bucket soonest, by what the cluster's links and adds cost."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from ringleader.comm.schedules import SCHEDULES, Part
+from ringleader.comm.simulator import Costs, simulate
+
+COARSE_PIECES = 8
+"""A forecast cuts a bucket into this many messages at most, where the exchange would cut it into more."""
+
+
+def choose(part: Part, costs: Costs, *, canonical: bool, element_bytes: int = 4) -> str:
+    """The name of the schedule with the least simulated time, the first by name among equals; all ranks choose alike.
+
+    Args:
+        part: any rank's part.
+        canonical: admit only schedules whose result has the canonical bits for this part.
+        element_bytes: of one element of the bucket.
+    """
+    return _choose(replace(part, rank=0), costs, canonical, element_bytes)
+
+
+def forecasts(part: Part, costs: Costs, *, canonical: bool, element_bytes: int = 4) -> dict[str, float]:
+    """The simulated seconds of every schedule that may be chosen, by name."""
+    coarse = replace(part, chunk=max(part.chunk, -(-part.length // COARSE_PIECES)))
+    return {
+        name: simulate(schedule, coarse, costs, element_bytes).seconds
+        for name, schedule in sorted(SCHEDULES.items())
+        if schedule.canonical(part) or not canonical
+    }
+
+
+@lru_cache(maxsize=4096)
+def _choose(part: Part, costs: Costs, canonical: bool, element_bytes: int) -> str:
+    seconds = forecasts(part, costs, canonical=canonical, element_bytes=element_bytes)
+    return min(seconds, key=lambda name: (seconds[name], name))

@@ -1,0 +1,55 @@
+"""The choice of a schedule by simulated time."""
+
+from dataclasses import replace
+
+import pytest
+from test_comm_simulator import part_of
+
+from ringleader.comm.choice import choose, forecasts
+from ringleader.comm.schedules import SCHEDULES
+from ringleader.comm.simulator import Costs, Link
+
+LAN = Costs(inside=Link(2e-5, 2e-10), between=Link(1e-4, 8e-9), add_s_per_byte=1e-10)
+"""Shared memory inside, 1 Gbit/s between."""
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 7, 16])
+@pytest.mark.parametrize("length", [0, 1, 256, 1 << 16, 1 << 23])
+def test_the_choice_has_the_least_time_and_the_first_name_among_equals(world, length):
+    part = part_of(world, length)
+    seconds = forecasts(part, LAN, canonical=False)
+    least = min(seconds.values())
+    assert choose(part, LAN, canonical=False) == min(name for name in seconds if seconds[name] == least)
+
+
+@pytest.mark.parametrize("world", range(1, 17))
+def test_only_canonical_schedules_are_chosen_where_the_bits_may_not_change(world):
+    part = part_of(world, 1 << 18)
+    admitted = forecasts(part, LAN, canonical=True)
+    assert set(admitted) == {name for name, s in SCHEDULES.items() if s.canonical(part)}
+    assert choose(part, LAN, canonical=True) in admitted
+
+
+@pytest.mark.parametrize("canonical", [True, False])
+def test_all_ranks_choose_alike(canonical):
+    part = part_of(6, 12345, groups=((0, 1, 2), (3, 4, 5)))
+    choices = {choose(replace(part, rank=r), LAN, canonical=canonical) for r in range(6)}
+    assert len(choices) == 1
+
+
+def test_a_small_bucket_takes_few_hops_and_a_large_one_few_bytes():
+    assert choose(part_of(16, 16), LAN, canonical=True) == "doubling"
+    assert choose(part_of(16, 1 << 20), LAN, canonical=True) == "binary_blocks"
+    assert choose(part_of(3, 1 << 23), LAN, canonical=True) == "direct"
+    assert choose(part_of(13, 1 << 23), LAN, canonical=False) == "ring"
+
+
+@pytest.mark.parametrize("groups", [((0, 1), (2, 3)), ((0, 2), (1, 3))])
+def test_a_large_bucket_crosses_a_slow_network_in_two_levels(groups):
+    assert choose(part_of(4, 1 << 23, groups=groups), LAN, canonical=False) == "two_level"
+
+
+def test_free_bytes_and_free_adds_leave_the_hops_to_decide():
+    only_hops = Costs(Link(1.0, 0.0), Link(1.0, 0.0), 0.0)
+    assert choose(part_of(8, 1000), only_hops, canonical=True) == "doubling"
+    assert forecasts(part_of(8, 1000), only_hops, canonical=False)["tree"] == 6.0
