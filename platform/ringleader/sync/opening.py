@@ -76,7 +76,11 @@ def admit(algorithm: str, *, same_bits: bool) -> str:
         raise ValueError(
             f"there is no algorithm {algorithm!r}; allowed: {AUTO}, {NATIVE}, {', '.join(SCHEDULES)}"
         )
-    if same_bits and algorithm != AUTO and (algorithm == NATIVE or SCHEDULES[algorithm].canonical is not always):
+    if (
+        same_bits
+        and algorithm != AUTO
+        and (algorithm == NATIVE or SCHEDULES[algorithm].canonical is not always)
+    ):
         raise ValueError(
             f"{algorithm} does not add in canonical order at every world; use direct, or give up the same bits"
         )
