@@ -28,8 +28,8 @@ MODULES = {
 }
 WORKLOAD = (
     "kill: MLP 64-256-256-10 on digits, 3 workers, 20 ms sleep a step, one SIGKILL at a time at seeded moments, the "
-    "next once all three commit again; kill → next step committed without the victim, less one undisturbed step of "
-    "the smaller group"
+    "next once all three commit again and nothing is being started; kill → next step committed without the victim, "
+    "less one undisturbed step of the smaller group"
 )
 PEER_SETTINGS = {
     "torchft": "torchft: lighthouse and heartbeats as quick as still kept the quorum (join 50 ms, tick 10 ms, lost "
@@ -81,6 +81,7 @@ def _ringleader(opened: stack.Stack, name: str, kills: int, seed: int, samples: 
     draw = random.Random(seed)  # noqa: S311
     job = opened.submit(name, workload="digits", epochs=FOREVER)
     for _ in range(kills):
+        opened.await_warm()  # the pool's own imports are over too, as the peers' are when all three commit again
         members = _await_full(job)
         time.sleep(draw.uniform(0, 4 * PAUSE_S))
         found = _kill(job, draw.choice(sorted(members)))
