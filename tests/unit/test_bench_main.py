@@ -31,6 +31,12 @@ class Fake:
             raise BrokenPromise("two steps were lost.")
 
 
+class FakeVariants(Fake):
+    """A benchmark with two variants of one case."""
+
+    CASES = ("b-L2", "b-L8")
+
+
 def test_json_is_one_object_a_line_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["step", "--json"], lambda name: Fake()) == 0
     out = capsys.readouterr()
@@ -54,6 +60,16 @@ def test_cases_seed_and_length_are_passed_on() -> None:
     assert main(["step", "--case", "b", "--full", "--seed", "7"], lambda name: fake) == 0
     assert fake.wishes == [Wish(cases=("b",), full=True, seed=7)]
     assert not fake.wishes[0].wants("a")
+
+
+def test_the_name_before_a_dash_selects_all_variants_of_a_case() -> None:
+    cases = load("step").CASES
+    wants = {
+        asked: [case for case in cases if Wish((asked,)).wants(case)] for asked in ("cifar", "mlp-free", "m")
+    }
+    assert wants == {"cifar": ["cifar-L2", "cifar-L8"], "mlp-free": ["mlp-free", "mlp-free-L8"], "m": []}
+    assert main(["step", "--case", "b"], lambda name: FakeVariants()) == 0
+    assert main(["step", "--case", "b-"], lambda name: FakeVariants()) == 2
 
 
 def test_wrong_names_are_refused_with_the_right_ones(capsys: pytest.CaptureFixture[str]) -> None:

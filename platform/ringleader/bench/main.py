@@ -21,7 +21,7 @@ def main(argv: Sequence[str], find: Callable[[str], Benchmark] = load) -> int:
     try:
         asked = parser.parse_args(list(argv))
         benchmark = find(asked.name)
-        unknown = sorted(set(asked.case) - set(benchmark.CASES))
+        unknown = [name for name in asked.case if not any(map(Wish((name,)).wants, benchmark.CASES))]
         if unknown:
             parser.error(
                 f"no case {', '.join(unknown)} in {asked.name}; there are {', '.join(benchmark.CASES)}"
@@ -44,7 +44,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("name", choices=sorted(BENCHMARKS), help="which benchmark")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     parser.add_argument("--full", action="store_true", help="more runs; may take longer than ten minutes")
-    parser.add_argument("--case", action="append", default=[], help="only this case; may be given again")
+    parser.add_argument(
+        "--case",
+        action="append",
+        default=[],
+        help="only this case and its variants (cifar: cifar-L2, cifar-L8); may be given again",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of everything drawn at random (default 0)")
     return parser
 

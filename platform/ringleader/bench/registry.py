@@ -13,7 +13,8 @@ class Wish:
     """What the caller asked for.
 
     Attributes:
-        cases: which cases to run, in the benchmark's own order; all when empty.
+        cases: which cases to run, in the benchmark's own order; all when empty. The part of a name before a dash
+            stands for all its variants: `mlp` for `mlp`, `mlp-L8` and `mlp-free`.
         full: may take longer than ten minutes, with more runs.
         seed: of everything drawn at random, printed with the result.
     """
@@ -23,7 +24,7 @@ class Wish:
     seed: int = 0
 
     def wants(self, case: str) -> bool:
-        return not self.cases or case in self.cases
+        return not self.cases or any(f"{case}-".startswith(f"{asked}-") for asked in self.cases)
 
 
 class Benchmark(Protocol):
