@@ -1,6 +1,7 @@
 """The page in a real browser on the real stack: log in, submit, watch, kill, resize, cancel."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,7 +88,7 @@ def submit_in_the_form(page: Page, name: str) -> str:
     """Send the example under another name and with more epochs; returns the job's id."""
     page.get_by_role("link", name="Submit", exact=True).click()
     editor = page.get_by_test_id("jobfile")
-    editor.fill(editor.input_value().replace("epochs: 32", LONG))
+    editor.fill(re.sub(r"epochs: \d+", LONG, editor.input_value()))
     page.get_by_label("Name").fill(name)
     page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url("**/jobs/job_*")

@@ -9,7 +9,7 @@ import pytest
 from waiting import wait_for
 from whole_stack import Running
 
-from ringleader.cli.demo.alone import undisturbed_sha256
+from ringleader.cli.demo.alone import undisturbed as run_alone
 from ringleader.client import Job
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "ringleader_jobs" / "digits.yaml"
@@ -31,7 +31,8 @@ def digits(**changes: object) -> dict[str, object]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("alone")
     (folder / "job.yaml").write_text(json.dumps(digits()))
-    return undisturbed_sha256(folder / "job.yaml", folder)
+    with run_alone(folder / "job.yaml", folder) as alone:
+        return alone.sha256()
 
 
 def at_step(job: Job, step: int) -> None:

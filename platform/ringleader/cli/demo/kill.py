@@ -12,7 +12,7 @@ from ringleader.errors import RingleaderError
 
 START_DEADLINE_S = 120.0
 HEAL_DEADLINE_S = 60.0
-_LOOK_EVERY_S = 0.05
+_LOOK_EVERY_S = 0.1
 
 
 class DemoStuck(RingleaderError):
@@ -46,8 +46,8 @@ def kill_one(job: Job, seed: int, world: int) -> Kill:
     chance = random.Random(seed)  # noqa: S311 (a demonstration, seeded)
     _until(job, "to run with all its workers", START_DEADLINE_S, lambda: _complete(job, world))
     total = job.view.progress.total_steps or 0
-    # Progress is reported a moment late: the first half of the middle third keeps the kill inside it.
-    wanted = chance.randint(total // 3, total // 2)
+    # Early in the middle third: progress is reported a moment late, and the replacement needs time to join.
+    wanted = chance.randint(total // 3, 5 * total // 12)
     _until(job, f"to reach step {wanted}", START_DEADLINE_S, lambda: job.view.progress.step >= wanted)
     before = sorted(_workers(job), key=lambda worker: worker.id)
     victim = chance.choice(before)

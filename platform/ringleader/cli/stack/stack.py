@@ -84,9 +84,12 @@ class Stack:
     def stop(self) -> None:
         """End all, the API first: it must not take the end of Ray for the end of its jobs."""
         self._over.set()
-        for name in ("api", "ray", "mlflow"):
-            if name in self.services:
-                self.services[name].end()
+        for names in (("api",), ("ray", "mlflow")):
+            ending = [self.services[name] for name in names if name in self.services]
+            for service in ending:
+                service.ask_to_end()
+            for service in ending:
+                service.end()
         self.home.up.unlink(missing_ok=True)
 
     def _clear_leftovers(self) -> None:
