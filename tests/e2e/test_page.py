@@ -165,20 +165,20 @@ def generations_drawn(page: Page) -> list[str | None]:
     return [mark.get_attribute("data-generation") for mark in page.get_by_test_id("generation").all()]
 
 
-def photograph(page: Page) -> None:
-    """Screenshots of job page and list at both widths; nothing may stick out sideways."""
+def photograph(page: Page, of: str = "", there: str = "series-loss") -> None:
+    """Screenshots of job page, where `there` shows, and list at both widths; nothing may stick out sideways."""
     SHOTS.mkdir(exist_ok=True)
     here = page.url
     for size in (WIDE, NARROW):
         page.set_viewport_size(size)
-        page.screenshot(path=SHOTS / f"page-job-{size['width']}.png", full_page=True)
+        page.screenshot(path=SHOTS / f"page-job{of}-{size['width']}.png", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         page.get_by_role("link", name="Jobs", exact=True).first.click()
         page.get_by_test_id("jobs").wait_for()
-        page.screenshot(path=SHOTS / f"page-list-{size['width']}.png", full_page=True)
+        page.screenshot(path=SHOTS / f"page-list{of}-{size['width']}.png", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         page.locator(f'a[href="{urlsplit(here).path}"]').click()
-        page.get_by_test_id("series-loss").wait_for()
+        page.get_by_test_id(there).wait_for()
     page.set_viewport_size(WIDE)
 
 
@@ -196,6 +196,58 @@ def a_cancelled_job_ends(page: Page, job: Job) -> None:
     wait_for("end", lambda: job.refresh().state.ended, 60)
     assert job.state == "cancelled"
     page.get_by_test_id("job-state").get_by_text("cancelled").wait_for(timeout=20_000)
+
+
+RAISES = """
+import torch
+from torch.utils.data import TensorDataset
+
+def train(session):
+    net = session.model(torch.nn.Linear(4, 1))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    for batch in session.batches(TensorDataset(torch.ones(640, 4))):
+        if session.global_step == 30:
+            raise ValueError("this is my own mistake")
+        session.step(net(batch[0]).square().mean())
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_function_that_raises_is_shown_as_failed_with_code_words_and_hint(
+    page: Page, stack: Running, tmp_path: Path
+) -> None:
+    complaints = Complaints(page)
+    (tmp_path / "wrong.py").write_text(RAISES)
+    wrong = {
+        "name": "page-wrong",
+        "entrypoint": "wrong:train",
+        "working_dir": ".",
+        "workers": {"min": 1, "max": 1},
+        "batch": {"global_size": 16},
+    }
+    job = stack.client.submit(wrong, working_dir=tmp_path)
+    row = page.locator(f'tr[data-job="{job.id}"]')
+    row.locator('[data-state="failed"]').wait_for(timeout=FIRST_STEP_S * 1000)
+    assert "ValueError: this is my own mistake" in row.inner_text()
+    row.get_by_role("link").click()
+    page.get_by_test_id("job-state").get_by_text("failed").wait_for()
+    reason = job.refresh().view.reason
+    assert reason is not None
+    assert reason.code == "entrypoint_raised"
+    shown = page.get_by_test_id("why")
+    shown.wait_for()
+    assert shown.get_by_test_id("why-code").inner_text() == reason.code
+    words = shown.inner_text()
+    assert reason.message.strip() in words
+    assert (
+        words.count("ValueError: this is my own mistake") == 2
+    )  # in a sentence, and where the traceback ends
+    events = page.locator(".events-card")
+    events.get_by_text("Job failed").wait_for()
+    assert "Traceback" not in events.inner_text()
+    assert shown.get_by_test_id("why-hint").inner_text() == reason.hint != ""
+    photograph(page, of="-failed", there="why")
+    assert complaints.all == []
 
 
 def test_a_wrong_job_file_is_explained_key_by_key(page: Page) -> None:

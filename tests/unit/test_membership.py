@@ -258,3 +258,4 @@ def test_the_last_holder_of_the_state_that_raises_ends_the_attempt_with_its_trac
     world.tell(ev.Raised("w0", 2, 0, "ValueError: mine", 0.0))
     assert world.state.ended is not None
     assert (world.state.ended.reason, world.state.ended.message) == ("entrypoint_raised", "ValueError: mine")
+    assert "local_session" in world.state.ended.hint

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { age, duration, number, percent, ranFor, shards } from "./format";
+import { age, duration, gist, number, percent, ranFor, shards } from "./format";
 
 describe("numbers", () => {
   test.each([
@@ -12,6 +12,14 @@ describe("numbers", () => {
     [NaN, "–"],
     [null, "–"],
   ])("%s reads %s", (value, text) => expect(number(value)).toBe(text));
+});
+
+describe("messages", () => {
+  test.each([
+    ['Traceback (most recent call last):\n  File "a.py", line 1\nValueError: mine\n', "ValueError: mine"],
+    ["it ended.\nAnd more.", "it ended."],
+    ["", ""],
+  ])("%j in one line", (message, line) => expect(gist(message)).toBe(line));
 });
 
 describe("durations", () => {

@@ -83,6 +83,12 @@ export function sentence(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
+/** A message in one line: of a traceback the last one, which says what went wrong. */
+export function gist(message: string): string {
+  const lines = message.trim().split("\n");
+  return (message.includes("Traceback") ? lines.at(-1) : lines[0]) ?? "";
+}
+
 export function plural(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${value === 1 ? one : many}`;
 }

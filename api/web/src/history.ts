@@ -1,5 +1,5 @@
 /** What the events of a job tell: who was lost where, what each recovery cost, where generations begin. */
-import { duration, plural, sentence } from "./format";
+import { duration, gist, plural, sentence } from "./format";
 import type { JobEvent, MetricPoint } from "./wire";
 
 export interface Lost {
@@ -143,7 +143,7 @@ function stateChange(event: JobEvent): { title: string; detail: string; tone: To
     running: "info",
   };
   const { who } = event.data;
-  const why = words(event.data, "message") || words(nested(event.data, "reason"), "message");
+  const why = gist(words(event.data, "message") || words(nested(event.data, "reason"), "message"));
   const by = typeof who === "string" ? `by the ${who}` : "";
   return {
     title: `Job ${state}`,

@@ -7,6 +7,8 @@ from ringleader.elastic.instructions import End, Instruction, Kill, Report
 from ringleader.elastic.recovery import Recovery
 from ringleader.elastic.state import Loss, Membership, Phase
 
+RAISED_HINT = "Mend the training function; ringleader.local_session runs it in one process, under a debugger."
+
 Step = tuple[Membership, tuple[Instruction, ...]]
 
 
@@ -190,7 +192,7 @@ def _raised(state: Membership, event: ev.Raised) -> Step:
     others = [m for m in state.members if m.id != found.id and m.phase in (Phase.PARKED, Phase.ACTIVE)]
     alone = found in state.members and not others  # nobody holds the state to try the slice again
     if where in state.raised or found.role == "server" or alone:
-        return end(state, End("failed", "entrypoint_raised", event.traceback))
+        return end(state, End("failed", "entrypoint_raised", event.traceback, RAISED_HINT))
     state = replace(state, raised=state.raised | {where})
     state, out = lose(state, event.worker, "raised", event.now)
     return state, (Kill(event.worker, "raised"), *out)

@@ -1,14 +1,21 @@
 /** What the reader should know: why a job waits or failed, errors, emptiness, loading. */
 import type { ReactNode } from "react";
 import type { ApiError } from "../api";
-import { sentence } from "../format";
+import { gist, sentence } from "../format";
 import type { Why } from "../wire";
 
 type Tone = "bad" | "warn" | "info";
 
-export function Notice({ tone, title, children }: { tone: Tone; title: string; children?: ReactNode }) {
+interface NoticeProps {
+  tone: Tone;
+  title: string;
+  testId?: string;
+  children?: ReactNode;
+}
+
+export function Notice({ tone, title, testId, children }: NoticeProps) {
   return (
-    <div className={`notice notice-${tone}`} role={tone === "bad" ? "alert" : "status"}>
+    <div className={`notice notice-${tone}`} role={tone === "bad" ? "alert" : "status"} data-testid={testId}>
       <b>{title}</b>
       {children}
     </div>
@@ -16,12 +23,18 @@ export function Notice({ tone, title, children }: { tone: Tone; title: string; c
 }
 
 export function WhyNotice({ tone, title, why }: { tone: Tone; title: string; why: Why }) {
-  const long = why.message.includes("\n");
   return (
-    <Notice tone={tone} title={title}>
-      <code className="code-word">{why.code}</code>
-      {long ? <pre className="traceback">{why.message}</pre> : <p>{sentence(why.message)}</p>}
-      {why.hint && <p className="muted">{why.hint}</p>}
+    <Notice tone={tone} title={title} testId="why">
+      <code className="code-word" data-testid="why-code">
+        {why.code}
+      </code>
+      <p>{sentence(gist(why.message))}</p>
+      {why.message.includes("\n") && <pre className="traceback">{why.message}</pre>}
+      {why.hint && (
+        <p className="muted" data-testid="why-hint">
+          {why.hint}
+        </p>
+      )}
     </Notice>
   );
 }

@@ -1,7 +1,7 @@
 /** All jobs, newest first: what each does, how far it is, why it waits or failed. */
 import { useCallback, useEffect, useState } from "react";
 import { jobs as readJobs } from "../api";
-import { age, full, sentence } from "../format";
+import { age, full, gist, sentence } from "../format";
 import { Link } from "../parts/Frame";
 import { Empty, ErrorNotice, Skeleton } from "../parts/Notice";
 import { ProgressBar, StateBadge } from "../parts/State";
@@ -141,7 +141,7 @@ function Row({ job, now }: { job: Job; now: number }) {
         <span className="muted"> {job.project}</span>
         {why && (
           <p className={`why ${job.state === "failed" ? "bad" : "muted"}`} title={why.message}>
-            {sentence(firstLine(why.message))}
+            {sentence(gist(why.message))}
           </p>
         )}
       </td>
@@ -158,10 +158,4 @@ function Row({ job, now }: { job: Job; now: number }) {
       </td>
     </tr>
   );
-}
-
-/** Of a traceback the last line, which says what went wrong. */
-function firstLine(message: string): string {
-  const lines = message.trim().split("\n");
-  return (message.includes("Traceback") ? lines.at(-1) : lines[0]) ?? "";
 }
