@@ -12,7 +12,9 @@ from torch.distributed import TCPStore
 
 from ringleader.comm.communicator import Communicator
 from ringleader.comm.transports import Transport
+from ringleader.comm.transports.gloo import GlooTransport
 from ringleader.comm.transports.meeting import KINDS, Call, meet
+from ringleader.comm.transports.mixed import MixedTransport
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import Side
 
@@ -26,9 +28,19 @@ def port() -> int:
     del store
 
 
-@pytest.fixture(params=list(KINDS))
+MIXED = "mixed"
+
+
+@pytest.fixture(params=[*KINDS, MIXED])
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+def call(kind: str, port: int, prefix: str, rank: int, size: int, deadline_s: float = 60.0) -> Call:
+    """With `mixed` the first rank lives on a node of its own, the others share one."""
+    host = "127.0.0.2" if kind == MIXED and rank == 0 else "127.0.0.1"
+    kinds = KINDS if kind == MIXED else (kind,)
+    return Call("127.0.0.1", port, prefix, rank, size, deadline_s, host=host, kinds=kinds)
 
 
 @pytest.fixture
@@ -36,11 +48,10 @@ def group(port: int, kind: str) -> Callable[..., list[Transport]]:
     """group(prefix, size): the members of one generation, each met on a thread of its own."""
 
     def meet_all(prefix: str, size: int, deadline_s: float = 60.0) -> list[Transport]:
-        def join(rank: int) -> Transport:
-            return meet(Call("127.0.0.1", port, prefix, rank, size, deadline_s, kinds=(kind,)))
-
         with ThreadPoolExecutor(size) as pool:
-            return list(pool.map(join, range(size)))
+            return list(
+                pool.map(lambda rank: meet(call(kind, port, prefix, rank, size, deadline_s)), range(size))
+            )
 
     return meet_all
 
@@ -133,10 +144,10 @@ def test_a_silent_peer_is_found_by_the_deadline(group):
 
 
 def test_a_meeting_nobody_joins_ends_by_its_deadline_or_when_called_off(port, kind):
-    call = Call("127.0.0.1", port, "job/1/9", 0, 2, 2.0, kinds=(kind,))
-    error, _ = broken_by(lambda: meet(call))
+    lonely = call(kind, port, "job/1/9", 0, 2, 2.0)
+    error, _ = broken_by(lambda: meet(lonely))
     assert error.phase == "connect"
-    error, seconds = broken_by(lambda: meet(call, lambda: True))
+    error, seconds = broken_by(lambda: meet(lonely, lambda: True))
     assert "called off" in str(error)
     assert seconds < 1.5
 
@@ -159,7 +170,7 @@ def test_the_native_sum_adds_all_members(group):
 def test_twenty_generations_close_without_breaking_whoever_is_a_moment_behind(port, kind):
     def member(rank: int) -> None:
         for generation in range(20):
-            transport = meet(Call("127.0.0.1", port, f"job/1/{generation}", rank, 3, 60.0, kinds=(kind,)))
+            transport = meet(call(kind, port, f"job/1/{generation}", rank, 3))
             communicator = Communicator(transport)
             values = torch.zeros(3, dtype=torch.float64)
             values[rank] = generation + rank
@@ -171,18 +182,33 @@ def test_twenty_generations_close_without_breaking_whoever_is_a_moment_behind(po
         list(pool.map(member, range(3)))
 
 
-def test_members_that_cannot_share_memory_all_come_to_the_next_kind(port):
-    """One says that it lives on another node: nobody shares, everybody is connected."""
+def test_members_of_one_node_share_memory_and_know_who_lives_where(port):
+    """Node a: ranks 0 and 2, node b: 1 and 3, node c: 4. Everybody's sum goes over both kinds of path."""
+    hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.1", "127.0.0.2", "127.0.0.3"]
 
-    def join(rank: int) -> Transport:
-        host = "127.0.0.2" if rank == 1 else "127.0.0.1"
-        return meet(Call("127.0.0.1", port, "job/1/1", rank, 3, 60.0, host=host))
+    def member(rank: int) -> tuple[type, tuple, list[float]]:
+        transport = meet(Call("127.0.0.1", port, "job/1/1", rank, len(hosts), 60.0, host=hosts[rank]))
+        communicator = Communicator(transport)
+        values = torch.zeros(len(hosts), dtype=torch.float64)
+        values[rank] = rank + 1
+        total = Side(communicator).all_reduce(values)
+        assert communicator.close()
+        return type(transport), transport.groups, total.tolist()
 
-    with ThreadPoolExecutor(3) as pool:
-        members = list(pool.map(join, range(3)))
-    assert [member.shared for member in members] == [False] * 3
-    for member in members:
-        member.close()
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        members = list(pool.map(member, range(len(hosts))))
+    assert members == [(MixedTransport, ((0, 2), (1, 3), (4,)), [1.0, 2.0, 3.0, 4.0, 5.0])] * len(hosts)
+
+
+def test_members_of_which_no_two_share_a_node_use_gloo_alone(port):
+    def member(rank: int) -> Transport:
+        return meet(Call("127.0.0.1", port, "job/1/1", rank, 2, 60.0, host=f"127.0.0.{rank + 1}"))
+
+    with ThreadPoolExecutor(2) as pool:
+        members = list(pool.map(member, range(2)))
+    assert [type(m) for m in members] == [GlooTransport] * 2
+    for transport in members:
+        transport.close()
 
 
 def test_more_messages_than_a_queue_holds_arrive_in_order(group):

@@ -88,7 +88,8 @@ def transports(size: int, *, shared: bool) -> list[Transport]:
         hub = Hub(size)
         return [hub.transport(rank) for rank in range(size)]
     members = [SharedTransport(rank, size, "here", 30.0) for rank in range(size)]
-    assert all(member.attach([m.place for m in members]) for member in members)
+    for member in members:
+        assert member.attach([m.place for m in members]) == frozenset(range(size))
     return members
 
 

@@ -100,7 +100,8 @@ def test_rows_that_move_to_other_memory_are_found_there_although_the_descriptor_
 
 def test_members_that_cannot_map_each_other_say_so():
     here, elsewhere = SharedTransport(0, 2, "here", 1.0), SharedTransport(1, 2, "elsewhere", 1.0)
-    assert not here.attach([here.place, elsewhere.place])
+    assert here.attach([here.place, elsewhere.place]) == {0}
+    assert elsewhere.attach([None, elsewhere.place]) == {1}
     for member in (here, elsewhere):
         member.close()
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ringleader.comm.transports import Transport
-from ringleader.comm.transports.meeting import KINDS, Call, Clients, meet
+from ringleader.comm.transports.meeting import GLOO, KINDS, Call, Clients, meet
 from ringleader.elastic import Plan
 from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
 from ringleader.runtime.desk import Desk
@@ -98,8 +98,8 @@ def _connect(task: Task, host: str) -> Connect:
 def _kinds(task: Task) -> tuple[str, ...]:
     """A device's memory cannot be shared, and only gloo has a library's own collective."""
     if task.spec.workers.gpus > 0 or task.spec.sync.algorithm == "native":
-        return ("gloo",)
-    return tuple(KINDS)
+        return (GLOO,)
+    return KINDS
 
 
 def _train(task: Task, package: bytes | None, seats: Seats, desk: Desk) -> Ended:

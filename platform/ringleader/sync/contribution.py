@@ -15,16 +15,27 @@ class Contribution:
 
     Where the job is not reproducible a worker's rows come as one merged slice and the tree stands over ranks, so
     `total` is the world and rank r owns "shard" r.
+
+    Args:
+        groups: the ranks of each node, as the transport knows them.
     """
 
     def __init__(
-        self, plan: Plan, rank: int, buckets: Buckets, *, same_bits: bool, submit: Callable[[Bucket], None]
+        self,
+        plan: Plan,
+        rank: int,
+        buckets: Buckets,
+        *,
+        same_bits: bool,
+        submit: Callable[[Bucket], None],
+        groups: tuple[tuple[int, ...], ...] = (),
     ) -> None:
         self.buckets = buckets
         self.total = plan.shards if same_bits else plan.world
         owned = [plan.shards_of(r) if same_bits else range(r, r + 1) for r in range(plan.world)]
         self._owned = [*owned, *(range(0) for _ in range(plan.servers))]
         self._rank = rank
+        self._groups = groups
         self._submit = submit
         self._tree: Tree = tree_over(self.total, frozenset(range(self.total)))
         self._parts: dict[tuple[frozenset[int], int], Part] = {}
@@ -57,7 +68,7 @@ class Contribution:
         key = (self._tree.present, bucket.number)
         if key not in self._parts:
             rows = tuple(self._tree.partials(owned) for owned in self._owned)
-            self._parts[key] = Part(self._rank, bucket.length, rows, self._tree)
+            self._parts[key] = Part(self._rank, bucket.length, rows, self._tree, groups=self._groups)
         return self._parts[key]
 
     def _final(self, bucket: Bucket) -> None:

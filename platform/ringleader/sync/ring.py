@@ -46,7 +46,10 @@ class Ring:
             else None
         )
         self._side = Side(self._communicator)
-        self._mine = Contribution(plan, rank, buckets, same_bits=same_bits, submit=self._submit)
+        groups = transport.groups if transport is not None else ()
+        self._mine = Contribution(
+            plan, rank, buckets, same_bits=same_bits, submit=self._submit, groups=groups
+        )
         self._tickets: list[Ticket] = []
         self._steps: dict[tuple[frozenset[int], int], tuple[Step, ...]] = {}
         self._closed = False

@@ -24,7 +24,7 @@ class Peers:
     Args:
         rank: this member's.
         over: per rank, the words of its control segment, of which word `OVER` says that it has left.
-        pids: per rank.
+        pids: per rank; 0 where that rank shares no memory with this one.
     """
 
     OVER = 1
@@ -35,7 +35,7 @@ class Peers:
         self._deadline_s = deadline_s
         self._why = ""
         self._closed = False
-        self._lives = [os.pidfd_open(pid) if r != rank else -1 for r, pid in enumerate(pids)]
+        self._lives = [os.pidfd_open(pid) if pid and r != rank else -1 for r, pid in enumerate(pids)]
 
     @property
     def over(self) -> bool:

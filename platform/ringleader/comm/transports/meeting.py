@@ -1,4 +1,4 @@
-"""How the members of a generation meet: over a store; then in shared memory if all of them can, else over gloo."""
+"""How the members of a generation meet: over a store; then those of one node share memory, others talk over gloo."""
 
 import threading
 import time
@@ -11,9 +11,14 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from ringleader.comm.transports.flags import SUPPORTED
 from ringleader.comm.transports.gloo import GlooTransport, first_line
+from ringleader.comm.transports.mixed import MixedTransport
 from ringleader.comm.transports.shared import Place, SharedTransport
 from ringleader.comm.transports.transport import Transport
 from ringleader.errors import ExchangeBroken
+
+SHARED, GLOO = "shared", "gloo"
+KINDS = (SHARED, GLOO)
+"""Ways to reach a member, the fastest first."""
 
 POLL_S = 0.02
 MEET_S = 15.0
@@ -40,7 +45,7 @@ class Call:
     size: int
     deadline_s: float
     host: str = "127.0.0.1"
-    kinds: tuple[str, ...] = ("shared", "gloo")
+    kinds: tuple[str, ...] = KINDS
 
 
 class Clients:
@@ -128,40 +133,52 @@ def _connect(call: Call, clients: Clients) -> Transport:
     client = clients.take(call.store_host, call.store_port, patience)
     store = PrefixStore(call.prefix, client)
     store.set_timeout(patience)
-    for kind, join in KINDS.items():
-        transport = join(call, store) if kind in call.kinds else None
-        if transport is not None:
-            clients.give_back(call.store_host, call.store_port, client)
-            return transport
-    raise OSError(f"none of the transports {', '.join(call.kinds)} connects these members")
+    transport = _join(call, store)
+    clients.give_back(call.store_host, call.store_port, client)
+    return transport
 
 
-def _share(call: Call, store: Any) -> SharedTransport | None:
-    """Shared memory if everybody can map everybody's; all members come to the same answer."""
-    if not SUPPORTED:
-        return None
+def _join(call: Call, store: Any) -> Transport:
+    """Everybody comes to the same answer: it depends on what all have told all."""
+    near = _open(call) if SHARED in call.kinds and SUPPORTED else None
+    told = _tell(call, store, "place", near.place.encode() if near else "")
+    mapped = near.attach([Place.decode(t) if t else None for t in told]) if near else frozenset()
+    told = _tell(call, store, "mapped", " ".join(map(str, sorted(mapped))))
+    groups = _groups([frozenset(map(int, t.split())) for t in told])
+    if near is not None and len(groups) == 1:
+        return near
+    if near is not None and len(groups) == call.size:
+        near.close()
+        near = None
+    if GLOO not in call.kinds:
+        raise OSError(
+            f"only {', '.join(call.kinds)} may be used, and that does not connect all of these members"
+        )
+    far = GlooTransport.join(store, call.rank, call.size, call.deadline_s, call.host)
+    return far if near is None else MixedTransport(near, far, groups)
+
+
+def _open(call: Call) -> SharedTransport | None:
     try:
-        transport = SharedTransport(call.rank, call.size, call.host, call.deadline_s)
-    except OSError:  # no memory left: the others have to know
-        transport = None
-    told = _tell(call, store, "place", transport.place.encode() if transport else "")
-    attached = transport is not None and all(told) and transport.attach([Place.decode(t) for t in told])
-    if all(answer == b"yes" for answer in _tell(call, store, "shares", "yes" if attached else "no")):
-        return transport
-    if transport is not None:
-        transport.close()
-    return None
+        return SharedTransport(call.rank, call.size, call.host, call.deadline_s)
+    except OSError:  # no memory left: the others learn that this member maps nobody
+        return None
 
 
-def _gloo(call: Call, store: Any) -> GlooTransport:
-    return GlooTransport.join(store, call.rank, call.size, call.deadline_s, call.host)
+def _groups(mapped: list[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
+    """Ranks that all map each other, by the lowest of them; who is in no such group stands alone."""
+    groups: list[list[int]] = []
+    for rank in range(len(mapped)):
+        for group in groups:
+            if all(rank in mapped[other] and other in mapped[rank] for other in group):
+                group.append(rank)
+                break
+        else:
+            groups.append([rank])
+    return tuple(map(tuple, groups))
 
 
 def _tell(call: Call, store: Any, topic: str, word: str) -> list[bytes]:
     """Everybody's word on a topic, by rank."""
     store.set(f"{topic}/{call.rank}", word)
     return [bytes(store.get(f"{topic}/{rank}")) for rank in range(call.size)]
-
-
-KINDS: dict[str, Callable[[Call, Any], Transport | None]] = {"shared": _share, "gloo": _gloo}
-"""Ways to connect, the fastest first. None: these members cannot, and all of them know it."""

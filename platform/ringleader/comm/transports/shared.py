@@ -9,6 +9,7 @@ import json
 import os
 import threading
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,7 @@ class SharedTransport:
     """One member's end of one generation. Made in three moves, see `meeting`. Implements Transport."""
 
     shared = True
+    groups: tuple[tuple[int, ...], ...] = ()
 
     def __init__(self, rank: int, size: int, host: str, deadline_s: float) -> None:
         self.rank = rank
@@ -91,22 +93,29 @@ class SharedTransport:
         self._came: dict[tuple[int, int], int] = defaultdict(int)
         self._posts: dict[tuple[int, int, int], int] = {}
 
-    def attach(self, places: list[Place]) -> bool:
-        """Map everybody's control segment. False when one cannot be mapped: then nobody uses this transport."""
-        if any(place.node != self.place.node for place in places):
-            return False
+    def attach(self, places: Sequence[Place | None]) -> frozenset[int]:
+        """Map the control segments of those who live here. Returns their ranks, this one among them."""
+        near = []
+        for rank, place in enumerate(places):
+            words = self._map_control(rank, place)
+            self._words.append(memoryview(b"") if words is None else words)
+            if words is not None:
+                near.append(rank)
+        self._pids = [
+            place.pid if place is not None and rank in near else 0 for rank, place in enumerate(places)
+        ]
+        self._peers = Peers(self.rank, self._words, self._pids, self._deadline_s)
+        return frozenset(near)
+
+    def _map_control(self, rank: int, place: Place | None) -> memoryview | None:
+        if place is None or place.node != self.place.node:
+            return None
         try:
-            for rank, place in enumerate(places):
-                mine = rank == self.rank
-                words = (self._control if mine else Segment.of(place.pid, place.control)).words()
-                if words[NONCE] != place.nonce:
-                    return False
-                self._words.append(words)
-            self._pids = [place.pid for place in places]
-            self._peers = Peers(self.rank, self._words, self._pids, self._deadline_s)
+            segment = self._control if rank == self.rank else Segment.of(place.pid, place.control)
         except OSError:
-            return False
-        return True
+            return None
+        words = segment.words()
+        return words if words[NONCE] == place.nonce else None
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         with self._lock:

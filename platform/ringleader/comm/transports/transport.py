@@ -34,6 +34,8 @@ class Transport(Protocol):
     size: int
     shared: bool
     """Whether all members share memory, so that `board` is not None."""
+    groups: tuple[tuple[int, ...], ...]
+    """The ranks of each node; empty where all are on one, or nobody knows."""
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
 
