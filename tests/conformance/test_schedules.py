@@ -3,6 +3,7 @@
 import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from replay import Replay, layouts, node_sum, parts_of
 
 from ringleader.comm.executor import Scratch, execute
 from ringleader.comm.schedules import SCHEDULES, Send
+from ringleader.comm.schedules.schedule import always
 from ringleader.comm.schedules.star import pull, push
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.tree import combine, tree_over
+from ringleader.spec.job import CANONICAL, Algorithm
 
 WORLDS = range(1, 17)
 LENGTHS = (0, 1, 3, 40)
@@ -234,3 +237,8 @@ def test_the_in_process_native_sum_equals_the_exact_one():
 
     with ThreadPoolExecutor(3) as pool:
         assert all(torch.equal(v, torch.full((5,), 6.0)) for v in pool.map(one, range(3)))
+
+
+def test_the_job_file_admits_every_schedule_and_knows_which_never_change_the_bits():
+    assert set(get_args(Algorithm)) == {"auto", "native", *SCHEDULES}
+    assert {"auto", *(n for n, s in SCHEDULES.items() if s.canonical is always)} == CANONICAL

@@ -1,6 +1,6 @@
 """Members of one generation as threads: each trains the same small net through its own exchange."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ringleader.comm.buckets import Buckets
 from ringleader.comm.transports import Transport
 from ringleader.comm.transports.inprocess import Hub
+from ringleader.comm.transports.meeting import Call, meet
 from ringleader.comm.transports.shared import SharedTransport
 from ringleader.elastic import Plan
 from ringleader.sync import Exchange, open_exchange
@@ -82,6 +83,17 @@ class Member:
                 self.exchange.end_slice()
 
 
+def on_nodes(nodes: Sequence[int], store_port: int) -> list[Transport]:
+    """Members that believe they live on these nodes: shared memory inside a node, gloo between them."""
+
+    def join(rank: int) -> Transport:
+        host = f"127.0.0.{1 + nodes[rank]}"
+        return meet(Call("127.0.0.1", store_port, f"nodes{nodes}", rank, len(nodes), 60.0, host=host))
+
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        return list(pool.map(join, range(len(nodes))))
+
+
 def transports(size: int, *, shared: bool) -> list[Transport]:
     """Of one generation's threads."""
     if not shared:
@@ -100,10 +112,11 @@ def on_members(
     same_bits: bool = True,
     algorithm: str = "auto",
     shared: bool = False,
+    members: list[Transport] | None = None,
 ) -> list:
     """Run `act` for every member of the plan on its own thread; their results in rank order."""
     size = len(plan.members)
-    members = transports(size, shared=shared)
+    members = members or transports(size, shared=shared)
     # Made here: the random generator is shared by all threads.
     nets = [small_net() for _ in range(size)]
 
@@ -122,6 +135,8 @@ def on_members(
             buckets=buckets,
         )
         assert exchange.buckets is buckets
+        if size > 1:
+            exchange.go_by(exchange.measure())
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
         try:
             return act(Member(plan, rank, exchange, net, optimizer))

@@ -14,7 +14,7 @@ LAN = Costs(inside=Link(2e-5, 2e-10), between=Link(1e-4, 8e-9), add_s_per_byte=1
 
 
 @pytest.mark.parametrize("world", [2, 3, 4, 7, 16])
-@pytest.mark.parametrize("length", [0, 1, 256, 1 << 16, 1 << 23])
+@pytest.mark.parametrize("length", [1, 256, 1 << 16, 1 << 23])
 def test_the_choice_has_the_least_time_and_the_first_name_among_equals(world, length):
     part = part_of(world, length)
     seconds = forecasts(part, LAN, canonical=False)
@@ -35,6 +35,14 @@ def test_all_ranks_choose_alike(canonical):
     part = part_of(6, 12345, groups=((0, 1, 2), (3, 4, 5)))
     choices = {choose(replace(part, rank=r), LAN, canonical=canonical) for r in range(6)}
     assert len(choices) == 1
+
+
+def test_buckets_of_about_one_size_share_an_answer():
+    """Up to the next power of two: the answer is that of the larger size."""
+    for length, about in ((0, 1), (129, 256), (40_000, 1 << 16), ((1 << 22) + 1, 1 << 23)):
+        assert choose(part_of(6, length), LAN, canonical=False) == choose(
+            part_of(6, about), LAN, canonical=False
+        )
 
 
 def test_a_small_bucket_takes_few_hops_and_a_large_one_few_bytes():

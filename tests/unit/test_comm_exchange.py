@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import get_args
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from exchange_members import ROWS, Member, on_members, plan_of, slice_rows, smal
 
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.errors import ExchangeBroken, StepMisuse
+from ringleader.spec.job import Algorithm
 from ringleader.sync import open_exchange
 
 SHARDS = 8
@@ -49,10 +51,7 @@ def test_everybody_reads_the_same_exact_word(servers):
         assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
 
 
-KINDS = [(algorithm, False) for algorithm in ("auto", "direct", "ring", "native")] + [
-    ("auto", True),
-    ("ring", True),
-]
+KINDS = [(algorithm, False) for algorithm in get_args(Algorithm)] + [("auto", True), ("ring", True)]
 
 
 @pytest.mark.parametrize(("algorithm", "shared"), KINDS)

@@ -25,7 +25,7 @@ WRONG = [
     ({"env": {"1A": "x"}}, "/env/1A", "pattern"),
     ({"sync": "rung"}, "/sync/intra_node", "'ring' or 'parameter_server'"),
     ({"sync": {"intra_node": "ring", "inter_node": "parameter_server"}}, "/sync", "the same for both"),
-    ({"sync": {"algorithm": "native", "reproducible": True}}, "/sync", "algorithm auto or direct"),
+    ({"sync": {"algorithm": "native", "reproducible": True}}, "/sync", "algorithm auto, direct, gather"),
     (
         {"sync": {"intra_node": "parameter_server", "inter_node": "parameter_server", "algorithm": "ring"}},
         "/sync",

@@ -18,7 +18,9 @@ def choose(part: Part, costs: Costs, *, canonical: bool, element_bytes: int = 4)
         canonical: admit only schedules whose result has the canonical bits for this part.
         element_bytes: of one element of the bucket.
     """
-    return _choose(replace(part, rank=0), costs, canonical, element_bytes)
+    # Buckets of about one size share an answer: a regroup must not wait for many simulations.
+    about = 1 << max(0, part.length - 1).bit_length()
+    return _choose(replace(part, rank=0, length=about), costs, canonical, element_bytes)
 
 
 def forecasts(part: Part, costs: Costs, *, canonical: bool, element_bytes: int = 4) -> dict[str, float]:

@@ -18,10 +18,23 @@ from pydantic import (
 from ringleader.errors import SpecInvalid
 
 Architecture = Literal["ring", "parameter_server"]
-Algorithm = Literal["auto", "direct", "ring", "native"]
+Algorithm = Literal[
+    "auto",
+    "binary_blocks",
+    "direct",
+    "double_tree",
+    "doubling",
+    "gather",
+    "halving_doubling",
+    "native",
+    "ring",
+    "tree",
+    "two_level",
+]
 
 ENTRYPOINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-CANONICAL: frozenset[str] = frozenset({"auto", "direct"})
+CANONICAL: frozenset[str] = frozenset({"auto", "direct", "gather"})
+"""Algorithms whose bits never depend on the world."""
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
 MAX_WORKERS = 4096
 
@@ -81,7 +94,7 @@ class Sync(Part):
         if self.reproducible and (self.algorithm or "auto") not in CANONICAL:
             raise ValueError(
                 f"reproducible: true and algorithm: {self.algorithm} exclude each other, its sums depend on the "
-                f"world; allowed: algorithm auto or direct, or reproducible: false"
+                f"world; allowed: algorithm {', '.join(sorted(CANONICAL))}, or reproducible: false"
             )
         return self
 

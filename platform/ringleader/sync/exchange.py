@@ -6,6 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from ringleader.comm.buckets import Buckets
+from ringleader.comm.simulator import Costs
 
 Check = Callable[[Tensor], None]
 
@@ -75,6 +76,13 @@ class Exchange(Protocol):
 
     def receive_state(self, rank: int) -> Tensor:
         """Receive what `send_state` sent: (n,) uint8."""
+
+    def measure(self) -> Costs | None:
+        """What the links and adds cost, the same for all members, who call this together; None where nothing is
+        chosen by it."""
+
+    def go_by(self, costs: Costs | None) -> None:
+        """Choose algorithms by these costs, which are the same for all members."""
 
     def abort(self) -> None:
         """From any thread: end every wait of this generation soon."""

@@ -9,6 +9,7 @@ from ringleader.comm.buckets import Bucket, Buckets
 from ringleader.comm.communicator import BULK, Communicator, Ticket
 from ringleader.comm.schedules import Part, Step
 from ringleader.comm.schedules.star import pull, push
+from ringleader.comm.simulator import Costs
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.sync.contribution import Contribution
@@ -117,6 +118,12 @@ class ParameterServer:
 
     def receive_state(self, rank: int) -> Tensor:
         return self._side.receive_state(rank)
+
+    def measure(self) -> None:
+        return None
+
+    def go_by(self, costs: Costs | None) -> None:
+        """Pushes and pulls have one way only."""
 
     def abort(self) -> None:
         self._communicator.abort()

@@ -3,8 +3,11 @@
 from torch import Tensor
 
 from ringleader.comm.buckets import Bucket, Buckets
+from ringleader.comm.choice import choose
 from ringleader.comm.communicator import BULK, Communicator, Ticket, end_process
-from ringleader.comm.schedules import SCHEDULES, Step
+from ringleader.comm.probe import probe
+from ringleader.comm.schedules import SCHEDULES, Part, Step
+from ringleader.comm.simulator import Costs
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.sync.contribution import Contribution
@@ -12,15 +15,16 @@ from ringleader.sync.exchange import Check, accept
 from ringleader.sync.side import BUCKETS, Side
 
 AUTO, NATIVE = "auto", "native"
-MESSAGES = "direct"
-"""What `auto` stands for where the members share no memory: canonical, two hops."""
+UNMEASURED = "direct"
+"""What `auto` stands for before anything is measured: canonical, two hops."""
 
 
 class Ring:
     """Implements Exchange for `sync: ring` over any schedule, or the library's own all-reduce. Alone it sends nothing.
 
     Args:
-        algorithm: a registered schedule, `native`, or `auto`: in place where all members share memory.
+        algorithm: a registered schedule, `native`, or `auto`: in place where all members share memory, else
+            for each bucket the schedule that is quickest by the measured costs.
         same_bits: one slice per logical shard, added in canonical order; else one merged slice per worker.
         transport: None for a world of one.
     """
@@ -38,7 +42,10 @@ class Ring:
         buckets: Buckets,
     ) -> None:
         self._buckets = buckets
-        self._algorithm = MESSAGES if algorithm == AUTO else algorithm
+        self._algorithm = algorithm
+        self._rank = rank
+        self._same_bits = same_bits
+        self._costs: Costs | None = None
         self._communicator = Communicator(transport) if transport is not None else None
         self._board = (
             transport.board(len(buckets.buckets))
@@ -46,9 +53,9 @@ class Ring:
             else None
         )
         self._side = Side(self._communicator)
-        groups = transport.groups if transport is not None else ()
+        self._groups = transport.groups if transport is not None else ()
         self._mine = Contribution(
-            plan, rank, buckets, same_bits=same_bits, submit=self._submit, groups=groups
+            plan, rank, buckets, same_bits=same_bits, submit=self._submit, groups=self._groups
         )
         self._tickets: list[Ticket] = []
         self._steps: dict[tuple[frozenset[int], int], tuple[Step, ...]] = {}
@@ -102,6 +109,16 @@ class Ring:
     def receive_state(self, rank: int) -> Tensor:
         return self._side.receive_state(rank)
 
+    def measure(self) -> Costs | None:
+        if self._communicator is None or self._board is not None or self._algorithm != AUTO:
+            return None
+        size = self._communicator.size
+        return probe(self._rank, self._groups, size, self._side.ping_pong, self._side.all_reduce)
+
+    def go_by(self, costs: Costs | None) -> None:
+        self._costs = costs
+        self._steps.clear()
+
     def abort(self) -> None:
         if self._communicator is not None:
             self._communicator.abort()
@@ -146,5 +163,12 @@ class Ring:
         part = self._mine.part(bucket)
         key = (part.tree.present, bucket.number)
         if key not in self._steps:
-            self._steps[key] = tuple(SCHEDULES[self._algorithm].steps(part))
+            self._steps[key] = tuple(SCHEDULES[self._schedule(part, bucket)].steps(part))
         return self._steps[key]
+
+    def _schedule(self, part: Part, bucket: Bucket) -> str:
+        if self._algorithm != AUTO:
+            return self._algorithm
+        if self._costs is None:
+            return UNMEASURED
+        return choose(part, self._costs, canonical=self._same_bits, element_bytes=bucket.like.element_size())

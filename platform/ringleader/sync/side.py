@@ -10,7 +10,7 @@ from ringleader.comm.schedules import SCHEDULES, Part, Receive, Send, Span, Step
 from ringleader.comm.schedules.schedule import chunks
 from ringleader.comm.tree import Node, tree_over
 
-WORD, SUM, STATE, BUCKETS = 0, 2, 4, 16
+WORD, SUM, STATE, PROBE, BUCKETS = 0, 2, 4, 6, 16
 """Message tags: each takes two, one a channel; bucket b has BUCKETS + 2b."""
 
 GATHER_BYTES = 64 << 10
@@ -64,6 +64,14 @@ class Side:
         payload = torch.empty(int(header.item()), dtype=torch.uint8)
         self._block(_receives(rank, payload.numel()), payload)
         return payload
+
+    def ping_pong(self, peer: int, values: Tensor, rounds: int) -> None:
+        """The lower rank sends the values and gets them back, so often; the other does the reverse."""
+        assert self._communicator is not None, "a member that is alone has nobody to measure with"
+        whole = (0, values.numel())
+        turn = (Send(peer, 0, whole, 0), Receive(peer, 0, whole, 0))
+        steps = (turn if self._communicator.rank < peer else turn[::-1]) * rounds
+        self._communicator.wait([self.start(steps, values, tag=PROBE, phase="probe")])
 
     def start(self, steps: tuple[Step, ...], row: Tensor, *, tag: int, phase: str) -> Ticket:
         assert self._communicator is not None, "a member that is alone sends nothing"

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ringleader.comm.buckets import Buckets as GradientBuckets
+from ringleader.comm.simulator import Costs
 from ringleader.errors import CallMismatch, ExchangeBroken
 from ringleader.spec import JobSpec
 from ringleader.sync import Exchange, open_exchange
@@ -28,6 +29,7 @@ class Group:
         applied: transactions applied: steps and finished evaluations.
         epoch: the index of the last batches loop, for what people read.
         loss: the global loss of the newest committed step, None before the first.
+        costs: what links and adds cost, as measured before the first step; None where nothing is chosen by it.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Group:
         self.samples = 0
         self.epoch = 0
         self.loss: float | None = None
+        self.costs: Costs | None = None
         self.seat: Seat | None = None
         self.exchange: Exchange | None = None
         self.same_bits = spec.sync.same_bits
@@ -156,6 +159,7 @@ class Group:
         try:
             self._open()
             self._heal()
+            self._calibrate()
         except ExchangeBroken as error:
             self.broke(error)
             return
@@ -192,6 +196,14 @@ class Group:
             elif receiver == me:
                 self._restore(self.held.restore(self.exchange.receive_state(plan.rank_of(donor))))
 
+    def _calibrate(self) -> None:
+        """Before the first step all members measure together; who joins later heals what they found."""
+        assert self.seat is not None
+        assert self.exchange is not None
+        if self.seat.plan.start_step == 0:
+            self.costs = self.exchange.measure()
+        self.exchange.go_by(self.costs)
+
     def _rest(self) -> dict[str, Any]:
         return {
             "calls": self.calls.state(),
@@ -199,6 +211,7 @@ class Group:
             "applied": self.applied,
             "samples": self.samples,
             "loss": self.loss,
+            "costs": self.costs,
             "records": self.reporter.state(),
         }
 
@@ -208,5 +221,6 @@ class Group:
         self.applied = rest["applied"]
         self.samples = rest["samples"]
         self.loss = rest["loss"]
+        self.costs = rest["costs"]
         self.reporter.restore(rest["records"], open_step=self.step)
         self.buffers.adopt()

@@ -1,0 +1,72 @@
+"""Choosing by measured costs: all members find the same costs, choose alike, and the sums stay what they were."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from exchange_members import on_members, on_nodes, plan_of
+from torch.distributed import TCPStore
+
+from ringleader.comm.choice import choose
+from ringleader.comm.probe import probe
+from ringleader.comm.schedules import Part
+from ringleader.comm.simulator import Costs, Link
+from ringleader.comm.tree import Node, tree_over
+
+SHARDS = 8
+NODES = [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1)]
+
+
+@pytest.fixture
+def store_port() -> Iterator[int]:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield store.port
+    del store
+
+
+def part(world: int, length: int, groups: tuple[tuple[int, ...], ...] = ()) -> Part:
+    rows = tuple((Node(0, r),) for r in range(world))
+    return Part(0, length, rows, tree_over(world, frozenset(range(world))), groups=groups)
+
+
+@pytest.mark.parametrize("nodes", NODES)
+def test_members_of_several_nodes_measure_the_same_costs_and_train_to_the_same_bits(nodes, store_port):
+    (alone,) = on_members(plan_of(1, SHARDS), lambda m: m.train(3))
+
+    def measured(member) -> tuple[Costs, dict[str, torch.Tensor]]:
+        return member.exchange.measure(), member.train(3)
+
+    found = on_members(plan_of(len(nodes), SHARDS), measured, members=on_nodes(nodes, store_port))
+    assert len({costs for costs, _ in found}) == 1
+    costs = found[0][0]
+    assert costs.between.latency_s > 0
+    assert costs.add_s_per_byte > 0
+    for _, net in found:
+        assert all(torch.equal(alone[name], net[name]) for name in alone)
+
+
+def test_where_the_members_sum_in_shared_memory_nothing_is_measured():
+    found = on_members(plan_of(2, SHARDS), lambda m: m.exchange.measure(), shared=True)
+    assert found == [None, None]
+
+
+def test_a_probe_tells_the_links_that_it_timed():
+    """The link between nodes takes four times as long a message as the one inside."""
+
+    def busy(peer: int, values: torch.Tensor, rounds: int) -> None:
+        per_message = 2e-3 if peer == 1 else 8e-3
+        end = time.perf_counter() + rounds * 2 * (per_message + values.nbytes * 1e-9)
+        while time.perf_counter() < end:
+            pass
+
+    costs = probe(0, ((0, 1), (2, 3)), 4, busy, lambda values: values)
+    # A busy machine only makes it longer.
+    assert 2e-3 <= costs.inside.latency_s + 1e-4 < costs.between.latency_s
+
+
+def test_slow_links_between_nodes_call_for_two_levels_and_tiny_buckets_for_few_hops():
+    slow = Costs(Link(5e-6, 1e-10), Link(1e-4, 8e-9), 1e-10)
+    groups = ((0, 1), (2, 3))
+    assert choose(part(4, 6_500_000, groups), slow, canonical=False) == "two_level"
+    assert choose(part(4, 64, groups), slow, canonical=False) in {"gather", "doubling"}
