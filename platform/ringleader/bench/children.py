@@ -28,16 +28,24 @@ def die_with_parent() -> None:
 class Child:
     """`python -m module arguments…` in a session of its own; ended with its whole group.
 
+    `within` is put before the command, to run it on another host of a laboratory.
+
     What it prints as JSON objects, one a line, are its answers; everything else is kept for error messages.
     """
 
-    def __init__(self, module: str, arguments: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        within: Sequence[str] = (),
+    ) -> None:
         self.module = module
         self._said: list[str] = []
         self._answers: list[dict[str, Any]] = []
         self._news = threading.Condition()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [*within, sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

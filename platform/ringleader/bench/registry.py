@@ -39,6 +39,7 @@ class Benchmark(Protocol):
 
 BENCHMARKS: dict[str, str] = {
     "allreduce": "ringleader.bench.allreduce",
+    "network": "ringleader.bench.network",
     "recovery": "ringleader.bench.recovery",
     "step": "ringleader.bench.step",
     "submit": "ringleader.bench.submit",
