@@ -169,8 +169,8 @@ class SharedTransport:
 
     def _linger(self) -> None:
         """Whoever is a moment behind still takes what was sent, unless the generation is broken."""
-        with suppress(ExchangeBroken):
-            for peer, sent in enumerate(self._on_their_way):
+        for peer, sent in enumerate(self._on_their_way):
+            with suppress(ExchangeBroken):
                 while sent:
                     mark, value, _ = sent[0]
                     self._peers.check()
