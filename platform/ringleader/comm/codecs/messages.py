@@ -1,0 +1,77 @@
+"""How a bucket is cut into coded messages: who owns which pieces, and where each lies in its message."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ringleader.comm.codecs.codec import Codec, ceiling
+from ringleader.comm.schedules.schedule import Span, chunks, even_spans, size
+
+CHUNK = 1 << 18
+"""Elements in one message at most: the next one is encoded while it travels, and fits the cache."""
+
+ALIGN_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring elements of a bucket under one codec.
+
+    Attributes:
+        member: which of the bucket's parameters this is, all of it; -1: several that go uncoded.
+    """
+
+    span: Span
+    codec: Codec
+    member: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a run inside a message.
+
+    Attributes:
+        span: in the bucket.
+        offset: its first byte in the message.
+    """
+
+    run: Run
+    span: Span
+    offset: int
+
+    @property
+    def bytes(self) -> slice:
+        return slice(self.offset, self.offset + self.run.codec.size(size(self.span)))
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Pieces that travel together."""
+
+    pieces: tuple[Piece, ...]
+    nbytes: int
+
+
+def messages(runs: Sequence[Run], world: int, chunk: int = CHUNK) -> tuple[tuple[Message, ...], ...]:
+    """For each rank the messages that carry what it owns: an even part of every run."""
+    return tuple(tuple(_fill(_pieces(runs, world, rank, chunk), chunk)) for rank in range(world))
+
+
+def _pieces(runs: Sequence[Run], world: int, rank: int, chunk: int) -> Iterator[tuple[Run, Span]]:
+    for run in runs:
+        start, stop = even_spans(size(run.span), world)[rank]
+        for piece in chunks((run.span[0] + start, run.span[0] + stop), chunk):
+            yield run, piece
+
+
+def _fill(pieces: Iterator[tuple[Run, Span]], chunk: int) -> Iterator[Message]:
+    filling: list[Piece] = []
+    elements = offset = 0
+    for run, span in pieces:
+        if filling and elements + size(span) > chunk:
+            yield Message(tuple(filling), offset)
+            filling, elements, offset = [], 0, 0
+        filling.append(Piece(run, span, offset))
+        elements += size(span)
+        offset += ceiling(run.codec.size(size(span)), ALIGN_BYTES) * ALIGN_BYTES
+    if filling:
+        yield Message(tuple(filling), offset)

@@ -1,0 +1,31 @@
+"""Two bytes a value: a narrower floating-point type on the wire, float32 in every sum."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """Implements Codec by rounding to nearest even. Finite values beyond the type's range become its largest.
+
+    Without feedback: each value keeps its relative precision, and rounding errs to both sides alike.
+    """
+
+    name: str
+    dtype: torch.dtype
+    feedback: bool = False
+
+    def size(self, length: int) -> int:
+        return 2 * length
+
+    def encode(self, values: Tensor, into: Tensor) -> None:
+        most = torch.finfo(self.dtype).max
+        beyond = values.numel() > 0 and not bool(values.abs().amax() <= most)
+        into.view(self.dtype).copy_(
+            torch.where(values.isinf(), values, values.clamp(-most, most)) if beyond else values
+        )
+
+    def decode(self, message: Tensor, into: Tensor) -> None:
+        into.copy_(message.view(self.dtype))

@@ -1,0 +1,49 @@
+"""The codec `powersgd`: a matrix as the product of two thin ones, found by one step of power iteration.
+
+Vogels et al. 2019 ("PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization"): P = sum of M·Q,
+made orthogonal, then Q = sum of Mᵀ·P; the gradient is P·Qᵀ, and Q starts the next step. Both sums are plain sums, so
+nothing is decoded on the way. A worker owes M - P·(Mᵀ·P)ᵀ, the part of its own matrix outside the span of P: these add
+up to exactly what the sum lacks, and none is longer than its matrix. (The paper subtracts the mean product from all.)
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+POWERSGD = "powersgd"
+RANK = 4
+
+
+def rows_and_columns(shape: Sequence[int]) -> tuple[int, int]:
+    """How a parameter is a matrix: its first dimension by all the others."""
+    rows = shape[0]
+    return rows, torch.Size(shape).numel() // rows
+
+
+def is_worth_it(shape: Sequence[int]) -> bool:
+    """Whether the two factors have half as many elements as the matrix at most."""
+    rows, columns = rows_and_columns(shape)
+    return 2 * RANK * (rows + columns) <= rows * columns
+
+
+def first_guess(columns: int, seed: int, like: Tensor) -> Tensor:
+    """(columns, RANK) to start the iteration from."""
+    draw = torch.Generator().manual_seed(seed)
+    return (torch.rand(columns, RANK, generator=draw) * 2 - 1).to(like)
+
+
+def make_orthogonal(factor: Tensor) -> None:
+    """Make the columns of (rows, RANK) orthonormal, in place."""
+    factor.copy_(torch.linalg.qr(factor).Q)
+
+
+def multiply_out(left: Tensor, right: Tensor, into: Tensor) -> None:
+    """left·rightᵀ, element by element: the same bits on every machine, unlike a library's product.
+
+    Args:
+        left: (rows, RANK). right: (columns, RANK). into: (rows, columns).
+    """
+    torch.mul(left[:, :1], right[:, 0], out=into)
+    for k in range(1, left.shape[1]):
+        into.add_(left[:, k : k + 1] * right[:, k])
