@@ -13,7 +13,7 @@ from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.transports.meeting import Call, meet
 from ringleader.comm.transports.shared import SharedTransport
 from ringleader.elastic import Plan
-from ringleader.sync import Exchange, open_exchange
+from ringleader.sync import Coding, Exchange, open_exchange
 
 ROWS = 24
 
@@ -113,16 +113,24 @@ def on_members(
     algorithm: str = "auto",
     shared: bool = False,
     members: list[Transport] | None = None,
+    make: Callable[[], nn.Module] = small_net,
+    codings: Sequence[Coding] = (),
+    capacity_bytes: int = 1 << 10,
 ) -> list:
     """Run `act` for every member of the plan on its own thread; their results in rank order."""
     size = len(plan.members)
     members = members or transports(size, shared=shared)
     # Made here: the random generator is shared by all threads.
-    nets = [small_net() for _ in range(size)]
+    nets = [make() for _ in range(size)]
 
     def one(rank: int) -> object:
         net = nets[rank]
-        buckets = Buckets(list(net.parameters()), capacity_bytes=1 << 10, alone_bytes=1 << 12, shared=shared)
+        buckets = Buckets(
+            list(net.parameters()),
+            capacity_bytes=capacity_bytes,
+            alone_bytes=4 * capacity_bytes,
+            shared=shared,
+        )
         exchange = open_exchange(
             architecture="parameter_server" if plan.servers else "ring",
             algorithm=algorithm,
@@ -133,6 +141,7 @@ def on_members(
             parameters=list(net.parameters()),
             word_length=size,
             buckets=buckets,
+            coding=codings[rank] if codings else None,
         )
         assert exchange.buckets is buckets
         if size > 1:

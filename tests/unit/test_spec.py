@@ -31,6 +31,19 @@ WRONG = [
         "/sync",
         "leave it out",
     ),
+    ({"sync": {"codec": "int8", "reproducible": True}}, "/sync", "codec none, or reproducible: false"),
+    (
+        {"sync": {"codec": "topk", "algorithm": "ring"}},
+        "/sync",
+        "auto or direct with this codec, or codec: none",
+    ),
+    ({"sync": {"codec": "fp16", "algorithm": "native"}}, "/sync", "auto or direct with this codec"),
+    (
+        {"sync": {"intra_node": "parameter_server", "inter_node": "parameter_server", "codec": "onebit"}},
+        "/sync",
+        "sync ring with this codec, or codec: none",
+    ),
+    ({"sync": {"codec": "int9"}}, "/sync/codec", "'int8'"),
     ({"max_runtime_s": 0}, "/max_runtime_s", "greater than 0"),
     ({"params": {"lr": float("nan")}}, "/params/lr", "finite"),
 ]
@@ -73,9 +86,12 @@ def test_one_word_sets_both_architectures() -> None:
         ({"algorithm": "native"}, False),
         ({"algorithm": "ring"}, False),
         ({"reproducible": False}, False),
+        ({"codec": "none"}, True),
+        ({"codec": "int8"}, False),
+        ({"codec": "bf16", "algorithm": "direct"}, False),
     ],
 )
-def test_same_bits_are_the_default_where_the_algorithm_allows_them(
+def test_same_bits_are_the_default_where_algorithm_and_codec_allow_them(
     sync: dict[str, Any], same_bits: bool
 ) -> None:
     assert JobSpec.parse(GOOD | {"sync": sync}).sync.same_bits is same_bits
@@ -84,3 +100,12 @@ def test_same_bits_are_the_default_where_the_algorithm_allows_them(
 def test_a_job_file_survives_the_wire() -> None:
     spec = JobSpec.parse(GOOD | {"workers": {"min": 1, "max": 3}, "params": {"lr": 0.1}})
     assert JobSpec.parse(spec.model_dump(mode="json")) == spec
+
+
+def test_a_refused_codec_names_both_keys_and_the_reason() -> None:
+    for sync, reason in [
+        ({"codec": "topk", "reproducible": True}, "reproducible: true and codec: topk exclude each other"),
+        ({"codec": "topk", "algorithm": "ring"}, "codec: topk and algorithm: ring exclude each other"),
+    ]:
+        with pytest.raises(SpecInvalid, match=reason):
+            JobSpec.parse(GOOD | {"sync": sync})

@@ -81,6 +81,18 @@ class Communicator:
 
         return self._submit(run, phase, bucket, lane)
 
+    def submit_call(
+        self, act: Callable[[Scratch, Transport], None], rows: Sequence[Tensor], *, phase: str, bucket: int
+    ) -> Ticket:
+        """Start an exchange that is no schedule on `rows`, which belong to the lane until `wait` returns."""
+        ready = _recorded(rows)
+
+        def run(scratch: Scratch) -> None:
+            ready()
+            act(scratch, self._transport)
+
+        return self._submit(run, phase, bucket, BULK)
+
     def submit_native(self, row: Tensor, *, phase: str, bucket: int) -> Ticket:
         """Start the library's own all-reduce on `row`."""
         ready = _recorded([row])

@@ -31,10 +31,13 @@ Algorithm = Literal[
     "tree",
     "two_level",
 ]
+Codec = Literal["none", "bf16", "fp16", "int8", "onebit", "powersgd", "topk"]
 
 ENTRYPOINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 CANONICAL: frozenset[str] = frozenset({"auto", "direct", "gather"})
 """Algorithms whose bits never depend on the world."""
+CODED: frozenset[str] = frozenset({"auto", "direct"})
+"""Algorithms under which an owner adds what others send, so that it may be coded."""
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
 MAX_WORKERS = 4096
 
@@ -82,6 +85,7 @@ class Sync(Part):
     inter_node: Architecture = "ring"
     algorithm: Algorithm | None = None
     reproducible: Annotated[bool, Field(strict=True)] | None = None
+    codec: Codec = "none"
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -96,7 +100,29 @@ class Sync(Part):
                 f"reproducible: true and algorithm: {self.algorithm} exclude each other, its sums depend on the "
                 f"world; allowed: algorithm {', '.join(sorted(CANONICAL))}, or reproducible: false"
             )
+        self._refuse_codec()
         return self
+
+    def _refuse_codec(self) -> None:
+        """Coded gradients are added by the owner of a span, who alone decodes them, and lose bits."""
+        if self.codec == "none":
+            return
+        if self.architecture == "parameter_server":
+            raise ValueError(
+                f"codec: {self.codec} and parameter_server exclude each other, the server's sums and the weights it "
+                f"sends are exact; allowed: sync ring with this codec, or codec: none"
+            )
+        if (self.algorithm or "auto") not in CODED:
+            raise ValueError(
+                f"codec: {self.codec} and algorithm: {self.algorithm} exclude each other, coded gradients cannot be "
+                f"added on their way: each hop would encode the sum anew and lose again; allowed: algorithm auto or "
+                f"direct with this codec, or codec: none"
+            )
+        if self.reproducible:
+            raise ValueError(
+                f"reproducible: true and codec: {self.codec} exclude each other, what the encoding loses depends on "
+                f"the world; allowed: codec none, or reproducible: false"
+            )
 
     @property
     def architecture(self) -> Architecture:
@@ -104,9 +130,9 @@ class Sync(Part):
 
     @property
     def same_bits(self) -> bool:
-        """Whether the result may not depend on who computed what (the default where the algorithm allows it)."""
+        """Whether the result may not depend on who computed what (the default where algorithm and codec allow it)."""
         if self.reproducible is None:
-            return (self.algorithm or "auto") in CANONICAL
+            return (self.algorithm or "auto") in CANONICAL and self.codec == "none"
         return self.reproducible
 
 

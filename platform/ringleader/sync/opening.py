@@ -7,9 +7,11 @@ from torch.nn import Parameter
 
 from ringleader.comm.buckets import Buckets
 from ringleader.comm.schedules import SCHEDULES
+from ringleader.comm.schedules.direct import DIRECT
 from ringleader.comm.schedules.schedule import always
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
+from ringleader.sync.coded import Coding
 from ringleader.sync.contribution import reusable
 from ringleader.sync.exchange import Exchange
 from ringleader.sync.parameter_server import ParameterServer
@@ -28,6 +30,7 @@ class Opening:
     parameters: Sequence[Parameter]
     word_length: int
     buckets: Buckets
+    coding: Coding | None
 
 
 def open_exchange(
@@ -41,6 +44,7 @@ def open_exchange(
     parameters: list[Parameter],
     word_length: int,
     buckets: Buckets | None,
+    coding: Coding | None = None,
 ) -> Exchange:
     """Open one generation's exchange.
 
@@ -51,8 +55,11 @@ def open_exchange(
             and `present` and `begin_slice` speak of ranks instead of shards.
         transport: None for a world of one.
         buckets: the exchange of the generation before's `.buckets`, or None; used again where that is safe.
+        coding: how gradients are coded; the same object in every generation of a worker, which keeps what it owes.
     """
+    refuse_coding(coding, architecture, algorithm, same_bits=same_bits)
     in_place = architecture == "ring" and algorithm == AUTO and transport is not None and transport.shared
+    in_place = in_place and coding is None
     opening = Opening(
         admit(algorithm, same_bits=same_bits),
         same_bits,
@@ -62,6 +69,7 @@ def open_exchange(
         parameters,
         word_length,
         reusable(buckets, parameters, shared=in_place),
+        coding,
     )
     return ARCHITECTURES[architecture](opening)
 
@@ -87,6 +95,16 @@ def admit(algorithm: str, *, same_bits: bool) -> str:
     return algorithm
 
 
+def refuse_coding(coding: Coding | None, architecture: str, algorithm: str, *, same_bits: bool) -> None:
+    """Raises ValueError where gradients cannot be coded; the job file is refused with the reasons before."""
+    if coding is None:
+        return
+    if architecture != "ring" or algorithm not in {AUTO, DIRECT.name} or same_bits:
+        raise ValueError(
+            f"{coding.codec} is coded by the owner of a span: use a ring, direct, and give up the same bits"
+        )
+
+
 def _ring(opening: Opening) -> Exchange:
     return Ring(
         plan=opening.plan,
@@ -95,6 +113,7 @@ def _ring(opening: Opening) -> Exchange:
         same_bits=opening.same_bits,
         transport=opening.transport,
         buckets=opening.buckets,
+        coding=opening.coding,
     )
 
 

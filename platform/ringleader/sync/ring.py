@@ -10,6 +10,7 @@ from ringleader.comm.schedules import SCHEDULES, Part, Step
 from ringleader.comm.simulator import Costs
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
+from ringleader.sync.coded import CodedSums, Coding
 from ringleader.sync.contribution import Contribution
 from ringleader.sync.exchange import Check, accept
 from ringleader.sync.side import BUCKETS, Side
@@ -27,6 +28,7 @@ class Ring:
             for each bucket the schedule that is quickest by the measured costs.
         same_bits: one slice per logical shard, added in canonical order; else one merged slice per worker.
         transport: None for a world of one.
+        coding: how gradients are coded; None: they are not.
     """
 
     updates = True
@@ -40,6 +42,7 @@ class Ring:
         same_bits: bool,
         transport: Transport | None,
         buckets: Buckets,
+        coding: Coding | None = None,
     ) -> None:
         self._buckets = buckets
         self._algorithm = algorithm
@@ -53,6 +56,7 @@ class Ring:
             else None
         )
         self._side = Side(self._communicator)
+        self._coded = CodedSums(coding, buckets, rank=rank, world=plan.world) if coding else None
         self._groups = transport.groups if transport is not None else ()
         self._mine = Contribution(
             plan, rank, buckets, same_bits=same_bits, submit=self._submit, groups=self._groups
@@ -75,6 +79,8 @@ class Ring:
 
     def begin_step(self, present: frozenset[int]) -> None:
         self._tickets = []
+        if self._coded is not None:
+            self._coded.begin_step()
         self._mine.begin_step(present)
 
     def begin_slice(self, shard: int) -> None:
@@ -94,6 +100,8 @@ class Ring:
         check(total)
         if self._communicator is not None:
             self._communicator.wait(self._tickets)
+        if self._coded is not None:
+            self._coded.end_step()
         self._buckets.expose()
         return total
 
@@ -130,12 +138,17 @@ class Ring:
         if self._communicator is None or self._communicator.close():
             return
         self._buckets.tainted = True
+        if self._coded is not None:
+            self._coded.abandon()
         if self._board is not None:
             end_process(
                 "a communication thread did not end; it may still write into the other members' memory"
             )
 
     def _submit(self, bucket: Bucket) -> None:
+        if self._coded is not None and self._coded.takes(bucket):
+            self._submit_coded(self._coded, bucket)
+            return
         if self._communicator is None:
             return
         part = self._mine.part(bucket)
@@ -158,6 +171,19 @@ class Ring:
                 self._steps_of(bucket), rows, tag=tag, phase="reduce", bucket=bucket.number, lane=BULK
             )
         self._tickets.append(ticket)
+
+    def _submit_coded(self, coded: CodedSums, bucket: Bucket) -> None:
+        if self._communicator is None:
+            coded.alone(bucket)
+            return
+        part = self._mine.part(bucket)
+        row = bucket.row(0)
+        if not part.rows[part.rank]:
+            row.zero_()
+        work = coded.work(bucket, BUCKETS + 2 * bucket.number)
+        self._tickets.append(
+            self._communicator.submit_call(work, [row], phase="reduce", bucket=bucket.number)
+        )
 
     def _steps_of(self, bucket: Bucket) -> tuple[Step, ...]:
         part = self._mine.part(bucket)

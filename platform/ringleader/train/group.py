@@ -9,7 +9,7 @@ from ringleader.comm.buckets import Buckets as GradientBuckets
 from ringleader.comm.simulator import Costs
 from ringleader.errors import CallMismatch, ExchangeBroken
 from ringleader.spec import JobSpec
-from ringleader.sync import Exchange, open_exchange
+from ringleader.sync import Coding, Exchange, open_exchange
 from ringleader.train.buffers import Buffers
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.clock import Split
@@ -63,6 +63,8 @@ class Group:
         self._buffers: Buffers | None = None
         self._parameters: list[Parameter] | None = None
         self._layout: WordLayout | None = None
+        self._coding: Coding | None = None
+        self._counted_bytes = 0
 
     @property
     def buffers(self) -> Buffers:
@@ -115,6 +117,13 @@ class Group:
         self._leaving = str(error)
         self.held.rewind_kept()
         self.buffers.forget()
+
+    def traffic(self) -> dict[str, float]:
+        """Where gradients are coded: the bytes of them that this worker has sent since the last call."""
+        if self._coding is None:
+            return {}
+        before, self._counted_bytes = self._counted_bytes, self._coding.wire_bytes
+        return {"comm_bytes": float(self._counted_bytes - before)}
 
     def finish_call(self, number: int, result: Any = None) -> None:
         """The call is over for everybody at this committed step."""
@@ -170,6 +179,7 @@ class Group:
         assert self.seat is not None
         if self._buckets is None:
             self.held.commit_kept()
+            self._coding = self._agree_coding()
         self.exchange = open_exchange(
             architecture=self.spec.sync.architecture,
             algorithm=self.spec.sync.algorithm or "auto",
@@ -180,8 +190,13 @@ class Group:
             parameters=self.parameters,
             word_length=self.layout.length,
             buckets=self._buckets,
+            coding=self._coding,
         )
         self._buckets = self.exchange.buckets
+
+    def _agree_coding(self) -> Coding | None:
+        codec = self.spec.sync.codec
+        return None if codec == "none" else Coding(codec, list(self.held.named_parameters))
 
     def _heal(self) -> None:
         """Donors send their committed state, receivers take it, in the plan's order."""
@@ -216,6 +231,9 @@ class Group:
         }
 
     def _restore(self, rest: dict[str, Any]) -> None:
+        if self._coding is not None:
+            # The step that the peers applied holds this worker's coded gradients: what they lost is owed.
+            self._coding.heal(steps=rest["step"] - self.step)
         self.calls.restore(rest["calls"])
         self.step = rest["step"]
         self.applied = rest["applied"]

@@ -42,12 +42,17 @@ class Held:
     @property
     def parameters(self) -> list[nn.Parameter]:
         """Every trainable parameter once, in registration order."""
-        seen: dict[int, nn.Parameter] = {}
-        for model in self.models:
-            for parameter in model.parameters():
+        return list(self.named_parameters.values())
+
+    @property
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """The same under the number of the model and the name in it."""
+        seen: dict[int, tuple[str, nn.Parameter]] = {}
+        for number, model in enumerate(self.models):
+            for name, parameter in model.named_parameters():
                 if parameter.requires_grad:
-                    seen.setdefault(id(parameter), parameter)
-        return list(seen.values())
+                    seen.setdefault(id(parameter), (f"{number}.{name}", parameter))
+        return dict(seen.values())
 
     def check_covered(self, exchanged: list[nn.Parameter]) -> None:
         """Every optimiser's parameters are exchanged, and nothing was unfrozen since the first exchange.

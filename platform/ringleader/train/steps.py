@@ -262,6 +262,7 @@ class Steps:
             "samples_per_s": loop.epoch.batch_rows(offset) / elapsed_s,
             "world_size": float(group.seat.plan.world),
             "comm_exposed_fraction": min(1.0, (exposed_s - self._exposed_s) / elapsed_s),
+            **group.traffic(),
         }
         self._committed_at, self._exposed_s = now, exposed_s
         record = Record(group.step, group.seat.plan.generation, values)
