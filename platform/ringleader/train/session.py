@@ -196,11 +196,9 @@ class Session:
 
     def _turns(self, loop: Loop) -> Iterator[Any]:
         """The loop's turns; `_inside` while its iterator is alive."""
-        self._inside = True
+        self._inside, self._past = True, None
         try:
-            for batch in self._steps.run(loop):
-                self._past = None
-                yield batch
+            yield from self._steps.run(loop)
         finally:
             self._inside = False
             self._past = None
