@@ -25,7 +25,7 @@ from ringleader.elastic import instructions as do
 from ringleader.elastic.membership import begin, handle
 from ringleader.elastic.plan import Plan
 from ringleader.elastic.state import Membership, Phase, Rules
-from ringleader.errors import Dismissed, EntrypointRaised, RingleaderError
+from ringleader.errors import Dismissed, EntrypointRaised, ExchangeBroken, RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.run import Finished, run
@@ -47,6 +47,7 @@ class Cue:
     phase: str
     act: str
     generation: int = 0
+    sign: Path = Path()
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,10 @@ class FaultPlan:
     def hold(self, worker: str, *, at_step: int, for_generation: int) -> "FaultPlan":
         """The worker goes on only when it has heard that this generation is coming."""
         return replace(self, cues=(*self.cues, Cue(worker, at_step, "forward", "hold", for_generation)))
+
+    def stumble(self, worker: str, *, at_step: int, phase: str, once: Path) -> "FaultPlan":
+        """The worker's exchange breaks, after somebody has made the file `once`."""
+        return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "stumble", sign=once)))
 
     def resize(self, *, at_step: int, minimum: int, maximum: int) -> "FaultPlan":
         return replace(self, resizes=(*self.resizes, (at_step, minimum, maximum)))
@@ -168,8 +173,17 @@ class Prompter:
             self._cues.remove(cue)
             if cue.act == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if cue.act == "stumble":
+                await_file(cue.sign)
+                raise ExchangeBroken(rank=-1, phase=phase, bucket=None, why="the script says so")
             while self._pending < cue.generation:
                 self._receive()
+
+
+def await_file(path: Path) -> None:
+    until = time.monotonic() + HANG_GUARD_S
+    while not path.exists():
+        assert time.monotonic() < until, f"nobody made {path}"
 
 
 def act(
@@ -216,7 +230,7 @@ class Cast:
         rules = Rules(
             attempt=1,
             shards=self.spec.shards,
-            servers=int(self.spec.sync.architecture == "parameter_server"),
+            servers=self.spec.sync.server_count,
             max_failures=self.spec.max_failures,
         )
         self._state, instructions = begin(

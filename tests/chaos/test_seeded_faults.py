@@ -3,11 +3,12 @@
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from cast import Cast, FaultPlan
-from integration.test_group_faults import STEPS, check, job, train
+from integration.test_group_faults import STEPS, TWO, check, job, train
 
 from ringleader.train.local import run_local
 
@@ -27,8 +28,8 @@ def faults(draw: random.Random) -> FaultPlan:
     return plan
 
 
-@pytest.mark.parametrize("architecture", ["ring", "parameter_server"])
-def test_random_faults_cost_no_bit_no_step_and_no_row(architecture: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sync", ["ring", "parameter_server", TWO], ids=["ring", "one server", "two servers"])
+def test_random_faults_cost_no_bit_no_step_and_no_row(sync: Any, tmp_path: Path) -> None:
     seed = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     draw = random.Random(seed)
     torch.set_num_threads(1)
@@ -36,5 +37,5 @@ def test_random_faults_cost_no_bit_no_step_and_no_row(architecture: str, tmp_pat
     for number in range(PLAYS):
         plan = faults(draw)
         print(f"seed {seed} play {number}: {plan}")
-        play = Cast(job(sync=architecture, max_failures=10), train, plan, tmp_path).play()
+        play = Cast(job(sync=sync, max_failures=10), train, plan, tmp_path).play()
         check(play, undisturbed.digest)

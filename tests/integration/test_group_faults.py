@@ -1,19 +1,24 @@
 """A group of real processes: whatever happens to its members, the same bits, every step and every row once."""
 
+import multiprocessing as mp
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from cast import Cast, FaultPlan, Play
+from cast import Cast, FaultPlan, Play, await_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from ringleader.errors import ExchangeBroken
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import run_local
 
+TWO = {"intra_node": "parameter_server", "inter_node": "parameter_server", "servers": 2}
 ROWS, BATCH, EPOCHS = 150, 32, 3
 STEPS = EPOCHS * 5
 
@@ -39,14 +44,21 @@ def rows() -> TensorDataset:
 
 def train(session: Session) -> None:
     """Dropout, BatchNorm, clipping, momentum, a schedule, a kept object, a short last batch, evaluations."""
+    run_epochs(session, register(session))
+
+
+def register(session: Session, before_update: Callable[..., None] = lambda *_: None) -> nn.Module:
     net = session.model(
         nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
     )
     optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), clip_norm=0.5)
+    optimizer.register_step_pre_hook(before_update)
     session.scheduler(torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.7))
-    ema = Ema()
-    session.keep("ema", ema)
+    session.keep("ema", Ema())
+    return net
 
+
+def run_epochs(session: Session, net: nn.Module) -> None:
     def score(batch: Any) -> dict[str, Tensor]:
         return {"accuracy": (net(batch[0]).argmax(dim=1) == batch[1]).float()}
 
@@ -98,9 +110,11 @@ def test_an_undisturbed_group_has_the_bits_of_one_process(undisturbed: str, tmp_
     assert play.worlds == [3]
 
 
-def test_servers_have_the_bits_of_the_ring(undisturbed: str, tmp_path: Path) -> None:
-    play = Cast(job(sync="parameter_server"), train, artifacts=tmp_path).play()
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_servers_have_the_bits_of_the_ring(undisturbed: str, tmp_path: Path, servers: int) -> None:
+    play = Cast(job(sync=TWO | {"servers": servers}), train, artifacts=tmp_path).play()
     check(play, undisturbed)
+    assert play.plans[0].servers == servers
 
 
 @pytest.mark.parametrize("phase", ["forward", "exchange", "committed"])
@@ -154,6 +168,67 @@ def test_a_killed_worker_of_a_server_group_costs_no_bit(undisturbed: str, tmp_pa
     spec = job(sync="parameter_server")
     play = Cast(spec, train, FaultPlan().kill("w1", at_step=7, phase="exchange"), tmp_path).play()
     check(play, undisturbed)
+
+
+@pytest.mark.parametrize(("victim", "phase"), [("w2", "exchange"), ("w4", "committed")])
+def test_a_killed_worker_costs_two_servers_no_bit(
+    undisturbed: str, tmp_path: Path, victim: str, phase: str
+) -> None:
+    play = Cast(job(sync=TWO), train, FaultPlan().kill(victim, at_step=7, phase=phase), tmp_path).play()
+    check(play, undisturbed)
+    assert [lost["worker"] for lost in play.reported("worker.lost")] == [victim]
+
+
+def stumbling(session: Session, steps: Path) -> None:
+    """Server s1 breaks in its eighth update: once after s0 has made it, once more in the repeated step."""
+    falls = [True, False]
+
+    def stumble(*_: Any) -> None:
+        if mp.current_process().name == "s1" and session.global_step == 7 and falls:
+            if falls.pop(0):
+                await_file(steps / "s0-8")
+            raise ExchangeBroken(rank=1, phase="update", bucket=None, why="this test says so")
+
+    noting(session, steps, stumble)
+
+
+def noting(session: Session, steps: Path, before_update: Callable[..., None] = lambda *_: None) -> None:
+    """Every member leaves a file for every step that it has applied."""
+    net = register(session, before_update)
+
+    def note() -> None:
+        (steps / f"{mp.current_process().name}-{session.global_step}").touch()
+
+    session.on_commit(note)
+    run_epochs(session, net)
+
+
+def test_a_server_that_is_ahead_repeats_the_step_without_a_second_update(
+    undisturbed: str, tmp_path: Path
+) -> None:
+    play = Cast(job(sync=TWO), partial(stumbling, steps=tmp_path), artifacts=tmp_path / "out").play()
+    check(play, undisturbed)
+    assert play.worlds == [3, 3, 3]
+    first, second, _ = play.plans
+    assert second.start_step == first.start_step + 7 + 1  # seven steps and the evaluation after the fifth
+    assert ("s0", "s1") in second.heals
+
+
+def test_weights_that_two_servers_made_and_nobody_received_are_not_lost(
+    undisturbed: str, tmp_path: Path
+) -> None:
+    faults = FaultPlan().stumble("s1", at_step=8, phase="committed", once=tmp_path / "s0-8")
+    play = Cast(job(sync=TWO), partial(noting, steps=tmp_path), faults, tmp_path / "out").play()
+    check(play, undisturbed)
+    _, second = play.plans
+    assert sorted(receiver for receiver, _ in second.heals) == ["w2", "w3", "w4"]
+
+
+def test_workers_that_join_two_servers_are_healed(undisturbed: str, tmp_path: Path) -> None:
+    faults = FaultPlan().kill("w2", at_step=3).hold("w3", at_step=8, for_generation=3)
+    play = Cast(job(sync=TWO), train, faults, tmp_path).play()
+    check(play, undisturbed)
+    assert play.worlds == [3, 2, 3]
 
 
 def branching(session: Session) -> None:

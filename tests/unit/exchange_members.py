@@ -1,11 +1,12 @@
 """Members of one generation as threads: each trains the same small net through its own exchange."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ringleader.comm.buckets import Buckets
 from ringleader.comm.transports import Transport
@@ -14,6 +15,8 @@ from ringleader.comm.transports.meeting import Call, meet
 from ringleader.comm.transports.shared import SharedTransport
 from ringleader.elastic import Plan
 from ringleader.sync import Coding, Exchange, open_exchange
+from ringleader.sync.parts import share_out
+from ringleader.train.norms import clip
 
 ROWS = 24
 
@@ -41,6 +44,10 @@ def small_net() -> nn.Module:
     return net
 
 
+def momentum(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
 def slice_rows(step: int, shard: int, shards: int) -> tuple[Tensor, Tensor]:
     """The rows of one slice of a step's batch of ROWS."""
     generator = torch.Generator().manual_seed(step)
@@ -58,7 +65,8 @@ class Member:
     rank: int
     exchange: Exchange
     net: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
+    clip_norm: float | None = None
     words: list[Tensor] = field(default_factory=list)
 
     def train(self, steps: int, absent: frozenset[int] = frozenset()) -> dict[str, Tensor]:
@@ -69,6 +77,8 @@ class Member:
             word[self.rank] = 2.0**-24 + step
             self.words.append(self.exchange.finish(word))
             if self.exchange.updates:
+                if self.clip_norm is not None:
+                    clip(list(self.net.parameters()), self.clip_norm, self.exchange.complete)
                 self.optimizer.step()
             self.exchange.publish()
         return {name: p.detach().clone() for name, p in self.net.named_parameters()}
@@ -116,6 +126,8 @@ def on_members(
     make: Callable[[], nn.Module] = small_net,
     codings: Sequence[Coding] = (),
     capacity_bytes: int = 1 << 10,
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = momentum,
+    clip_norm: float | None = None,
 ) -> list:
     """Run `act` for every member of the plan on its own thread; their results in rank order."""
     size = len(plan.members)
@@ -125,11 +137,13 @@ def on_members(
 
     def one(rank: int) -> object:
         net = nets[rank]
+        parameters = list(net.parameters())
         buckets = Buckets(
-            list(net.parameters()),
+            parameters,
             capacity_bytes=capacity_bytes,
             alone_bytes=4 * capacity_bytes,
             shared=shared,
+            owners=share_out(parameters, plan.servers),
         )
         exchange = open_exchange(
             architecture="parameter_server" if plan.servers else "ring",
@@ -146,9 +160,8 @@ def on_members(
         assert exchange.buckets is buckets
         if size > 1:
             exchange.go_by(exchange.measure())
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
         try:
-            return act(Member(plan, rank, exchange, net, optimizer))
+            return act(Member(plan, rank, exchange, net, optimizer(net.parameters()), clip_norm))
         finally:
             exchange.close()
 

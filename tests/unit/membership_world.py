@@ -12,11 +12,13 @@ from ringleader.elastic import instructions as do
 
 @dataclass
 class Process:
-    """A worker's process as it really is, which the machine only hears about."""
+    """A worker's process as it really is, which the machine only hears about. `updated`: the steps that the parameters
+    it updates have applied; one more than `applied` where a server repeats a step."""
 
     role: str
     generation: int = 0
     applied: int = 0
+    updated: int = 0
     healed: bool = False
     computing: bool = False
     parked: bool = False
@@ -36,6 +38,7 @@ class World:
     reports: list[do.Report] = field(default_factory=list)
     end: do.End | None = None
     raised: int = 0
+    commits: int = 0
 
     @classmethod
     def of(
@@ -99,9 +102,12 @@ class World:
         members = [self.processes[m] for m in plan.members]
         for process in members:
             assert process.parked, "a plan with somebody who still computes"
-        survivors = [p for p in members if p.generation > 0]
-        if survivors:
-            assert plan.start_step == max(p.applied for p in survivors)
+        servers = [p for p in members if p.role == "server"]
+        level = min((p.updated for p in servers), default=self.commits)
+        complete = [p for p in members if p.generation > 0 and p.updated <= level]
+        if any(p.generation > 0 for p in members):
+            assert plan.start_step == max(p.applied for p in complete)
+        assert all(p.updated - level in (0, 1) for p in servers), "a server that nobody can catch up with"
         heals = dict(plan.heals)
         for name, process in zip(plan.members, members, strict=True):
             if name in heals:
@@ -109,6 +115,7 @@ class World:
                 assert heals[name] in plan.members
                 assert heals[name] not in heals, "a donor that has to heal itself"
                 assert donor.applied == plan.start_step
+                assert donor.updated <= level, "the weights of a server that is ahead"
                 assert plan.start_step == 0 or donor.healed
             else:
                 assert process.applied == plan.start_step, "somebody behind does not heal"
@@ -161,13 +168,17 @@ class World:
         for member in members:  # a joiner is level before the group's first commit
             process = self.processes[member]
             process.applied, process.healed = newest, True
+            process.updated = max(process.updated, newest)
         planned = any(self.processes[m].announced for m in members)
         in_order = sorted(
             members, key=lambda m: self.processes[m].role
         )  # a server applies, then it publishes
         applying = members if only is None else in_order[:only]
         for member in applying:
-            self.processes[member].applied += 1
+            process = self.processes[member]
+            process.applied += 1
+            process.updated = process.applied
+            self.commits = max(self.commits, process.applied)
             self.tell(ev.Committed(member, self.plan.generation, newest + 1, self.now))
         if planned and only is None:
             for member in members:
@@ -175,7 +186,7 @@ class World:
                 process.computing, process.parked = False, True
             for member in members:
                 p = self.processes[member]
-                self.tell(ev.Parked(member, p.generation, p.applied, p.applied, "", self.now))
+                self.tell(ev.Parked(member, p.generation, p.applied, p.updated, "", self.now))
 
     def die(self, worker: str) -> None:
         process = self.processes[worker]
@@ -195,7 +206,7 @@ class World:
             return
         process.computing, process.parked = False, True
         self.tell(
-            ev.Parked(worker, process.generation, process.applied, process.applied, "broken pipe", self.now)
+            ev.Parked(worker, process.generation, process.applied, process.updated, "broken pipe", self.now)
         )
 
     def raise_in(self, worker: str, where: tuple[int, int]) -> None:

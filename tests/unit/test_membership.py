@@ -189,6 +189,24 @@ def test_a_lost_server_ends_the_attempt_as_a_platform_error():
     assert world.end.reason == "platform_error"
 
 
+def test_a_server_that_applied_a_step_alone_waits_for_the_others_to_repeat_it():
+    world = running(servers=2)
+    everywhere = world.processes["w2"].applied
+    world.commit(only=1)
+    assert {n for n, p in world.processes.items() if p.applied > everywhere} == {"s0"}
+    for victim in ("w2", "w3"):
+        world.die(victim)
+        world.hear()
+        for worker in world.alive():
+            world.sense(worker)
+        assert world.plan.start_step == everywhere
+        assert ("s0", "s1") in world.plan.heals
+        assert not any(donor == "s0" for _, donor in world.plan.heals)
+        world.commit(only=0)  # all heal, and nobody applies anything
+    world.commit()
+    assert {p.applied for n, p in world.processes.items() if n in world.plan.members} == {everywhere + 1}
+
+
 def test_members_that_end_with_different_weights_are_named():
     world = running(maximum=2)
     world.tell(ev.Finished("w0", "aaa", world.now))

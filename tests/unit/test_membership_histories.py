@@ -54,7 +54,7 @@ def befall(world: World, moment: str, worker: str, b: int) -> None:
 @given(
     minimum=st.integers(1, 3),
     more=st.integers(0, 3),
-    servers=st.sampled_from((0, 0, 1)),
+    servers=st.sampled_from((0, 0, 1, 2, 3)),
     started=st.booleans(),
     history=moments,
     finish=st.booleans(),

@@ -9,6 +9,7 @@ from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 
 GOOD: dict[str, Any] = {"name": "a", "entrypoint": "m:f"}
+SERVERS = {"intra_node": "parameter_server", "inter_node": "parameter_server"}
 
 WRONG = [
     ({"worker": {"min": 2}}, "/worker", "workers"),
@@ -27,7 +28,7 @@ WRONG = [
     ({"sync": {"intra_node": "ring", "inter_node": "parameter_server"}}, "/sync", "the same for both"),
     ({"sync": {"algorithm": "native", "reproducible": True}}, "/sync", "algorithm auto, direct, gather"),
     (
-        {"sync": {"intra_node": "parameter_server", "inter_node": "parameter_server", "algorithm": "ring"}},
+        {"sync": SERVERS | {"algorithm": "ring"}},
         "/sync",
         "leave it out",
     ),
@@ -44,6 +45,10 @@ WRONG = [
         "sync ring with this codec, or codec: none",
     ),
     ({"sync": {"codec": "int9"}}, "/sync/codec", "'int8'"),
+    ({"sync": {"servers": 2}}, "/sync", "leave it out, or parameter_server"),
+    ({"sync": SERVERS | {"servers": 0}}, "/sync/servers", "greater than or equal to 1"),
+    ({"sync": SERVERS | {"servers": 65}}, "/sync/servers", "less than or equal to 64"),
+    ({"sync": SERVERS | {"servers": True}}, "/sync/servers", "integer"),
     ({"max_runtime_s": 0}, "/max_runtime_s", "greater than 0"),
     ({"params": {"lr": float("nan")}}, "/params/lr", "finite"),
 ]
@@ -74,7 +79,10 @@ def test_what_is_no_mapping_or_no_yaml_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_word_sets_both_architectures() -> None:
+    assert JobSpec.parse(GOOD).sync.server_count == 0
+    assert JobSpec.parse(GOOD | {"sync": SERVERS | {"servers": 3}}).sync.server_count == 3
     spec = JobSpec.parse(GOOD | {"sync": "parameter_server"})
+    assert spec.sync.server_count == 1
     assert spec.sync.intra_node == spec.sync.inter_node == "parameter_server"
 
 

@@ -32,9 +32,11 @@ class Bucket:
         number: the place in the order in which buckets are exchanged.
         members: parameter numbers in the order of their spans.
         starts: the first element of each member; `length` at the end.
+        owner: the server that completes and updates it, counted among the servers; 0 where there is none or one.
         rows: (length,) tensors; row 0 holds the result after the exchange.
         arena: where the homes of rows are made; None where no memory is shared.
         homes: (length,) tensors in the arena.
+        weights: (length,) in the arena, where the parameters themselves live on the server that owns them.
         missing: members that the running backward has not reached yet.
     """
 
@@ -42,9 +44,11 @@ class Bucket:
     members: tuple[int, ...]
     starts: tuple[int, ...]
     like: Tensor
+    owner: int = 0
     arena: Arena | None = None
     rows: list[Tensor] = field(default_factory=list)
     homes: list[Tensor] = field(default_factory=list)
+    weights: Tensor | None = None
     missing: int = 0
 
     @property
@@ -83,6 +87,7 @@ class Buckets:
         used: per parameter, whether a backward since `begin_step` reached it.
         tainted: a transfer may still write into the rows; nobody uses them again.
         arena: where rows live that other processes can map; None where no memory is shared.
+        owners: the server of each parameter.
     """
 
     def __init__(
@@ -92,10 +97,12 @@ class Buckets:
         capacity_bytes: int = CAPACITY_BYTES,
         alone_bytes: int = ALONE_BYTES,
         shared: bool = False,
+        owners: Sequence[int] | None = None,
     ) -> None:
         self.parameters = list(parameters)
+        self.owners = tuple(owners or [0] * len(self.parameters))
         self.arena = Arena() if shared else None
-        self.buckets = _lay_out(self.parameters, capacity_bytes, alone_bytes)
+        self.buckets = _lay_out(self.parameters, self.owners, capacity_bytes, alone_bytes)
         for bucket in self.buckets:
             bucket.arena = self.arena
         self.used = [False] * len(self.parameters)
@@ -133,10 +140,11 @@ class Buckets:
                     self._place(bucket, k, None)
         self._open = False
 
-    def expose(self) -> None:
-        """Every parameter's gradient becomes a view into row 0."""
+    def expose(self, owner: int | None = None) -> None:
+        """Every parameter's gradient becomes a view into row 0; None where another owner than the given one has it."""
         for number, (bucket, k) in self._home.items():
-            self.parameters[number].grad = self.view(bucket, k, 0)
+            mine = owner is None or bucket.owner == owner
+            self.parameters[number].grad = self.view(bucket, k, 0) if mine else None
 
     def view(self, bucket: Bucket, member: int, row: int) -> Tensor:
         """The member's part of a row, in the parameter's shape."""
@@ -144,17 +152,33 @@ class Buckets:
         parameter = self.parameters[bucket.members[member]]
         return bucket.row(row)[start:stop].view(parameter.shape)
 
+    def views(self, bucket: Bucket, flat: Tensor) -> list[Tensor]:
+        """The members' parts of a (length,) tensor, each in its parameter's shape."""
+        spans = zip(bucket.starts, bucket.starts[1:], bucket.members, strict=False)
+        return [flat[start:stop].view(self.parameters[n].shape) for start, stop, n in spans]
+
     def load_parameters(self, bucket: Bucket) -> None:
         """Copy the parameters' values into row 0."""
         with torch.no_grad():
             for k, number in enumerate(bucket.members):
                 self.view(bucket, k, 0).copy_(self.parameters[number])
 
-    def store_parameters(self) -> None:
-        """Copy row 0 of every bucket into the parameters."""
+    def store_parameters(self, buckets: Sequence[Bucket]) -> None:
+        """Copy row 0 of these buckets into the parameters."""
         with torch.no_grad():
-            for number, (bucket, k) in self._home.items():
-                self.parameters[number].copy_(self.view(bucket, k, 0))
+            for bucket in buckets:
+                for k, number in enumerate(bucket.members):
+                    self.parameters[number].copy_(self.view(bucket, k, 0))
+
+    def settle(self, bucket: Bucket) -> Tensor:
+        """Let the bucket's parameters live in the arena from now on: (length,) all of them, in place."""
+        assert self.arena is not None, "parameters settle only where memory is shared"
+        if bucket.weights is None:
+            bucket.weights = self.arena.empty(bucket.length, bucket.like.dtype)
+            for number, view in zip(bucket.members, self.views(bucket, bucket.weights), strict=True):
+                view.copy_(self.parameters[number].detach())
+                self.parameters[number].data = view
+        return bucket.weights
 
     def forget_gradients(self) -> None:
         for parameter in self.parameters:
@@ -220,10 +244,12 @@ def _adopt(bucket: Bucket, row: int, gradient: Tensor) -> None:
     bucket.rows.insert(row, gradient.view(-1))
 
 
-def _lay_out(parameters: Sequence[Parameter], capacity_bytes: int, alone_bytes: int) -> list[Bucket]:
-    """Group the trainable parameters, last first, and order the groups by the parameter that is ready last."""
+def _lay_out(
+    parameters: Sequence[Parameter], owners: Sequence[int], capacity_bytes: int, alone_bytes: int
+) -> list[Bucket]:
+    """Group each owner's trainable parameters, last first, and order the groups by the one that is ready last."""
     groups: list[list[int]] = []
-    filling: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    filling: dict[tuple[torch.dtype, torch.device, int], list[int]] = {}
     for number in reversed(range(len(parameters))):
         parameter = parameters[number]
         if not parameter.requires_grad:
@@ -231,18 +257,18 @@ def _lay_out(parameters: Sequence[Parameter], capacity_bytes: int, alone_bytes: 
         if parameter.nbytes >= alone_bytes:
             groups.append([number])
             continue
-        kind = (parameter.dtype, parameter.device)
+        kind = (parameter.dtype, parameter.device, owners[number])
         group = filling.get(kind)
         if group is None or sum(parameters[n].nbytes for n in group) + parameter.nbytes > capacity_bytes:
             group = filling[kind] = []
             groups.append(group)
         group.append(number)
     groups.sort(key=lambda group: -group[-1])
-    return [_bucket(order, group, parameters) for order, group in enumerate(groups)]
+    return [_bucket(order, group, parameters, owners[group[0]]) for order, group in enumerate(groups)]
 
 
-def _bucket(order: int, group: list[int], parameters: Sequence[Parameter]) -> Bucket:
+def _bucket(order: int, group: list[int], parameters: Sequence[Parameter], owner: int) -> Bucket:
     starts = [0]
     for number in group:
         starts.append(starts[-1] + parameters[number].numel())
-    return Bucket(order, tuple(group), tuple(starts), parameters[group[0]].detach())
+    return Bucket(order, tuple(group), tuple(starts), parameters[group[0]].detach(), owner)

@@ -122,6 +122,10 @@ class Communicator:
 
         return self._submit(run, "reduce", bucket, BULK)
 
+    def submit_act(self, act: Callable[[], None], *, phase: str, bucket: int | None) -> Ticket:
+        """Start anything that waits for others, in its order among the buckets."""
+        return self._submit(lambda _: act(), phase, bucket, BULK)
+
     def wait(self, tickets: Sequence[Ticket]) -> None:
         """Block until all are done.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from ringleader.elastic.instructions import Dismiss, Form, Instruction, Report
 from ringleader.elastic.plan import Plan
@@ -13,14 +14,21 @@ Step = tuple[Membership, tuple[Instruction, ...]]
 def newest(state: Membership) -> int | None:
     """The newest step that a parked member holds the state of; None when every holder of the state is gone.
 
-    As long as no step has been committed anybody may begin from scratch.
+    As long as no step has been committed anybody may begin from scratch. A server that has applied a step before the
+    others could does not count: the plan repeats the step, and that server does not apply it again.
     """
     floor = state.plan.start_step if state.plan else 0
-    applied = [w.applied for w in state.members if w.phase is Phase.PARKED]
+    applied = [w.applied for w in state.members if w.phase is Phase.PARKED and w.step <= level(state)]
     step = max(applied, default=0)
     if step < floor or (state.committed > 0 and not applied):
         return None
     return step
+
+
+def level(state: Membership) -> float:
+    """The global steps that every parked server has applied; no bound where there are none."""
+    steps = [w.step for w in state.members if w.phase is Phase.PARKED and w.role == "server"]
+    return min(steps, default=inf)
 
 
 def form(state: Membership, start_step: int, now: float) -> Step:
@@ -35,7 +43,7 @@ def form(state: Membership, start_step: int, now: float) -> Step:
         servers=len(servers),
         shards=state.rules.shards,
         start_step=start_step,
-        heals=_heals(workers, servers, start_step),
+        heals=_heals(workers, servers, start_step, level(state)),
         recorded_step=0,
         meeting="",
         cause=_cause(state),
@@ -69,17 +77,17 @@ def _holds(worker: Worker, start_step: int) -> bool:
 
 
 def _heals(
-    workers: Sequence[Worker], servers: Sequence[Worker], start_step: int
+    workers: Sequence[Worker], servers: Sequence[Worker], start_step: int, level: float
 ) -> tuple[tuple[str, str], ...]:
     """Pairs of (receiver, donor). Before the first step everybody takes the state of one member, so that all are
-    equal even if the user's function is unseeded; later donors take turns."""
+    equal even if the user's function is unseeded; later donors take turns. A server that is ahead gives nothing."""
     if start_step == 0:
-        donors = [servers[0] if servers else workers[0]]
+        donors = [w for w in (*servers, *workers) if w.step <= level][:1]
         behind = [w for w in (*workers, *servers) if w is not donors[0]]
     else:
-        donors = [w for w in servers if _holds(w, start_step)]
-        donors = donors or [w for w in workers if _holds(w, start_step)]
-        behind = [w for w in (*workers, *servers) if not _holds(w, start_step)]
+        holders = [w for w in (*servers, *workers) if _holds(w, start_step) and w.step <= level]
+        donors = [w for w in holders if w.role == "server"] or holders
+        behind = [w for w in (*workers, *servers) if w not in holders]
     return tuple((w.id, donors[i % len(donors)].id) for i, w in enumerate(behind))
 
 

@@ -11,7 +11,8 @@ class Plan:
         attempt: which start of the job; fences off ghosts of the one before.
         generation: grows by one with each plan of the attempt.
         members: worker ids in rank order; servers stand behind the workers.
-        servers: how many of the last members are parameter servers (own no shard, hold the optimiser).
+        servers: how many of the last members are parameter servers (own no shard, each holds a part of the
+            parameters and of the optimiser's state).
         shards: the number of logical shards L.
         start_step: transactions (steps and evaluations) applied by the member that is furthest; who has fewer heals.
         heals: (receiver, donor) worker ids; a receiver takes the donor's whole committed state first.

@@ -22,7 +22,7 @@ TICK_S = 0.1
 
 
 def server_count(launch: Launch) -> int:
-    return 1 if launch.spec.sync.architecture == "parameter_server" else 0
+    return launch.spec.sync.server_count
 
 
 class Attempt:

@@ -40,6 +40,7 @@ CODED: frozenset[str] = frozenset({"auto", "direct"})
 """Algorithms under which an owner adds what others send, so that it may be coded."""
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
 MAX_WORKERS = 4096
+MAX_SERVERS = 64
 
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -86,12 +87,17 @@ class Sync(Part):
     algorithm: Algorithm | None = None
     reproducible: Annotated[bool, Field(strict=True)] | None = None
     codec: Codec = "none"
+    servers: Annotated[int, Field(strict=True, ge=1, le=MAX_SERVERS)] | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.intra_node != self.inter_node:
             raise ValueError(
                 f"intra_node ({self.intra_node}) and inter_node ({self.inter_node}) differ; allowed: the same for both"
+            )
+        if self.architecture != "parameter_server" and self.servers is not None:
+            raise ValueError(
+                f"servers is not used by {self.architecture}; allowed: leave it out, or parameter_server"
             )
         if self.architecture == "parameter_server" and self.algorithm is not None:
             raise ValueError("algorithm is not used by parameter_server; allowed: leave it out")
@@ -127,6 +133,11 @@ class Sync(Part):
     @property
     def architecture(self) -> Architecture:
         return self.intra_node
+
+    @property
+    def server_count(self) -> int:
+        """Parameter servers beside the workers."""
+        return (self.servers or 1) if self.architecture == "parameter_server" else 0
 
     @property
     def same_bits(self) -> bool:

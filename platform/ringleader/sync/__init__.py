@@ -1,4 +1,4 @@
-"""Ways of keeping members in step: ring and synchronous parameter server behind one Protocol."""
+"""Ways of keeping members in step: ring and synchronous parameter servers behind one Protocol."""
 
 from ringleader.sync.coded import Coding
 from ringleader.sync.exchange import Exchange

@@ -83,20 +83,24 @@ def _partial(_: Bucket) -> None:
     """More slices of this member follow."""
 
 
-def reusable(buckets: Buckets | None, parameters: Sequence[Parameter], *, shared: bool) -> Buckets:
+def reusable(
+    buckets: Buckets | None, parameters: Sequence[Parameter], owners: Sequence[int], *, shared: bool
+) -> Buckets:
     """The buckets of the generation before where nothing can still write into them, else fresh ones.
 
     Args:
+        owners: the server of each parameter.
         shared: whether the members sum in shared memory, so that the rows have to be there.
     """
-    if buckets is not None and not buckets.tainted and _fits(buckets, parameters, shared=shared):
+    if buckets is not None and not buckets.tainted and _fits(buckets, parameters, owners, shared=shared):
         return buckets
     if buckets is not None:
         buckets.release()
-    return Buckets(parameters, shared=shared)
+    return Buckets(parameters, shared=shared, owners=owners)
 
 
-def _fits(buckets: Buckets, wanted: Sequence[Parameter], *, shared: bool) -> bool:
+def _fits(buckets: Buckets, wanted: Sequence[Parameter], owners: Sequence[int], *, shared: bool) -> bool:
     known = buckets.parameters
     same = len(known) == len(wanted) and all(a is b for a, b in zip(known, wanted, strict=True))
+    same = same and buckets.owners == tuple(owners)
     return same and (buckets.arena is not None or not shared)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
+from torch.nn import Parameter
 
 from ringleader.comm.buckets import Buckets
 from ringleader.comm.simulator import Costs
@@ -24,7 +25,11 @@ class Exchange(Protocol):
     """
 
     updates: bool
-    """Whether this member's optimiser makes the next weights: every worker of a ring, only the server otherwise."""
+    """Whether this member's optimiser makes the next weights: every worker of a ring, only the servers otherwise."""
+
+    @property
+    def part(self) -> list[Parameter] | None:
+        """What this member alone updates, one server of several; None: all that anybody updates."""
 
     @property
     def used(self) -> list[bool]:
@@ -62,11 +67,15 @@ class Exchange(Protocol):
 
         Returns:
             the summed word. Where `updates`, every parameter's `.grad` is then the sum over all present shards in
-            the canonical order (or the schedule's order where the job is not reproducible).
+            the canonical order (or the schedule's order where the job is not reproducible); None outside `part`.
         """
 
+    def complete(self, values: Tensor) -> Tensor:
+        """Between `finish` and the update, by every member that updates: the sum of what each says of its part, in
+        disjoint non-zero entries of a float64 tensor; the values themselves where there is one part."""
+
     def publish(self) -> None:
-        """After the update: a server sends its weights, its workers receive them; a ring has nothing to do."""
+        """After the update: servers send their weights, everybody receives them; a ring has nothing to do."""
 
     def all_reduce(self, values: Tensor) -> Tensor:
         """Sum of a small float64 tensor whose non-zero entries are disjoint between members. Blocks."""

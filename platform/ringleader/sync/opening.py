@@ -15,6 +15,7 @@ from ringleader.sync.coded import Coding
 from ringleader.sync.contribution import reusable
 from ringleader.sync.exchange import Exchange
 from ringleader.sync.parameter_server import ParameterServer
+from ringleader.sync.parts import share_out
 from ringleader.sync.ring import AUTO, NATIVE, Ring
 
 
@@ -58,8 +59,8 @@ def open_exchange(
         coding: how gradients are coded; the same object in every generation of a worker, which keeps what it owes.
     """
     refuse_coding(coding, architecture, algorithm, same_bits=same_bits)
-    in_place = architecture == "ring" and algorithm == AUTO and transport is not None and transport.shared
-    in_place = in_place and coding is None
+    messages = (architecture == "ring" and algorithm != AUTO) or coding is not None
+    in_place = not messages and transport is not None and transport.shared
     opening = Opening(
         admit(algorithm, same_bits=same_bits),
         same_bits,
@@ -68,7 +69,7 @@ def open_exchange(
         transport,
         parameters,
         word_length,
-        reusable(buckets, parameters, shared=in_place),
+        reusable(buckets, parameters, share_out(parameters, plan.servers), shared=in_place),
         coding,
     )
     return ARCHITECTURES[architecture](opening)

@@ -1,24 +1,33 @@
-"""A synchronous parameter server: workers push partial sums, the server completes them, updates, and sends weights.
+"""Synchronous parameter servers: workers push partial sums, servers complete them, update, and publish weights.
 
-One server, the last rank. It completes the same tree as the ring does, so both give the same bits.
+The servers are the last ranks; each owns some parameters with their optimiser state. They complete the same tree as the
+ring does, so both give the same bits.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
+from torch.nn import Parameter
 
 from ringleader.comm.buckets import Bucket, Buckets
-from ringleader.comm.communicator import BULK, Communicator, Ticket
-from ringleader.comm.schedules import Part, Step
+from ringleader.comm.communicator import Communicator, Ticket, end_process
+from ringleader.comm.schedules import Part, Receive, Send, Step
 from ringleader.comm.schedules.star import pull, push
 from ringleader.comm.simulator import Costs
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.sync.contribution import Contribution
+from ringleader.sync.delivery import Delivery, InPlace, Messages
 from ringleader.sync.exchange import Check, accept
-from ringleader.sync.side import BUCKETS, WORD, Side, everyones_part
+from ringleader.sync.side import PARTS, WORD, Side, everyones_part, sum_steps
 
 
 class ParameterServer:
-    """Implements Exchange for `sync: parameter_server`, on workers and on the server."""
+    """Implements Exchange for `sync: parameter_server`, on workers and on servers.
+
+    Args:
+        buckets: in shared memory where the transport shares it; each with its owner.
+    """
 
     def __init__(
         self,
@@ -29,21 +38,36 @@ class ParameterServer:
         transport: Transport,
         buckets: Buckets,
     ) -> None:
-        if plan.servers != 1:
-            raise ValueError(f"this exchange has one server, the plan has {plan.servers}; plan exactly one")
+        if plan.servers < 1:
+            raise ValueError("this exchange needs a server, the plan has none; plan one or more")
         self._buckets = buckets
         self._rank = rank
-        self._server = len(plan.members) - 1
-        self.updates = rank == self._server
+        self._servers = plan.servers
+        self._first = plan.world
+        self.updates = rank >= self._first
         self._communicator = Communicator(transport)
         self._side = Side(self._communicator)
-        self._mine = Contribution(plan, rank, buckets, same_bits=same_bits, submit=self._submit_push)
+        board = transport.board(2 * len(buckets.buckets)) if buckets.arena is not None else None
+        self._in_place = board is not None
+        self._delivery: Delivery = (
+            Messages(self._communicator, buckets, self._first)
+            if board is None
+            else InPlace(self._communicator, buckets, self._first, board)
+        )
+        self._mine = Contribution(plan, rank, buckets, same_bits=same_bits, submit=self._push)
         self._tickets: list[Ticket] = []
         self._closed = False
 
     @property
     def buckets(self) -> Buckets:
         return self._buckets
+
+    @property
+    def part(self) -> list[Parameter] | None:
+        if self._servers == 1 or not self.updates:
+            return None
+        owned = zip(self._buckets.parameters, self._buckets.owners, strict=True)
+        return [parameter for parameter, owner in owned if owner == self._rank - self._first]
 
     @property
     def used(self) -> list[bool]:
@@ -69,45 +93,49 @@ class ParameterServer:
         return total
 
     def finish(self, word: Tensor, check: Check = accept) -> Tensor:
-        """The server answers a word only when it holds every gradient, so no worker is ahead of it."""
+        """Server 0 answers a word only when it holds every gradient of its own, so no worker is ahead of it.
+
+        Its answer also says that everybody has taken over the weights of the step before: they called `finish`.
+        """
         total = word.detach().clone()
         part = self._ask(total)
-        if self.updates:
+        if self._rank == self._first:
             check(total)
             self._communicator.wait(self._tickets)
             self._tell(part, total)
-            self._buckets.expose()
         else:
             self._tell(part, total)
             check(total)
             self._communicator.wait(self._tickets)
+        if self.updates:
+            self._buckets.expose(self._rank - self._first)
         return total
 
+    def complete(self, values: Tensor) -> Tensor:
+        if self._servers == 1:
+            return values
+        total = values.detach().cpu().clone()
+        steps = sum_steps(self._rank - self._first, self._servers, total)
+        among_servers = tuple(_shifted(step, self._first) for step in steps)
+        self._communicator.wait([self._side.start(among_servers, total, tag=PARTS, phase="complete")])
+        return total.to(values.device)
+
     def _ask(self, total: Tensor) -> Part:
-        """Every word goes to the server, which then holds the sum in `total`."""
-        part = everyones_part(self._rank, self._server + 1, total.numel())
-        self._side_steps(tuple(push(part, self._server)), total)
+        """Every word goes to server 0, which then holds the sum in `total`."""
+        part = everyones_part(self._rank, self._first + self._servers, total.numel())
+        self._side_steps(tuple(push(part, self._first)), total)
         return part
 
     def _tell(self, part: Part, total: Tensor) -> None:
-        """The server's sum goes to everybody."""
-        self._side_steps(tuple(pull(part, self._server)), total)
+        """Server 0's sum goes to everybody."""
+        self._side_steps(tuple(pull(part, self._first)), total)
 
     def _side_steps(self, steps: tuple[Step, ...], total: Tensor) -> None:
         self._communicator.wait([self._side.start(steps, total, tag=WORD, phase="word")])
 
     def publish(self) -> None:
-        """A worker's weights change only once all of them have arrived: a broken publish leaves the old ones."""
-        tickets = []
-        for bucket in self._buckets.buckets:
-            if self.updates:
-                self._buckets.load_parameters(bucket)
-            tickets.append(
-                self._submit(bucket, tuple(pull(self._mine.part(bucket), self._server)), "publish")
-            )
-        self._communicator.wait(tickets)
-        if not self.updates:
-            self._buckets.store_parameters()
+        """Weights change only once all of them have arrived: a broken publication leaves the old ones."""
+        self._delivery.publish(self._mine.part)
         self._buckets.forget_gradients()
 
     def all_reduce(self, values: Tensor) -> Tensor:
@@ -132,15 +160,22 @@ class ParameterServer:
         if self._closed:
             return
         self._closed = True
-        if not self._communicator.close():
-            self._buckets.tainted = True
+        if self._communicator.close():
+            return
+        self._buckets.tainted = True
+        if self._in_place:
+            end_process(
+                "a communication thread did not end; it may still write into the other members' memory"
+            )
 
-    def _submit_push(self, bucket: Bucket) -> None:
-        steps = tuple(push(self._mine.part(bucket), self._server))
-        self._tickets.append(self._submit(bucket, steps, "push"))
+    def _push(self, bucket: Bucket) -> None:
+        self._tickets.append(self._delivery.push(bucket, self._mine.part(bucket)))
 
-    def _submit(self, bucket: Bucket, steps: tuple[Step, ...], phase: str) -> Ticket:
-        part = self._mine.part(bucket)
-        rows = [bucket.row(k) for k in range(max(1, len(part.rows[part.rank])))]
-        tag = BUCKETS + 2 * bucket.number
-        return self._communicator.submit(steps, rows, tag=tag, phase=phase, bucket=bucket.number, lane=BULK)
+
+def _shifted(step: Step, by: int) -> Step:
+    """The step with its peer counted among all members instead of among the servers."""
+    match step:
+        case Send() | Receive():
+            return replace(step, peer=step.peer + by)
+        case _:
+            return step

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from ringleader.comm.buckets import Buckets as GradientBuckets
 from ringleader.comm.simulator import Costs
+from ringleader.elastic import Plan
 from ringleader.errors import CallMismatch, ExchangeBroken
 from ringleader.spec import JobSpec
 from ringleader.sync import Coding, Exchange, open_exchange
@@ -18,8 +20,6 @@ from ringleader.train.reporter import Reporter
 from ringleader.train.seams import Coordinator, Parked, Seat
 from ringleader.train.word import WordLayout
 
-SERVERS = 1
-
 
 class Group:
     """Committed position, current seat and exchange. `enter` brings a worker into the next generation.
@@ -30,6 +30,8 @@ class Group:
         epoch: the index of the last batches loop, for what people read.
         loss: the global loss of the newest committed step, None before the first.
         costs: what links and adds cost, as measured before the first step; None where nothing is chosen by it.
+        updated: global steps that the parameters which this member updates have applied; a server of several may be a
+            step ahead of all others after a failure.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Group:
         self.epoch = 0
         self.loss: float | None = None
         self.costs: Costs | None = None
+        self.updated = 0
         self.seat: Seat | None = None
         self.exchange: Exchange | None = None
         self.same_bits = spec.sync.same_bits
@@ -83,7 +86,7 @@ class Group:
     def layout(self) -> WordLayout:
         if self._layout is None:
             self._layout = WordLayout(
-                members=self.spec.shards + SERVERS,
+                members=self.spec.shards + self.spec.sync.server_count,
                 shards=self.spec.shards,
                 parameters=len(self.parameters),
                 buffers=self.buffers.word_length,
@@ -97,6 +100,11 @@ class Group:
             return self.spec.shards
         assert self.seat is not None
         return self.seat.plan.world
+
+    @property
+    def ahead(self) -> bool:
+        """Whether this server has applied the running step before: it takes part again, and does not update again."""
+        return self.updated > self.step
 
     def enter(self) -> Exchange:
         """The exchange to use for the next transaction; waits for the next plan first where one is due."""
@@ -162,7 +170,9 @@ class Group:
             self.split.exposed_s += self.exchange.exposed_s
             self.exchange.close()
             self.exchange = None
-        self.seat = self.coordinator.next_seat(Parked(generation, self.applied, self.step, self._leaving))
+        self.seat = self.coordinator.next_seat(
+            Parked(generation, self.applied, max(self.step, self.updated), self._leaving)
+        )
         self._must_park = False
         self._leaving = ""
         try:
@@ -203,13 +213,32 @@ class Group:
         assert self.seat is not None
         assert self.exchange is not None
         plan, me = self.seat.plan, self.seat.plan.members[self.seat.rank]
+        keep = self._own_part(plan)
         payload = None
         for receiver, donor in plan.heals:
             if donor == me:
                 payload = self.held.payload(self._rest()) if payload is None else payload
                 self.exchange.send_state(plan.rank_of(receiver), payload)
             elif receiver == me:
-                self._restore(self.held.restore(self.exchange.receive_state(plan.rank_of(donor))))
+                received = self.exchange.receive_state(plan.rank_of(donor))
+                self._restore(self.held.restore(received, keep), whole=not keep)
+        if plan.servers > 1:
+            self._level()
+
+    def _own_part(self, plan: Plan) -> list[Parameter]:
+        """What no peer has the newest of: a server's parameters, once it has applied a step."""
+        assert self.exchange is not None
+        return (self.exchange.part or []) if self.updated else []
+
+    def _level(self) -> None:
+        """Where all servers are at the same step their weights go to everybody: a server has the newest ones of its own
+        part for certain. Where one is ahead, everybody else has all the weights of the step before."""
+        assert self.seat is not None
+        assert self.exchange is not None
+        ahead = torch.zeros(len(self.seat.plan.members), dtype=torch.float64)
+        ahead[self.seat.rank] = self.ahead
+        if not bool(self.exchange.all_reduce(ahead).any()):
+            self.exchange.publish()
 
     def _calibrate(self) -> None:
         """Before the first step all members measure together; who joins later heals what they found."""
@@ -230,7 +259,8 @@ class Group:
             "records": self.reporter.state(),
         }
 
-    def _restore(self, rest: dict[str, Any]) -> None:
+    def _restore(self, rest: dict[str, Any], *, whole: bool) -> None:
+        """Take a peer's position; not `whole` where this server kept the part that it alone updates."""
         if self._coding is not None:
             # The step that the peers applied holds this worker's coded gradients: what they lost is owed.
             self._coding.heal(steps=rest["step"] - self.step)
@@ -240,5 +270,6 @@ class Group:
         self.samples = rest["samples"]
         self.loss = rest["loss"]
         self.costs = rest["costs"]
+        self.updated = self.step if whole else self.updated
         self.reporter.restore(rest["records"], open_step=self.step)
         self.buffers.adopt()

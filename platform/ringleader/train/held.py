@@ -2,7 +2,8 @@
 
 import copy
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.errors import StepMisuse
-from ringleader.train.norms import clip
+from ringleader.train.norms import Complete, clip, itself
 
 
 class Stateful(Protocol):
@@ -83,15 +84,21 @@ class Held:
             )
         return self.models[0] if len(self.models) == 1 else nn.ModuleList(self.models)
 
-    def update(self) -> None:
-        """Clip and step every optimiser; parameters whose `.grad` is None are left alone."""
+    def update(self, complete: Complete = itself, *, applied: bool = False) -> None:
+        """Clip and step every optimiser; parameters whose `.grad` is None are left alone.
+
+        Args:
+            complete: makes the block sums of the whole norm of those over the gradients that are here.
+            applied: this update has been made; the others still need this member's part of the norm.
+        """
+        # All that can break comes before anything that changes a weight.
         for optimizer, clip_norm in self.optimizers:
             if clip_norm is not None:
-                gradients = [
-                    p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None
-                ]
-                clip(gradients, clip_norm)
-            optimizer.step()
+                parameters = [p for group in optimizer.param_groups for p in group["params"]]
+                clip(parameters, clip_norm, complete)
+        for optimizer, _ in self.optimizers:
+            if not applied:
+                optimizer.step()
 
     def after_update(self) -> None:
         """What happens once per committed step on every member."""
@@ -122,8 +129,13 @@ class Held:
         torch.save(state, buffer)
         return torch.from_numpy(np.frombuffer(buffer.getbuffer(), dtype=np.uint8))
 
-    def restore(self, payload: Tensor) -> dict[str, Any]:
-        """Take over a peer's committed state; returns its `rest`."""
+    def restore(self, payload: Tensor, keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
+        """Take over a peer's committed state; returns its `rest`.
+
+        Args:
+            keep: parameters that the peer does not own: they stay as they are, with their optimiser state.
+        """
+        own = _Own.of(keep, [optimizer for optimizer, _ in self.optimizers]) if keep else None
         # Members of one job trust each other: kept objects may hold any type, so this is a full unpickling.
         state = torch.load(io.BytesIO(payload.numpy().tobytes()), weights_only=False)
         self._check_same_program(state)
@@ -135,6 +147,8 @@ class Held:
             scheduler.load_state_dict(saved)
         for name, saved in state["kept"].items():
             self.kept[name].load_state_dict(saved)
+        if own is not None:
+            own.put_back()
         self.commit_kept()
         rest: dict[str, Any] = state["rest"]
         return rest
@@ -152,3 +166,28 @@ class Held:
                 f"this worker registered (models, optimisers, schedulers, kept) {mine}, its peer {theirs}.",
                 hint="Register the same objects in the same order on every worker before the first batches call.",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A server's part: the values of its parameters, and for each optimiser the state of those."""
+
+    values: list[tuple[nn.Parameter, Tensor]]
+    states: list[tuple[Optimizer, dict[Tensor, Any]]]
+
+    @classmethod
+    def of(cls, parameters: Sequence[nn.Parameter], optimizers: Sequence[Optimizer]) -> "_Own":
+        values = [(p, p.detach().clone()) for p in parameters]
+        states: list[tuple[Optimizer, dict[Tensor, Any]]] = []
+        for o in optimizers:
+            states.append((o, {p: o.state[p] for p in parameters if p in o.state}))
+        return cls(values, states)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """The others' optimiser state, which came along, is dropped."""
+        for parameter, value in self.values:
+            parameter.copy_(value)
+        for optimizer, state in self.states:
+            optimizer.state.clear()
+            optimizer.state.update(state)

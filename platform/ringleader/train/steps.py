@@ -228,7 +228,8 @@ class Steps:
                 parameter.grad = None
             elif report.weight != rows and parameter.grad is not None:
                 parameter.grad.mul_(rows / report.weight)
-        group.held.update()
+        assert group.exchange is not None
+        group.held.update(group.exchange.complete, applied=group.ahead)
 
     def _commit(self, report: StepReport, reduced: Tensor) -> None:
         group, loop = self._group, self._loop
@@ -238,6 +239,7 @@ class Steps:
         offset = group.calls.offset
         group.step += 1
         group.applied += 1
+        group.updated = group.step
         group.calls.offset += 1
         group.samples += loop.epoch.batch_rows(offset)
         group.loss = report.loss

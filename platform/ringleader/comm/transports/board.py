@@ -3,9 +3,13 @@
 The schedule is `direct` without a message: rank r owns span r of every bucket, adds all partial sums of it along the
 canonical tree, and writes the result into row 0 of every member, chunk by chunk while the chunk is in cache. Two flags
 a member and bucket order it: `ready` (my rows may be used) and `done` (my span is complete everywhere).
+
+Where servers own the buckets, workers `offer` rows and a server gathers them, then it offers weights and everybody
+reads them. A slot is used for one of the two, always by the same members.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +18,7 @@ from torch import Tensor
 from ringleader.comm.schedules.schedule import Part, Span, chunks, even_spans, fold
 from ringleader.comm.segments import WORD_BYTES, Address, Key, Segment
 from ringleader.comm.transports.flags import Peers
+from ringleader.comm.tree import Node
 
 SLOT_WORDS = 64
 READY, DONE, COUNT, ROWS = 0, 8, 16, 17
@@ -25,6 +30,8 @@ CHUNK_BYTES = 256 << 10
 """Of each operand: two of them fit a core's second-level cache."""
 
 Operation = tuple[Callable[[Tensor], Any], Tensor]
+Posts = dict[int, list[int]]
+"""By rank: how many rows, then their addresses."""
 
 
 class Board:
@@ -70,13 +77,44 @@ class Board:
         mine[base + READY] = turn
         for peer in others:
             self._peers.wait(self._words_of(peer), base + READY, turn, peer)
-        for chunk in self._operations(slot, part, rows):
+        everybody = range(part.world)
+        for chunk in self._operations(slot, part, everybody, lambda posts: self._plan(part, posts, rows)):
             self._peers.check()
             for act, operand in chunk:
                 act(operand)
         mine[base + DONE] = turn
         for peer in others:
             self._peers.wait(self._words_of(peer), base + DONE, turn, peer)
+
+    def offer(self, slot: int, addresses: Sequence[Address]) -> None:
+        """Let others read what lies there. It stays as it is until all of them must have read it."""
+        self._turns[slot] += 1
+        base, mine = slot * SLOT_WORDS, self._words[self._rank]
+        _post(mine, base, addresses)
+        mine[base + READY] = self._turns[slot]
+
+    def gather(self, slot: int, part: Part, into: Tensor) -> None:
+        """Leave the canonical sum of the rows that the others offer in `into`, which is none of them.
+
+        Raises:
+            ExchangeBroken: a peer left, died, or did not come before the deadline.
+        """
+        self._turns[slot] += 1
+        givers = [rank for rank in part.peers if part.rows[rank]]
+        for peer in givers:
+            self._peers.wait(self._words_of(peer), slot * SLOT_WORDS + READY, self._turns[slot], peer)
+        for chunk in self._operations(slot, part, givers, lambda posts: self._plan_gather(part, posts, into)):
+            self._peers.check()
+            for act, operand in chunk:
+                act(operand)
+
+    def offered(self, slot: int, peer: int, length: int, dtype: torch.dtype) -> Tensor:
+        """(length,) what `peer` offers next in that slot. Raises ExchangeBroken like `gather`."""
+        self._turns[slot] += 1
+        base, words = slot * SLOT_WORDS, self._words_of(peer)
+        self._peers.wait(words, base + READY, self._turns[slot], peer)
+        number, descriptor, offset = words[base + ROWS : base + ROWS + ADDRESS_WORDS].tolist()
+        return self._find(peer, (number, descriptor)).tensor(offset, length, dtype)
 
     def close(self) -> None:
         self._segment.close()
@@ -88,19 +126,19 @@ class Board:
             words = self._words[rank] = self._find(rank, None).words()
         return words
 
-    def _operations(self, slot: int, part: Part, rows: Sequence[Tensor]) -> list[list[Operation]]:
-        """What this member does in the slot: kept as long as nobody's rows have moved."""
+    def _operations(
+        self, slot: int, part: Part, ranks: Sequence[int], plan: Callable[[Posts], list[list[Operation]]]
+    ) -> list[list[Operation]]:
+        """What this member does in the slot: kept as long as no row of `ranks` has moved."""
         base = slot * SLOT_WORDS
-        posts = [self._words_of(r)[base + COUNT : base + SLOT_WORDS].tolist() for r in range(part.world)]
+        posts = {r: self._words_of(r)[base + COUNT : base + SLOT_WORDS].tolist() for r in ranks}
         key = (part.tree.present, posts)
         known = self._ready.get(slot)
         if known is None or known[0] != key:
-            known = self._ready[slot] = (key, self._plan(part, posts, rows))
+            known = self._ready[slot] = (key, plan(posts))
         return known[1]
 
-    def _plan(
-        self, part: Part, posts: Sequence[Sequence[int]], rows: Sequence[Tensor]
-    ) -> list[list[Operation]]:
+    def _plan(self, part: Part, posts: Posts, rows: Sequence[Tensor]) -> list[list[Operation]]:
         like = rows[0]
         everyones = [
             list(rows) if r == self._rank else self._foreign(r, posts[r], like) for r in range(part.world)
@@ -108,6 +146,11 @@ class Board:
         span = even_spans(part.length, part.world)[self._rank]
         chunk = max(1, CHUNK_BYTES // like.element_size())
         return [_complete(part, everyones, piece) for piece in chunks(span, chunk)]
+
+    def _plan_gather(self, part: Part, posts: Posts, into: Tensor) -> list[list[Operation]]:
+        rows = [self._foreign(r, posts[r], into) if r in posts else [] for r in range(part.world)]
+        chunk = max(1, CHUNK_BYTES // into.element_size())
+        return [_complete_into(part, rows, into, piece) for piece in chunks((0, part.length), chunk)]
 
     def _foreign(self, rank: int, post: Sequence[int], like: Tensor) -> list[Tensor]:
         found = (post[1 + k * ADDRESS_WORDS :][:ADDRESS_WORDS] for k in range(post[0]))
@@ -130,13 +173,36 @@ def _post(words: memoryview, base: int, addresses: Sequence[Address]) -> None:
 def _complete(part: Part, rows: Sequence[Sequence[Tensor]], span: Span) -> list[Operation]:
     """Add the partial sums over a chunk along the tree, then copy the result into everybody's row 0."""
     start, stop = span
-    # Ranks own ascending shards, and their rows ascend: this is the order of the leaves.
-    operands = [(node, r, k) for r, nodes in enumerate(part.rows) for k, node in enumerate(nodes)]
+    operands = _operands(part)
     places = [rows[r][k][start:stop] for _, r, k in operands]
     results = [mine[0][start:stop] for mine in rows]
     if not places:
         return [(result.copy_, torch.zeros_like(result)) for result in results]
-    adds = fold(part.tree, [(node, place) for place, (node, _, _) in enumerate(operands)])
-    done = [(places[into].add_, places[source]) for into, source in adds]
+    done: list[Operation] = [(places[into].add_, places[source]) for into, source in _adds(part, operands)]
     owner = operands[0][1:]
     return done + [(result.copy_, places[0]) for r, result in enumerate(results) if (r, 0) != owner]
+
+
+@torch.no_grad()
+def _complete_into(part: Part, rows: Sequence[Sequence[Tensor]], into: Tensor, span: Span) -> list[Operation]:
+    """Add the partial sums over a chunk along the tree; the last add writes into `into`."""
+    start, stop = span
+    operands = _operands(part)
+    result, places = into[start:stop], [rows[r][k][start:stop] for _, r, k in operands]
+    if not places:
+        return [(result.copy_, torch.zeros_like(result))]
+    if len(places) == 1:
+        return [(result.copy_, places[0])]
+    *before, last = _adds(part, operands)
+    total = partial(torch.add, places[last[0]], out=result)
+    return [*((places[left].add_, places[right]) for left, right in before), (total, places[last[1]])]
+
+
+def _operands(part: Part) -> list[tuple[Node, int, int]]:
+    """(node, rank, row) of every partial sum. Ranks own ascending shards, their rows ascend: the order of leaves."""
+    return [(node, r, k) for r, nodes in enumerate(part.rows) for k, node in enumerate(nodes)]
+
+
+def _adds(part: Part, operands: Sequence[tuple[Node, int, int]]) -> list[tuple[int, int]]:
+    """The adds that complete the tree, as (into, source) numbers of operands."""
+    return fold(part.tree, [(node, place) for place, (node, _, _) in enumerate(operands)])

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from ringleader.comm.schedules.schedule import Part
@@ -21,6 +22,15 @@ class Board(Protocol):
 
     def reduce(self, slot: int, part: Part, rows: Sequence[Tensor], addresses: Sequence[Address]) -> None:
         """Leave the canonical sum of everybody's rows in row 0 of everybody. Raises ExchangeBroken."""
+
+    def offer(self, slot: int, addresses: Sequence[Address]) -> None:
+        """Let others read what lies there. It stays as it is until all of them must have read it."""
+
+    def gather(self, slot: int, part: Part, into: Tensor) -> None:
+        """Leave the canonical sum of the rows that the others offer in `into`. Raises ExchangeBroken."""
+
+    def offered(self, slot: int, peer: int, length: int, dtype: torch.dtype) -> Tensor:
+        """(length,) what `peer` offers next in that slot. Raises ExchangeBroken."""
 
 
 class Transport(Protocol):

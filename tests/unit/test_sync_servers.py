@@ -1,0 +1,103 @@
+"""Several parameter servers: the bits of the ring, a part of the parameters and of the optimiser's state each."""
+
+from itertools import product
+
+import pytest
+import torch
+from exchange_members import Member, momentum, on_members, plan_of, small_net
+
+from ringleader.sync.parts import share_out
+
+SHARDS, STEPS = 8, 4
+"""Three workers of eight shards bring several partial sums each."""
+
+ABSENT = (frozenset(), frozenset({0, 1, 4}), frozenset(range(1, 8)))
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=0.01)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1)
+
+
+def trained(workers, servers, optimizer, *, clip_norm=None, absent=frozenset(), shared=False):
+    return on_members(
+        plan_of(workers, SHARDS, servers),
+        lambda member: member.train(STEPS, absent),
+        shared=shared,
+        optimizer=optimizer,
+        clip_norm=clip_norm,
+    )
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("clip_norm", [None, 0.05])
+@pytest.mark.parametrize("optimizer", [momentum, adam, adamw])
+def test_any_number_of_servers_has_the_bits_of_the_ring(optimizer, clip_norm, shared):
+    alone = [trained(1, 0, optimizer, clip_norm=clip_norm, absent=absent)[0] for absent in ABSENT]
+    for servers, workers in product((1, 2, 3), (1, 2, 3, 4)):
+        k = (servers + workers) % len(ABSENT)
+        nets = trained(workers, servers, optimizer, clip_norm=clip_norm, absent=ABSENT[k], shared=shared)
+        assert len(nets) == workers + servers
+        assert all(same(alone[k], net) for net in nets), (servers, workers, ABSENT[k])
+
+
+def test_the_norm_that_clips_is_that_of_all_parts_together():
+    """The clipped weights differ from the unclipped ones, and from those clipped by one server's part of the norm."""
+    (free,) = trained(1, 0, momentum)
+    (clipped,) = trained(1, 0, momentum, clip_norm=0.05)
+    assert not same(free, clipped)
+
+    def by_parts(member: Member) -> dict[str, torch.Tensor]:
+        member.exchange.complete = lambda sums: sums
+        return member.train(STEPS)
+
+    nets = on_members(plan_of(2, SHARDS, 2), by_parts, clip_norm=0.05)
+    assert not same(clipped, nets[0])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_server_holds_the_optimiser_state_of_its_part_and_of_no_other(shared):
+    def states(member: Member) -> set[str]:
+        member.train(2)
+        return {name for name, p in member.net.named_parameters() if p in member.optimizer.state}
+
+    plan = plan_of(2, SHARDS, 3)
+    everything = {name for name, _ in small_net().named_parameters()}
+    *workers, one, two, three = on_members(plan, states, shared=shared, optimizer=adam)
+    assert workers == [set(), set()]
+    assert one | two | three == everything
+    assert len(one) + len(two) + len(three) == len(everything)
+
+
+def test_parts_are_balanced_by_bytes_to_within_the_largest_parameter():
+    parameters = list(small_net().parameters())
+    largest = max(p.nbytes for p in parameters)
+    for servers in range(1, 6):
+        owners = share_out(parameters, servers)
+        loads = [
+            sum(p.nbytes for p, o in zip(parameters, owners, strict=True) if o == s) for s in range(servers)
+        ]
+        assert sum(loads) == sum(p.nbytes for p in parameters)
+        assert max(loads) - min(loads) <= largest
+
+
+def test_there_may_be_more_servers_than_parameters():
+    nets = on_members(plan_of(2, SHARDS, 9), lambda member: member.train(2))
+    assert all(same(nets[0], net) for net in nets)
+
+
+def test_everybody_reads_the_same_exact_word_with_several_servers():
+    def words(member: Member) -> list[torch.Tensor]:
+        member.train(2)
+        return member.words
+
+    expected = [torch.full((5,), 2.0**-24 + step) for step in range(2)]
+    for seen in on_members(plan_of(2, SHARDS, 3), words):
+        assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
