@@ -13,16 +13,22 @@ from ringleader.bench.step import DDP, HARNESS
 BLOCK_STEPS = 6
 
 
-def test_both_sides_measure_by_turns_and_leave_no_process_behind() -> None:
+def test_sides_with_and_without_a_server_measure_by_turns_and_leave_no_process_behind() -> None:
     common = ["--workload=digits", f"--block-steps={BLOCK_STEPS}"]
-    sides = [Side("ours", HARNESS, [*common, "--shards=2"]), Side("ddp", DDP, common)]
+    ours = [*common, "--shards=2"]
+    sides = [
+        Side("ours", HARNESS, ours),
+        Side("server", HARNESS, [*ours, "--servers=1"], servers=1),
+        Side("ddp", DDP, common),
+    ]
     with court(sides, 2, 90) as opened:
-        blocks = [(side, opened.block(side, 60)) for _ in range(2) for side in ("ours", "ddp")]
+        blocks = [(side, opened.block(side, 60)) for _ in range(2) for side in ("ours", "server", "ddp")]
         said = opened.finish(60)
         pids = [child.pid for children in opened._children.values() for child in children]
     assert all(len(steps) == BLOCK_STEPS - WARM_STEPS for _, steps in blocks)
     assert all(0 < median(steps) < 10 for _, steps in blocks)
     assert said["ours"][0]["steps"] > 2 * BLOCK_STEPS
+    assert said["server"][0]["steps"] > 2 * BLOCK_STEPS
     assert said["ddp"][0]["bucket_mb"] in {1, 5, 25, 100}
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 

@@ -61,18 +61,24 @@ class Turnstile:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One system: its name, and the module and arguments of each of its workers."""
+    """One system: its name, and the module and arguments of each of its workers.
+
+    Attributes:
+        servers: processes behind the workers, which take no turns.
+    """
 
     name: str
     module: str
     arguments: Sequence[str]
+    servers: int = 0
 
 
 class Court:
     """The parent's side: starts the workers of every side and lets them measure by turns."""
 
-    def __init__(self, store: TCPStore, children: dict[str, list[Child]]) -> None:
+    def __init__(self, store: TCPStore, world: int, children: dict[str, list[Child]]) -> None:
         self._store = store
+        self._world = world
         self._children = children
         self._block = dict.fromkeys(children, 0)
 
@@ -81,14 +87,14 @@ class Court:
         self._block[side] += 1
         number = self._block[side]
         self._store.set(f"{side}/turn/{number}", GO)
-        for rank in range(len(self._children[side])):
+        for rank in range(self._world):
             self._await(side, f"{side}/{rank}/done/{number}", deadline_s)
         steps: list[float] = json.loads(self._store.get(f"{side}/0/done/{number}"))
         return steps
 
     def ready(self, deadline_s: float) -> None:
-        for side, children in self._children.items():
-            for rank in range(len(children)):
+        for side in self._children:
+            for rank in range(self._world):
                 self._await(side, f"{side}/{rank}/ready", deadline_s)
 
     def finish(self, deadline_s: float) -> dict[str, list[dict[str, object]]]:
@@ -125,8 +131,8 @@ def court(sides: Sequence[Side], world: int, deadline_s: float) -> Iterator[Cour
             common = [f"--side={side.name}", f"--port={store.port}", f"--world={world}", *side.arguments]
             children[side.name] = [
                 stack.enter_context(Child(side.module, [*common, f"--rank={rank}"], threads))
-                for rank in range(world)
+                for rank in range(world + side.servers)
             ]
-        opened = Court(store, children)
+        opened = Court(store, world, children)
         opened.ready(deadline_s)
         yield opened

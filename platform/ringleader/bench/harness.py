@@ -21,6 +21,7 @@ from ringleader.comm.transports.meeting import Call, meet
 from ringleader.elastic import Plan
 from ringleader.spec import JobSpec
 from ringleader.train import Session
+from ringleader.train.cursor import steps_in_epoch
 from ringleader.train.run import run
 from ringleader.train.seams import Parked, Seat
 
@@ -31,15 +32,17 @@ WARM_UP_STEPS = 8
 class OneGeneration:
     """A coordinator with one plan. Losing a member ends the measurement."""
 
-    def __init__(self, *, store_port: int, side: str, rank: int, world: int, shards: int) -> None:
+    def __init__(
+        self, *, store_port: int, side: str, rank: int, world: int, servers: int, shards: int
+    ) -> None:
         self._store_port = store_port
         self._side = side
         self._rank = rank
         self._plan = Plan(
             attempt=1,
             generation=1,
-            members=tuple(f"w{n}" for n in range(world)),
-            servers=0,
+            members=tuple(f"w{n}" for n in range(world + servers)),
+            servers=servers,
             shards=shards,
             start_step=0,
             heals=(),
@@ -51,9 +54,8 @@ class OneGeneration:
     def next_seat(self, parked: Parked) -> Seat:
         if parked.generation:
             raise PeerFailed(f"the group broke at step {parked.step}: {parked.why}")
-        call = Call(
-            LOOPBACK, self._store_port, f"{self._side}/meet", self._rank, self._plan.world, DEADLINE_S
-        )
+        size = len(self._plan.members)
+        call = Call(LOOPBACK, self._store_port, f"{self._side}/meet", self._rank, size, DEADLINE_S)
         return Seat(self._plan, self._rank, meet(call))
 
     def plan_pending(self) -> bool:
@@ -89,23 +91,33 @@ class Measured:
     def __call__(self, session: Session) -> None:
         net = session.model(self._workload.net())
         session.optimizer(self._workload.optimizer(net.parameters()))
-        while not self._over:
+        stopped = False
+        while not stopped:
+            before = session.global_step
             for batch in session.batches(self._rows):
                 self._take_turn(session)
                 session.step(self._workload.loss(net(batch["x"]), batch["y"]))
+            # Servers take no turns: that a pass ended early is what they see of the end, too.
+            stopped = session.global_step - before < steps_in_epoch(
+                len(self._rows), self._workload.global_batch
+            )
 
     def _take_turn(self, session: Session) -> None:
         if session.global_step == WARM_UP_STEPS:
             self._turnstile.ready()
         if session.global_step >= WARM_UP_STEPS:
-            self._over = self._turnstile.at(session.global_step) or self._over
+            self._over = self._over or self._turnstile.at(session.global_step)
         if self._over:
             session.stop()
 
 
-def job(workload: Workload, *, world: int, shards: int, reproducible: bool | None) -> JobSpec:
-    """The job file of a measured run: defaults, but for the shards and for `reproducible` where it is given."""
-    sync = {"intra_node": "ring", "inter_node": "ring", "reproducible": reproducible}
+def job(
+    workload: Workload, *, world: int, shards: int, reproducible: bool | None, servers: int = 0
+) -> JobSpec:
+    """The job file of a measured run: defaults, but for the shards, and for what else is given."""
+    kind = "parameter_server" if servers else "ring"
+    sync: dict[str, object] = {"intra_node": kind, "inter_node": kind, "reproducible": reproducible}
+    sync |= {"servers": servers} if servers else {}
     return JobSpec.parse(
         {
             "name": "bench",
@@ -122,7 +134,13 @@ def main() -> None:
     torch.set_num_threads(1)
     store = TCPStore(LOOPBACK, asked.port, is_master=False)
     workload = WORKLOADS[asked.workload]
-    spec = job(workload, world=asked.world, shards=asked.shards, reproducible=False if asked.free else None)
+    spec = job(
+        workload,
+        world=asked.world,
+        shards=asked.shards,
+        reproducible=False if asked.free else None,
+        servers=asked.servers,
+    )
     with tempfile.TemporaryDirectory() as artifacts:
         finished = run(
             spec=spec,
@@ -132,10 +150,11 @@ def main() -> None:
                 side=asked.side,
                 rank=asked.rank,
                 world=asked.world,
+                servers=asked.servers,
                 shards=asked.shards,
             ),
             outlet=Nowhere(),
-            server=False,
+            server=asked.rank >= asked.world,
             artifacts=Path(artifacts),
         )
     print(json.dumps({"steps": finished.steps, "exposed_s": finished.exposed_s}), flush=True)
@@ -147,6 +166,7 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", required=True)
     for name in ("port", "world", "rank", "block-steps", "shards"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--servers", type=int, default=0, help="parameter servers behind the workers")
     parser.add_argument("--free", action="store_true", help="reproducible: false")
     return parser.parse_args()
 

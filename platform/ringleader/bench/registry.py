@@ -40,6 +40,7 @@ class Benchmark(Protocol):
 BENCHMARKS: dict[str, str] = {
     "allreduce": "ringleader.bench.allreduce",
     "network": "ringleader.bench.network",
+    "ps": "ringleader.bench.ps",
     "recovery": "ringleader.bench.recovery",
     "step": "ringleader.bench.step",
     "submit": "ringleader.bench.submit",

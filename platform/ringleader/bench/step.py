@@ -57,7 +57,7 @@ def _measure(workload: str, cases: list[Case], full: bool) -> Iterator[Figure]:
     ddp = Side("ddp", DDP, [f"--workload={workload}", f"--block-steps={block_steps}"])
     sides = [ddp, *(case.side(block_steps) for case in cases)]
     with court(sides, WORLD, START_DEADLINE_S) as opened:
-        took = _take_turns(opened, [side.name for side in sides], blocks)
+        took = take_turns(opened, [side.name for side in sides], blocks)
         bucket_mb = opened.finish(START_DEADLINE_S)["ddp"][0]["bucket_mb"]
     for case in cases:
         yield Figure(
@@ -72,7 +72,7 @@ def _measure(workload: str, cases: list[Case], full: bool) -> Iterator[Figure]:
         )
 
 
-def _take_turns(opened: Court, sides: list[str], blocks: int) -> dict[str, list[float]]:
+def take_turns(opened: Court, sides: list[str], blocks: int) -> dict[str, list[float]]:
     """Every side measures once a round; the order turns, so that nobody always follows the same other."""
     took: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(blocks):

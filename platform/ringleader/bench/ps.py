@@ -1,0 +1,56 @@
+"""A step through a parameter server beside our own ring's: the same two workers, and a server on the same cores."""
+
+from collections.abc import Iterator
+
+from ringleader.bench.gate import Side, court
+from ringleader.bench.line import Figure, Target
+from ringleader.bench.registry import Wish
+from ringleader.bench.step import (
+    BLOCK_DEADLINE_S,
+    HARNESS,
+    SETTINGS,
+    START_DEADLINE_S,
+    WORLD,
+    take_turns,
+)
+from ringleader.bench.workloads import REAL_IMAGES
+
+WORKLOADS = {"sync-colocated-cifar": "cifar", "sync-colocated-mlp": "mlp"}
+CASES = tuple(WORKLOADS)
+SERVERS = 1
+TARGET = Target("ratio", ">=", 0.87)
+
+
+def run(wish: Wish) -> Iterator[Figure]:
+    """Seconds a step on rank 0; both sides stay up and measure by turns."""
+    for case, workload in WORKLOADS.items():
+        if wish.wants(case):
+            yield _measure(case, workload, wish.full)
+
+
+def _measure(case: str, workload: str, full: bool) -> Figure:
+    block_steps, blocks = (14, 24) if full else (12, 8)
+    words = [f"--workload={workload}", f"--shards={WORLD}", f"--block-steps={block_steps}"]
+    ring = Side("ring", HARNESS, words)
+    server = Side("server", HARNESS, [*words, f"--servers={SERVERS}"], SERVERS)
+    with court([ring, server], WORLD, START_DEADLINE_S) as opened:
+        took = take_turns(opened, [ring.name, server.name], blocks)
+        opened.finish(BLOCK_DEADLINE_S)
+    return Figure(
+        case=case,
+        unit="s",
+        better="lower",
+        ours=took[server.name],
+        peers=took[ring.name],
+        peer_name="our ring",
+        target=TARGET,
+        settings=_settings(case, workload),
+    )
+
+
+def _settings(case: str, workload: str) -> str:
+    rows = "" if workload == "mlp" else f", {'CIFAR-10' if REAL_IMAGES.exists() else 'synthetic'} rows"
+    return (
+        f"{case}: {SETTINGS[workload]}{rows}; {WORLD} workers of 1 thread and {SERVERS} server of 1 thread on the "
+        f"machine's cores, L = {WORLD}, shared memory; peer: sync: ring with the same workers and no server"
+    )
