@@ -271,5 +271,5 @@ class Group:
         self.loss = rest["loss"]
         self.costs = rest["costs"]
         self.updated = self.step if whole else self.updated
-        self.reporter.restore(rest["records"], open_step=self.step)
+        self.reporter.restore(rest["records"])
         self.buffers.adopt()

@@ -5,7 +5,6 @@ Every member keeps the same records; rank 0 sends them. When rank 0 is lost, the
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -31,11 +30,11 @@ class Record:
 
 
 class Reporter:
-    """The newest record, still open, and the settled ones that are not known to be stored."""
+    """The newest commit's records, still open, and the settled ones that are not known to be stored."""
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
-        self._open: Record | None = None
+        self._open: list[Record] = []
         self._kept: deque[Record] = deque()
         self._speaks = False
 
@@ -46,37 +45,39 @@ class Reporter:
             if record.step >= recorded_step:
                 self._send(record)
 
-    def open(self, record: Record) -> None:
-        """A step is committed; the one before it is settled."""
+    def open(self, records: list[Record]) -> None:
+        """A transaction of these steps is committed; the one before it is settled."""
         self.settle()
-        self._open = record
+        self._open = records
 
     def add_scores(self, step: int, generation: int, scores: dict[str, float]) -> None:
         """An evaluation after `step` steps."""
-        if self._open is None:
-            self._open = Record(step, generation, {})
-        self._open.values |= scores
+        if not self._open:
+            self._open = [Record(step, generation, {})]
+        self._open[-1].values |= scores
 
     def settle(self) -> None:
-        """The open record can no longer be rolled back."""
-        if self._open is None:
-            return
-        record, self._open = self._open, None
+        """The open records can no longer be rolled back."""
+        records, self._open = self._open, []
+        for record in records:
+            self._settle(record)
+
+    def state(self) -> tuple[list[Record], list[Record]]:
+        """The records a healed member has to know: kept ones and open ones."""
+        return list(self._kept), list(self._open)
+
+    def restore(self, state: tuple[list[Record], list[Record]]) -> None:
+        """Take a peer's records."""
+        kept, self._open = state
+        self._kept = deque(kept)
+
+    def _settle(self, record: Record) -> None:
         stored = self._outlet.recorded_step()
         while self._kept and self._kept[0].step < stored:
             self._kept.popleft()
         self._kept.append(record)
         self._send(record)
         self._outlet.settled(record.step + 1)
-
-    def state(self) -> list[Record]:
-        """The records a healed member has to know: kept ones, then the open one."""
-        return [*self._kept, *([self._open] if self._open else [])]
-
-    def restore(self, records: list[Any], *, open_step: int) -> None:
-        """Take a peer's records; the one of `open_step` is still open."""
-        self._kept = deque(r for r in records if r.step != open_step)
-        self._open = next((r for r in records if r.step == open_step), None)
 
     def _send(self, record: Record) -> None:
         if not self._speaks:

@@ -2,24 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
-from time import perf_counter
 from typing import Any
-from zlib import crc32
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ringleader.elastic.plan import owned
-from ringleader.errors import CallMismatch, ExchangeBroken, NonFiniteLoss, StepMisuse
-from ringleader.train.cursor import Epoch, checksum, present_shards
+from ringleader.errors import ExchangeBroken
+from ringleader.train.cursor import Epoch, present_shards
+from ringleader.train.evidence import Recorder, check
 from ringleader.train.group import Group
-from ringleader.train.reporter import Record
 from ringleader.train.seams import Outlet
 from ringleader.train.slices import Ahead, Collate, Slice, load, to_device
 from ringleader.train.streams import seed_all
-from ringleader.train.word import BATCHES, MAX_METRICS, SliceReport, StepReport
+from ringleader.train.turns import Turns
+from ringleader.train.word import BATCHES, SliceReport, StepReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +46,20 @@ class Steps:
         self._group = group
         self._outlet = outlet
         self._device = device
-        self._turn: Slice | None = None
+        self._turns = Turns(group.spec.seed)
+        self._recorder = Recorder(group)
         self._last_lane = -1
         self._reports: dict[int, SliceReport] = {}
-        self._names: tuple[str, ...] = ()
         self._stop = False
         self._failed = False
         self._present: Sequence[int] = ()
         self._loop: Loop | None = None
         self._pieces: Ahead | None = None
-        self._committed_at = perf_counter()
-        self._exposed_s = 0.0
 
     @property
     def turn(self) -> Slice | None:
         """The slice the loop body is at."""
-        return self._turn
+        return self._turns.running
 
     @property
     def mid_batch(self) -> bool:
@@ -73,14 +68,14 @@ class Steps:
 
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
-        self._turn = None
+        self._turns.running = None
 
     def request_stop(self) -> None:
         self._stop = True
 
     def run(self, loop: Loop) -> Iterator[Any]:
         """Yield the owned slices of every step from the committed offset on; replay what a failure broke."""
-        group, self._loop, self._turn = self._group, loop, None
+        group, self._loop, self._turns.running = self._group, loop, None
         group.epoch = loop.index
         self._stop = False
         group.held.check_covered(group.parameters)
@@ -112,14 +107,9 @@ class Steps:
             self._group.buffers.rewind()
             with self._group.split.idle():
                 batch = to_device(next(pieces), self._device)
-            self._turn = self._slice(loop, offset, lane, self._group.step)
-            seed_all(self._group.spec.seed, *self._turn.stream)
+            self._turns.begin(self._slice(loop, offset, lane, self._group.step))
             yield batch
-            if self._turn is not None:
-                raise StepMisuse(
-                    "session.step was not called in this turn of the loop.",
-                    hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
-                )
+            self._turns.check_ended()
             if self._failed:
                 return
         if not mine:
@@ -127,32 +117,10 @@ class Steps:
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """Backward of one slice; on the last one the exchange and the commit."""
-        turn, self._turn = self._turn, None
-        if turn is None or self._loop is None:
-            raise StepMisuse(
-                "session.step was called twice in one turn of the loop, or outside it.",
-                hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
-            )
+        turn, report = self._turns.end(loss, weight, values)
         if self._failed:
             return
-        names = tuple(sorted(values))
-        if len(names) > MAX_METRICS:
-            raise StepMisuse(
-                f"session.step got {len(names)} metrics.", hint=f"At most {MAX_METRICS} travel with a step."
-            )
-        weight = float(len(turn.rows)) if weight is None else float(weight)
-        if not (isfinite(weight) and weight > 0):
-            raise StepMisuse(f"session.step got weight={weight}.", hint="Weights are finite and above 0.")
-        if self._names and names != self._names:
-            raise StepMisuse(
-                f"session.step got the metrics {list(names)}, before {list(self._names)}.",
-                hint="Give the same metrics in every turn of every loop.",
-            )
-        self._names = names
-        slots = tuple(torch.as_tensor(values[name], dtype=torch.float32).detach().mean() for name in names)
-        self._reports[turn.shard] = SliceReport(
-            weight, loss.detach(), checksum(turn.rows), crc32("\n".join(names).encode()) & 0xFF_FFFF, slots
-        )
+        self._reports[turn.shard] = report
         if turn.shard == 0:
             self._group.buffers.keep_left()
         self._try(lambda: self._backward(turn.shard, loss))
@@ -201,13 +169,8 @@ class Steps:
             group.check,
         )
         report = group.layout.read(reduced, world=len(group.seat.plan.members), present=self._present)
-        self._check_names(report)
-        self._prove_rows(loop.epoch, report)
-        if not isfinite(report.loss):
-            raise NonFiniteLoss(
-                f"the loss of step {group.step + 1} is {report.loss}.",
-                hint="Lower the learning rate, clip the gradients, or look for a division by zero.",
-            )
+        slices = {lane: self._shards_of_lane(lane) for lane in self._present}
+        check(report, loop.epoch, group.calls.offset, group.step + 1, slices)
         seed_all(group.spec.seed, "update", group.step)
         # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
         if exchange.updates:
@@ -245,49 +208,13 @@ class Steps:
         group.loss = report.loss
         self._reports = {}
         group.held.after_update()
-        group.reporter.open(self._record(loop, report, offset))
+        group.reporter.open(self._recorder.records(loop.epoch, offset, [report], self._turns.names))
         if report.stop:
             group.finish_call(loop.number)
             self._stop = False
         if report.pending:
             group.leave_at_boundary()
         self._progress(loop, "committed")
-
-    def _record(self, loop: Loop, report: StepReport, offset: int) -> Record:
-        group = self._group
-        assert group.seat is not None
-        assert group.exchange is not None
-        now, exposed_s = perf_counter(), group.split.exposed_s + group.exchange.exposed_s
-        elapsed_s = max(now - self._committed_at, 1e-9)
-        values = dict(zip(self._names, report.values, strict=False)) | {
-            "loss": report.loss,
-            "samples_per_s": loop.epoch.batch_rows(offset) / elapsed_s,
-            "world_size": float(group.seat.plan.world),
-            "comm_exposed_fraction": min(1.0, (exposed_s - self._exposed_s) / elapsed_s),
-            **group.traffic(),
-        }
-        self._committed_at, self._exposed_s = now, exposed_s
-        record = Record(group.step, group.seat.plan.generation, values)
-        if group.spec.debug.ledger:
-            record.shards, record.rows = _rows_of_step(loop.epoch, offset)
-        return record
-
-    def _prove_rows(self, epoch: Epoch, report: StepReport) -> None:
-        """Each slice's checksum came with its gradient: it must be that of the planned rows."""
-        offset = self._group.calls.offset
-        for lane, sent in report.checksums.items():
-            if checksum(epoch.rows_of(offset, self._shards_of_lane(lane))) != sent:
-                raise CallMismatch(
-                    f"step {self._group.step + 1}: slice {lane} was computed from other rows than planned.",
-                    hint="Give session.batches the same dataset, of the same length, on every worker.",
-                )
-
-    def _check_names(self, report: StepReport) -> None:
-        if len(report.names) > 1:
-            raise StepMisuse(
-                f"step {self._group.step + 1}: slices gave different metrics to session.step.",
-                hint="Give the same metrics in every turn of every loop, on every worker.",
-            )
 
     def _load(self, loop: Loop) -> Ahead:
         """Batches of all owned slices from the committed offset on."""
@@ -340,10 +267,3 @@ class Steps:
             phase=phase,
             rows=loop.epoch.batch // max(1, self._group.lanes),
         )
-
-
-def _rows_of_step(epoch: Epoch, offset: int) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) int32 shard and (n,) int64 row of every row of a step."""
-    shards = range(epoch.shards)
-    counts = [len(epoch.rows(offset, k)) for k in shards]
-    return np.repeat(np.arange(epoch.shards, dtype=np.int32), counts), epoch.rows_of(offset, shards)

@@ -1,0 +1,77 @@
+"""Turns of the loop body: `session.step` is called exactly once in each, with the same metrics in all."""
+
+from math import isfinite
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from ringleader.errors import StepMisuse
+from ringleader.train.cursor import checksum
+from ringleader.train.slices import Slice
+from ringleader.train.streams import seed_all
+from ringleader.train.word import MAX_METRICS, SliceReport
+
+
+class Turns:
+    """The running turn, and the metrics' names that every turn has to give.
+
+    Attributes:
+        running: the slice the loop body is at.
+        names: of the metrics, sorted.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.running: Slice | None = None
+        self.names: tuple[str, ...] = ()
+        self._seed = seed
+
+    def begin(self, piece: Slice) -> None:
+        self.running = piece
+        seed_all(self._seed, *piece.stream)
+
+    def end(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> tuple[Slice, SliceReport]:
+        """`step` was called: the slice, and what it says about itself.
+
+        Raises:
+            StepMisuse: naming what is wrong with the call.
+        """
+        turn, self.running = self.running, None
+        if turn is None:
+            raise StepMisuse(
+                "session.step was called twice in one turn of the loop, or outside it.",
+                hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
+            )
+        names = self._checked(tuple(sorted(values)))
+        weight = float(len(turn.rows)) if weight is None else float(weight)
+        if not (isfinite(weight) and weight > 0):
+            raise StepMisuse(f"session.step got weight={weight}.", hint="Weights are finite and above 0.")
+        slots = tuple(torch.as_tensor(values[name], dtype=torch.float32).detach().mean() for name in names)
+        sign = crc32("\n".join(names).encode()) & 0xFF_FFFF
+        return turn, SliceReport(weight, loss.detach(), checksum(turn.rows), sign, slots)
+
+    def check_ended(self) -> None:
+        """The loop body comes for its next slice.
+
+        Raises:
+            StepMisuse: it did not call `step`.
+        """
+        if self.running is not None:
+            raise StepMisuse(
+                "session.step was not called in this turn of the loop.",
+                hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
+            )
+
+    def _checked(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(names) > MAX_METRICS:
+            raise StepMisuse(
+                f"session.step got {len(names)} metrics.", hint=f"At most {MAX_METRICS} travel with a step."
+            )
+        if self.names and names != self.names:
+            raise StepMisuse(
+                f"session.step got the metrics {list(names)}, before {list(self.names)}.",
+                hint="Give the same metrics in every turn of every loop.",
+            )
+        self.names = names
+        return names
