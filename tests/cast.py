@@ -9,6 +9,7 @@ import multiprocessing as mp
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -40,7 +41,7 @@ PROCESSES.set_forkserver_preload(["cast", "torch._dynamo"])
 
 @dataclass(frozen=True)
 class Cue:
-    """When a worker that is at `step` (committed steps) reaches `phase`, `act` happens."""
+    """When a worker that is at `step` (committed steps) reaches `phase` after `past` earlier times, `act` happens."""
 
     worker: str
     step: int
@@ -48,6 +49,7 @@ class Cue:
     act: str
     generation: int = 0
     sign: Path = Path()
+    past: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ class FaultPlan:
     cues: tuple[Cue, ...] = ()
     resizes: tuple[tuple[int, int, int], ...] = ()
 
-    def kill(self, worker: str, *, at_step: int, phase: str = "forward") -> "FaultPlan":
-        return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "kill")))
+    def kill(self, worker: str, *, at_step: int, phase: str = "forward", past: int = 0) -> "FaultPlan":
+        return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "kill", past=past)))
 
     def hold(self, worker: str, *, at_step: int, for_generation: int) -> "FaultPlan":
         """The worker goes on only when it has heard that this generation is coming."""
@@ -116,8 +118,10 @@ class Prompter:
         self._pipe = pipe
         self._store = store
         self._cues = list(cues)
+        self._reached: Counter[tuple[int, str]] = Counter()
         self._pending = 0
         self._generation = 0
+        self._interrupted = 0
         self._recorded = 0
 
     def next_seat(self, parked: Parked) -> Seat:
@@ -137,6 +141,11 @@ class Prompter:
         while self._pipe.poll():
             self._receive()
         return self._pending > self._generation
+
+    def interrupted(self) -> bool:
+        while self._pipe.poll():
+            self._receive()
+        return self._interrupted >= self._generation
 
     def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
         self._pipe.send(("metrics", (step, values)))
@@ -165,10 +174,14 @@ class Prompter:
             raise Dismissed
         if kind == "announce":
             self._pending = content
+        if kind == "interrupt":
+            self._interrupted = content
         return kind, content
 
     def _cue(self, step: int, phase: str) -> None:
-        due = [cue for cue in self._cues if cue.step == step and cue.phase == phase]
+        past = self._reached[step, phase]
+        self._reached[step, phase] += 1
+        due = [cue for cue in self._cues if (cue.step, cue.phase, cue.past) == (step, phase, past)]
         for cue in due:
             self._cues.remove(cue)
             if cue.act == "kill":
@@ -311,6 +324,8 @@ class Cast:
                     self._start(worker, role == "server")
                 case do.Announce(worker=worker, generation=generation):
                     self._tell(worker, "announce", generation)
+                case do.Interrupt(worker=worker, generation=generation):
+                    self._tell(worker, "interrupt", generation)
                 case do.Form(plan=plan):
                     recorded = max((step for step, _ in self._play.values), default=-1) + 1
                     self._play.plans.append(replace(plan, recorded_step=recorded))

@@ -97,8 +97,13 @@ def test_an_interrupt_ends_the_waits_of_its_generation_only():
     bench.seats.next_seat(Parked(0, 0, 0, ""))
     bench.seats.interrupt(1)
     assert not bench.transports[0].aborted
+    assert not bench.seats.interrupted()
     bench.seats.interrupt(2)
     assert bench.transports[0].aborted
+    assert bench.seats.interrupted()
+    bench.seats.take(plan(3))
+    bench.seats.next_seat(Parked(2, 0, 0, ""))
+    assert not bench.seats.interrupted()
 
 
 def test_leaving_a_generation_closes_its_connections():

@@ -10,6 +10,7 @@ from ringleader.spec import JobSpec
 
 GOOD: dict[str, Any] = {"name": "a", "entrypoint": "m:f"}
 SERVERS = {"intra_node": "parameter_server", "inter_node": "parameter_server"}
+LOCAL = {"intra_node": "local_sgd", "inter_node": "local_sgd"}
 
 WRONG = [
     ({"worker": {"min": 2}}, "/worker", "workers"),
@@ -24,7 +25,7 @@ WRONG = [
     ({"entrypoint": "os:abort\n"}, "/entrypoint", "module:function"),
     ({"env": {"A": "x\x00y"}}, "/env/A", "pattern"),
     ({"env": {"1A": "x"}}, "/env/1A", "pattern"),
-    ({"sync": "rung"}, "/sync/intra_node", "'ring' or 'parameter_server'"),
+    ({"sync": "rung"}, "/sync/intra_node", "'ring', 'parameter_server' or 'local_sgd'"),
     ({"sync": {"intra_node": "ring", "inter_node": "parameter_server"}}, "/sync", "the same for both"),
     ({"sync": {"algorithm": "native", "reproducible": True}}, "/sync", "algorithm auto, direct, gather"),
     (
@@ -49,6 +50,14 @@ WRONG = [
     ({"sync": SERVERS | {"servers": 0}}, "/sync/servers", "greater than or equal to 1"),
     ({"sync": SERVERS | {"servers": 65}}, "/sync/servers", "less than or equal to 64"),
     ({"sync": SERVERS | {"servers": True}}, "/sync/servers", "integer"),
+    ({"sync": {"inner_steps": 4}}, "/sync", "leave it out, or local_sgd"),
+    ({"sync": {"outer": "average"}}, "/sync", "outer is not used by ring"),
+    ({"sync": LOCAL | {"outer": "adam"}}, "/sync/outer", "'average' or 'nesterov'"),
+    ({"sync": LOCAL | {"inner_steps": 0}}, "/sync/inner_steps", "greater than or equal to 1"),
+    ({"sync": LOCAL | {"inner_steps": "8"}}, "/sync/inner_steps", "integer"),
+    ({"sync": LOCAL | {"algorithm": "native"}}, "/sync", "algorithm auto or direct"),
+    ({"sync": LOCAL | {"reproducible": False}}, "/sync", "leave it out"),
+    ({"sync": LOCAL | {"inner_steps": 1 << 18}, "workers": {"max": 2}}, "", "a product of at most"),
     ({"max_runtime_s": 0}, "/max_runtime_s", "greater than 0"),
     ({"params": {"lr": float("nan")}}, "/params/lr", "finite"),
 ]
@@ -84,6 +93,14 @@ def test_one_word_sets_both_architectures() -> None:
     spec = JobSpec.parse(GOOD | {"sync": "parameter_server"})
     assert spec.sync.server_count == 1
     assert spec.sync.intra_node == spec.sync.inter_node == "parameter_server"
+
+
+def test_only_local_sgd_has_rounds_of_several_batches() -> None:
+    ring, local = (JobSpec.parse(GOOD | {"sync": sync}).sync for sync in ("ring", "local_sgd"))
+    assert (ring.round_steps, ring.outer_step) == (1, None)
+    assert (local.round_steps, local.outer_step, local.same_bits) == (16, "average", True)
+    given = JobSpec.parse(GOOD | {"sync": LOCAL | {"inner_steps": 500, "outer": "nesterov"}}).sync
+    assert (given.round_steps, given.outer_step) == (500, "nesterov")
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,9 @@ class OneGeneration:
     def plan_pending(self) -> bool:
         return False
 
+    def interrupted(self) -> bool:
+        return False
+
 
 class Nowhere:
     """An outlet that takes every record and keeps none."""

@@ -85,8 +85,8 @@ def _connect(task: Task, host: str) -> Connect:
             prefix=f"{task.prefix}/{plan.generation}",
             rank=rank,
             size=len(plan.members),
-            # Who is lost or frozen is found out by others: a wait may be as long as the slowest legal step.
-            deadline_s=task.spec.policy.stall_timeout_s,
+            # Who is lost or frozen is found out by others: a wait may be as long as the slowest legal steps.
+            deadline_s=task.spec.policy.stall_timeout_s * task.spec.sync.round_steps,
             host=host,
             kinds=_kinds(task),
         )

@@ -52,6 +52,9 @@ class Seats:
     def plan_pending(self) -> bool:
         return self._announced > self._generation
 
+    def interrupted(self) -> bool:
+        return self._interrupted >= self._generation
+
     # --- the supervisor's words -----------------------------------------------------------------------------------
 
     def take(self, plan: Plan) -> None:

@@ -17,7 +17,8 @@ from pydantic import (
 
 from ringleader.errors import SpecInvalid
 
-Architecture = Literal["ring", "parameter_server"]
+Architecture = Literal["ring", "parameter_server", "local_sgd"]
+OuterStep = Literal["average", "nesterov"]
 Algorithm = Literal[
     "auto",
     "binary_blocks",
@@ -41,6 +42,8 @@ CODED: frozenset[str] = frozenset({"auto", "direct"})
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
 MAX_WORKERS = 4096
 MAX_SERVERS = 64
+INNER_STEPS = 16
+MAX_ROUND_SLICES = 1 << 18
 
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -88,6 +91,8 @@ class Sync(Part):
     reproducible: Annotated[bool, Field(strict=True)] | None = None
     codec: Codec = "none"
     servers: Annotated[int, Field(strict=True, ge=1, le=MAX_SERVERS)] | None = None
+    inner_steps: Annotated[int, Field(strict=True, ge=1, le=MAX_ROUND_SLICES)] | None = None
+    outer: OuterStep | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -101,6 +106,11 @@ class Sync(Part):
             )
         if self.architecture == "parameter_server" and self.algorithm is not None:
             raise ValueError("algorithm is not used by parameter_server; allowed: leave it out")
+        if self.architecture == "local_sgd":
+            self._rounds_possible()
+        elif self.inner_steps is not None or self.outer is not None:
+            key = "outer" if self.inner_steps is None else "inner_steps"
+            raise ValueError(f"{key} is not used by {self.architecture}; allowed: leave it out, or local_sgd")
         if self.reproducible and (self.algorithm or "auto") not in CANONICAL:
             raise ValueError(
                 f"reproducible: true and algorithm: {self.algorithm} exclude each other, its sums depend on the "
@@ -113,10 +123,10 @@ class Sync(Part):
         """Coded gradients are added by the owner of a span, who alone decodes them, and lose bits."""
         if self.codec == "none":
             return
-        if self.architecture == "parameter_server":
+        if self.architecture != "ring":
             raise ValueError(
-                f"codec: {self.codec} and parameter_server exclude each other, the server's sums and the weights it "
-                f"sends are exact; allowed: sync ring with this codec, or codec: none"
+                f"codec: {self.codec} and {self.architecture} exclude each other, its sums and weights are exact; "
+                f"allowed: sync ring with this codec, or codec: none"
             )
         if (self.algorithm or "auto") not in CODED:
             raise ValueError(
@@ -128,6 +138,18 @@ class Sync(Part):
             raise ValueError(
                 f"reproducible: true and codec: {self.codec} exclude each other, what the encoding loses depends on "
                 f"the world; allowed: codec none, or reproducible: false"
+            )
+
+    def _rounds_possible(self) -> None:
+        if (self.algorithm or "auto") not in CANONICAL:
+            raise ValueError(
+                f"algorithm ({self.algorithm}) does not add the replicas in canonical order, as local_sgd does; "
+                f"allowed: algorithm auto or direct"
+            )
+        if self.reproducible is False:
+            raise ValueError(
+                "reproducible: false is not used by local_sgd, which has one replica per logical shard whoever "
+                "trains it; allowed: leave it out"
             )
 
     @property
@@ -145,6 +167,16 @@ class Sync(Part):
         if self.reproducible is None:
             return (self.algorithm or "auto") in CANONICAL and self.codec == "none"
         return self.reproducible
+
+    @property
+    def round_steps(self) -> int:
+        """Batches of one transaction, H: 1 but for `local_sgd`."""
+        return (self.inner_steps or INNER_STEPS) if self.architecture == "local_sgd" else 1
+
+    @property
+    def outer_step(self) -> OuterStep | None:
+        """How the replicas of a round are put together; None where a batch is the transaction."""
+        return (self.outer or "average") if self.architecture == "local_sgd" else None
 
 
 class Policy(Part):
@@ -204,6 +236,11 @@ class JobSpec(Part):
             raise ValueError(
                 f"batch.global_size ({self.batch.global_size}) is below the number of logical shards "
                 f"({self.shards}); allowed: a row or more for every shard"
+            )
+        if self.sync.round_steps * self.shards > MAX_ROUND_SLICES:
+            raise ValueError(
+                f"sync.inner_steps ({self.sync.round_steps}) times the number of logical shards ({self.shards}) is "
+                f"too much for one round; allowed: a product of at most {MAX_ROUND_SLICES}"
             )
         return self
 

@@ -50,7 +50,7 @@ def open_exchange(
     """Open one generation's exchange.
 
     Args:
-        architecture: `ring` or `parameter_server`.
+        architecture: `ring`, `parameter_server`, or `local_sgd`, whose outer sum is a ring's.
         algorithm: a registered schedule, `native`, or `auto`; the parameter server does not use it.
         same_bits: one slice per logical shard in canonical order. False: a worker's rows come as one merged slice,
             and `present` and `begin_slice` speak of ranks instead of shards.
@@ -59,7 +59,7 @@ def open_exchange(
         coding: how gradients are coded; the same object in every generation of a worker, which keeps what it owes.
     """
     refuse_coding(coding, architecture, algorithm, same_bits=same_bits)
-    messages = (architecture == "ring" and algorithm != AUTO) or coding is not None
+    messages = (architecture != "parameter_server" and algorithm != AUTO) or coding is not None
     in_place = not messages and transport is not None and transport.shared
     opening = Opening(
         admit(algorithm, same_bits=same_bits),
@@ -134,5 +134,6 @@ def _parameter_server(opening: Opening) -> Exchange:
 
 ARCHITECTURES: dict[str, Callable[[Opening], Exchange]] = {
     "ring": _ring,
+    "local_sgd": _ring,
     "parameter_server": _parameter_server,
 }

@@ -16,6 +16,7 @@ from ringleader.train.buffers import Buffers
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.clock import Split
 from ringleader.train.held import Held
+from ringleader.train.outer import Outer
 from ringleader.train.reporter import Reporter
 from ringleader.train.seams import Coordinator, Parked, Seat
 from ringleader.train.word import WordLayout
@@ -68,6 +69,7 @@ class Group:
         self._layout: WordLayout | None = None
         self._coding: Coding | None = None
         self._counted_bytes = 0
+        self._outer: Outer | None = None
 
     @property
     def buffers(self) -> Buffers:
@@ -83,11 +85,19 @@ class Group:
         return self._parameters
 
     @property
+    def outer(self) -> Outer | None:
+        """The outer step, where a round of several batches is the transaction."""
+        kind = self.spec.sync.outer_step
+        if self._outer is None and kind is not None and self.parameters:
+            self._outer = Outer(self.held, self.parameters, self.spec.shards, kind)
+        return self._outer
+
+    @property
     def layout(self) -> WordLayout:
         if self._layout is None:
             self._layout = WordLayout(
                 members=self.spec.shards + self.spec.sync.server_count,
-                shards=self.spec.shards,
+                shards=self.spec.shards * self.spec.sync.round_steps,
                 parameters=len(self.parameters),
                 buffers=self.buffers.word_length,
             )
@@ -197,7 +207,7 @@ class Group:
             plan=self.seat.plan,
             rank=self.seat.rank,
             transport=self.seat.transport,
-            parameters=self.parameters,
+            parameters=self.outer.carriers if self.outer else self.parameters,
             word_length=self.layout.length,
             buckets=self._buckets,
             coding=self._coding,
@@ -257,6 +267,7 @@ class Group:
             "loss": self.loss,
             "costs": self.costs,
             "records": self.reporter.state(),
+            "outer": self.outer.state_dict() if self.outer else {},
         }
 
     def _restore(self, rest: dict[str, Any], *, whole: bool) -> None:
@@ -272,4 +283,6 @@ class Group:
         self.costs = rest["costs"]
         self.updated = self.step if whole else self.updated
         self.reporter.restore(rest["records"])
+        if self.outer:
+            self.outer.load_state_dict(rest["outer"])
         self.buffers.adopt()

@@ -40,6 +40,9 @@ class Alone:
     def plan_pending(self) -> bool:
         return False
 
+    def interrupted(self) -> bool:
+        return False
+
 
 @dataclass(slots=True)
 class Recorded:
@@ -101,7 +104,7 @@ def run_local(
 
 def _alone(spec: JobSpec) -> JobSpec:
     """Servers are other processes: alone, the same sums run as a ring of one, with the same bits."""
-    if spec.sync.architecture == "ring":
+    if spec.sync.architecture != "parameter_server":
         return spec
     sync = spec.sync.model_copy(update={"intra_node": "ring", "inter_node": "ring"})
     return spec.model_copy(update={"sync": sync})

@@ -45,6 +45,9 @@ class Coordinator(Protocol):
     def plan_pending(self) -> bool:
         """Whether a newer plan has been announced: the step that says so is the last of its generation."""
 
+    def interrupted(self) -> bool:
+        """Whether the running generation was given up: what was computed since the last commit is for nothing."""
+
 
 class Outlet(Protocol):
     """Where settled records leave the worker. Rank 0 reports; every member keeps what is not yet acknowledged."""

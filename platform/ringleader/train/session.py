@@ -17,6 +17,7 @@ from ringleader.train.evaluation import Evaluation, Question, Score
 from ringleader.train.group import Group
 from ringleader.train.held import Held, Stateful
 from ringleader.train.reporter import Reporter
+from ringleader.train.rounds import Rounds
 from ringleader.train.seams import Coordinator, Outlet
 from ringleader.train.slices import Collate, check_dataset
 from ringleader.train.steps import Loop, Steps
@@ -48,7 +49,8 @@ class Session:
             split=self._split,
         )
         self._device = torch.device("cuda" if spec.workers.gpus and torch.cuda.is_available() else "cpu")
-        self._steps = Steps(self._group, outlet, self._device)
+        transaction = Rounds if spec.sync.architecture == "local_sgd" else Steps
+        self._steps = transaction(self._group, outlet, self._device)
         self._evaluation = Evaluation(self._group, outlet, self._device)
         self._epochs = 0
         self._total_steps: int | None = None

@@ -1,0 +1,207 @@
+"""The outer step of local SGD: the replicas' moves, averaged by rows, and their optimisers' states with them.
+
+Average: Local SGD (Stich, "Local SGD Converges Fast and Communicates Little", 2019). Nesterov: DiLoCo (Douillard et
+al., 2023), with that paper's outer learning rate and momentum.
+
+What a replica's own optimiser remembers is averaged like the weights (one of the strategies for the base
+optimiser's buffers in SlowMo, Wang et al. 2020), so that a round leaves one committed state: to keep a state a replica
+would multiply what a peer is healed with by L, and to start anew would lose momentum and Adam's second moments every H
+steps.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import SGD, Optimizer
+
+from ringleader.errors import StepMisuse
+from ringleader.train.held import Held
+from ringleader.train.origin import Origin
+
+OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9
+
+OUTER: dict[str, Callable[[list[Parameter]], Optimizer]] = {
+    "average": lambda parameters: SGD(parameters, lr=1.0),
+    "nesterov": lambda parameters: SGD(parameters, lr=OUTER_LR, momentum=OUTER_MOMENTUM, nesterov=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One value that an optimiser keeps for a parameter; `like` is it after a first step."""
+
+    optimizer: Optimizer
+    number: int
+    name: str
+    like: Any
+
+    @property
+    def averaged(self) -> bool:
+        return isinstance(self.like, Tensor) and self.like.dim() > 0
+
+    @property
+    def counted(self) -> bool:
+        """A single number: steps taken, for example. An average of those could be no number of steps."""
+        return isinstance(self.like, (bool, int, float)) or (
+            isinstance(self.like, Tensor) and self.like.dim() == 0
+        )
+
+    def filled(self, value: float) -> Any:
+        """`value` in the type of this entry."""
+        return self.like.clone().fill_(value) if isinstance(self.like, Tensor) else type(self.like)(value)
+
+
+class Outer:
+    """Follows the replicas of a round one after the other, and makes the next committed state of their sum.
+
+    Attributes:
+        carriers: what the exchange sums: the weights' moves, the averaged entries, and one table with a row for each
+            replica: which parameters it used, and its counted entries.
+    """
+
+    def __init__(self, held: Held, parameters: list[Parameter], shards: int, kind: str) -> None:
+        self._held = held
+        self._parameters = parameters
+        self._origin = Origin(held, parameters)
+        self._optimizer = OUTER[kind](parameters)
+        entries = list(self._first_entries()) if held.optimizers else []
+        self._averaged = [entry for entry in entries if entry.averaged]
+        self._counted = [entry for entry in entries if entry.counted]
+        self._entries = entries
+        self._touched = [False] * len(parameters)
+        device = parameters[0].device
+        self._table = _carrier((shards, len(parameters) + len(self._counted)), torch.float64, device)
+        states = [_carrier(e.like.shape, e.like.dtype, e.like.device) for e in self._averaged]
+        self.carriers = [*parameters, *states, self._table]
+
+    def open(self) -> None:
+        """A round begins from what is live."""
+        self._origin.take()
+
+    def rewind(self) -> None:
+        """The next replica begins, or the round is given up."""
+        self._origin.put()
+        self._touched = [False] * len(self._parameters)
+
+    def inner_step(self, loss: Tensor) -> None:
+        """One step of the running replica, as in one process: backward, clip, optimisers, schedules."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        for number, parameter in enumerate(self._parameters):
+            if parameter.grad is None:
+                continue
+            self._touched[number] = True
+            if parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
+        self._held.update()
+        for scheduler in self._held.schedulers:
+            scheduler.step()
+
+    def bring(self, shard: int, share: float) -> None:
+        """Hand the running replica to the slice that the exchange has open, as the gradients of the carriers.
+
+        Args:
+            share: of the round's rows.
+        """
+        count = len(self._parameters)
+        for number, parameter in enumerate(self._parameters):
+            if self._touched[number]:
+                _bring(parameter, (self._origin.weights[number] - parameter.detach()) * share)
+        for carrier, entry in zip(self.carriers[count:-1], self._averaged, strict=True):
+            value = self._kept(entry)
+            if value is not None:
+                _bring(carrier, value * share)
+        table = torch.zeros(self._table.shape, dtype=torch.float64)
+        table[shard, :count] = torch.tensor(self._touched, dtype=torch.float64)
+        counts = [float(self._kept(entry) or 0.0) for entry in self._counted]
+        table[shard, count:] = torch.tensor(counts, dtype=torch.float64)
+        _bring(self._table, table.to(self._table.device))
+
+    @torch.no_grad()
+    def commit(self, scale: float) -> None:
+        """The outer step, from the sums in the carriers' gradients. Schedules stand where the round began.
+
+        Args:
+            scale: turns shares of the round's rows into shares of its weights.
+        """
+        self._origin.put()
+        assert self._table.grad is not None
+        table = self._table.grad.cpu()
+        count = len(self._parameters)
+        users = [_first(table[:, number]) for number in range(count)]
+        for parameter, user in zip(self._parameters, users, strict=True):
+            parameter.grad = None if user is None or parameter.grad is None else parameter.grad * scale
+        self._optimizer.step()
+        self._start_states(users)
+        for carrier, entry in zip(self.carriers[count:-1], self._averaged, strict=True):
+            if users[entry.number] is not None and carrier.grad is not None:
+                self._keep(entry, carrier.grad * scale)
+        for place, entry in enumerate(self._counted, start=count):
+            user = users[entry.number]
+            if user is not None:
+                self._keep(entry, entry.filled(float(table[user, place])))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(state)
+
+    def _first_entries(self) -> Iterator[Entry]:
+        """What the optimisers keep: seen after a step with zero gradients, which is then taken back."""
+        for parameter in self._parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        for optimizer, _ in self._held.optimizers:
+            optimizer.step()
+        for optimizer, _ in self._held.optimizers:
+            for number, parameter in enumerate(self._parameters):
+                for name, value in optimizer.state.get(parameter, {}).items():
+                    entry = Entry(optimizer, number, name, copy.deepcopy(value))
+                    _check(entry)
+                    yield entry
+        self._origin.put()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def _start_states(self, users: list[int | None]) -> None:
+        """Parameters that were used for the first time get their optimiser's entries."""
+        for entry in self._entries:
+            if users[entry.number] is not None:
+                self._keep(entry, copy.deepcopy(entry.like))
+
+    def _kept(self, entry: Entry) -> Any:
+        return entry.optimizer.state.get(self._parameters[entry.number], {}).get(entry.name)
+
+    def _keep(self, entry: Entry, value: Any) -> None:
+        entry.optimizer.state[self._parameters[entry.number]][entry.name] = value
+
+
+def _carrier(shape: torch.Size | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Parameter:
+    """A parameter that only its gradient matters of: it has a shape and takes no memory."""
+    return Parameter(torch.zeros((), dtype=dtype, device=device).expand(shape))
+
+
+def _bring(carrier: Parameter, value: Tensor) -> None:
+    torch.autograd.backward([carrier], [value])
+
+
+def _first(column: Tensor) -> int | None:
+    """The first replica with an entry."""
+    found = column.nonzero()
+    return int(found[0]) if len(found) else None
+
+
+def _check(entry: Entry) -> None:
+    if (entry.averaged and entry.like.is_floating_point()) or entry.counted or entry.like is None:
+        return
+    raise StepMisuse(
+        f"{type(entry.optimizer).__name__} keeps {entry.name!r}, a {type(entry.like).__name__}, for a parameter: "
+        f"there is no average of it.",
+        hint="With sync: local_sgd an optimiser keeps floating-point tensors and single numbers only.",
+    )

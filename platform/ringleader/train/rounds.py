@@ -1,0 +1,280 @@
+"""Local SGD: the transaction is a round of H batches. Each logical shard trains a replica of its own for H steps from
+the committed state; the replicas' moves are summed along the canonical tree and make one outer step.
+
+The loop body sees a replica's H slices in a row, then those of the next owned shard. Nothing travels in between.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ringleader.errors import ExchangeBroken
+from ringleader.train.cursor import Epoch, present_shards
+from ringleader.train.evidence import Recorder, check
+from ringleader.train.group import Group
+from ringleader.train.outer import Outer
+from ringleader.train.seams import Outlet
+from ringleader.train.slices import Ahead, Slice, load, to_device
+from ringleader.train.steps import Loop
+from ringleader.train.streams import seed_all
+from ringleader.train.turns import Turns
+from ringleader.train.word import BATCHES, SliceReport, StepReport
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The batches of one round: H of them, fewer at the end of an epoch."""
+
+    epoch: Epoch
+    offsets: range
+
+    @classmethod
+    def at(cls, epoch: Epoch, offset: int, inner_steps: int) -> "Span":
+        return cls(epoch, range(offset, min(offset + inner_steps, epoch.steps)))
+
+    @property
+    def rows(self) -> int:
+        return sum(self.epoch.batch_rows(offset) for offset in self.offsets)
+
+    def present(self, offset: int) -> list[int]:
+        """The shards with rows in a batch, ascending. The first batch of a span has all that any of them has."""
+        return sorted(present_shards(self.epoch.batch_rows(offset), self.epoch.shards))
+
+    def offsets_of(self, shard: int) -> list[int]:
+        """The batches in which a shard has rows."""
+        return [offset for offset in self.offsets if shard in self.present(offset)]
+
+    def slot(self, offset: int, shard: int) -> int:
+        """Where a slice's report stands in the control word."""
+        return (offset - self.offsets.start) * self.epoch.shards + shard
+
+
+class Rounds:
+    """Runs the rounds of one loop at a time for one worker."""
+
+    def __init__(self, group: Group, outlet: Outlet, device: torch.device) -> None:
+        self._group = group
+        self._outlet = outlet
+        self._device = device
+        self._turns = Turns(group.spec.seed)
+        self._recorder = Recorder(group)
+        self._reports: dict[int, SliceReport] = {}
+        self._mine: list[int] = []
+        self._offset = 0
+        self._span: Span | None = None
+        self._stop = False
+        self._failed = False
+        self._loop: Loop | None = None
+        self._pieces: Ahead | None = None
+
+    @property
+    def turn(self) -> Slice | None:
+        """The slice the loop body is at."""
+        return self._turns.running
+
+    @property
+    def mid_batch(self) -> bool:
+        """Whether slices of the running round are computed, but not all of them committed."""
+        return bool(self._reports) and not self._failed
+
+    def leave(self) -> None:
+        """The loop was left by `break`: its last turn, if any, is not part of a step."""
+        self._turns.running = None
+
+    def request_stop(self) -> None:
+        self._stop = True
+
+    def run(self, loop: Loop) -> Iterator[Any]:
+        """Yield the owned slices of every round from the committed offset on; replay what a failure broke."""
+        group, self._loop, self._turns.running = self._group, loop, None
+        group.epoch = loop.index
+        self._stop = self._failed = False
+        group.held.check_covered(group.parameters)
+        self._pieces, generation = None, -1
+        while True:
+            exchange = group.enter()
+            assert group.seat is not None
+            if group.calls.is_finished(loop.number):
+                return
+            if group.calls.offset >= loop.epoch.steps:
+                group.finish_call(loop.number)
+                return
+            if self._pieces is None or self._failed or generation != group.seat.plan.generation:
+                self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
+            span = self._span = self._span_at(loop, group.calls.offset)
+            exchange.begin_step(frozenset(span.present(span.offsets.start)))
+            yield from self._replicas(loop, span, self._pieces)
+
+    def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
+        """One inner step of the running replica; on the worker's last one the exchange, the outer step, the commit."""
+        turn, report = self._turns.end(loss, weight, values)
+        if self._failed or self._span is None:
+            return
+        self._reports[self._span.slot(self._offset, turn.shard)] = report
+        self._try(lambda: self._advance(turn, loss))
+
+    def _replicas(self, loop: Loop, span: Span, pieces: Ahead) -> Iterator[Any]:
+        """The turns of one round."""
+        self._reports = {}
+        self._mine = self._owned(span)
+        self._outer.open()
+        for shard in self._mine:
+            self._outer.rewind()
+            self._group.buffers.rewind()
+            for offset in span.offsets_of(shard):
+                self._offset = offset
+                self._progress(loop, "forward")
+                with self._group.split.idle():
+                    batch = to_device(next(pieces), self._device)
+                step = self._group.step + offset - span.offsets.start
+                self._turns.begin(_slice(loop.epoch, offset, shard, step))
+                yield batch
+                self._turns.check_ended()
+                if self._failed:
+                    return
+        if not self._mine:
+            self._try(self._finish)
+
+    def _advance(self, turn: Slice, loss: Tensor) -> None:
+        group, span, exchange = self._group, self._span, self._group.exchange
+        assert span is not None
+        assert exchange is not None
+        assert group.seat is not None
+        if group.coordinator.interrupted():  # the exchange would say so only at the end of the round
+            why = "the generation was given up"
+            raise ExchangeBroken(rank=group.seat.rank, phase="forward", bucket=None, why=why)
+        seed_all(group.spec.seed, "update", *turn.stream)
+        self._outer.inner_step(loss)
+        offsets = span.offsets_of(turn.shard)
+        if self._offset != offsets[-1]:
+            return
+        if turn.shard == 0:
+            group.buffers.keep_left()
+        weight = sum(self._reports[span.slot(offset, turn.shard)].weight for offset in offsets)
+        exchange.begin_slice(turn.shard)
+        self._outer.bring(turn.shard, weight / span.rows)
+        exchange.end_slice()
+        if turn.shard == self._mine[-1]:
+            self._finish()
+
+    def _try(self, act: Any) -> None:
+        """Run a part of the transaction; a broken exchange means that the round did not happen."""
+        try:
+            act()
+        except ExchangeBroken as error:
+            self._failed = True
+            self._outer.rewind()
+            self._group.broke(error)
+            self._outlet.replayed()
+
+    def _finish(self) -> None:
+        """Exchange the word, then make the outer step and commit."""
+        group, loop, exchange, span = self._group, self._loop, self._group.exchange, self._span
+        assert loop is not None
+        assert exchange is not None
+        assert span is not None
+        assert group.seat is not None
+        self._progress(loop, "exchange")
+        if self._pieces is not None:
+            self._pieces.take()  # the moves are on their way: load the next slice meanwhile
+        reduced = exchange.finish(
+            group.layout.write(
+                rank=group.seat.rank,
+                call=loop.number,
+                kind=BATCHES + loop.index,
+                step=group.step,
+                pending=group.coordinator.plan_pending(),
+                stop=self._stop,
+                slices=self._reports,
+                buffers=group.buffers.encode(),
+            ),
+            group.check,
+        )
+        reports = [self._read(reduced, span, offset) for offset in span.offsets]
+        self._outer.commit(span.rows / sum(report.weight for report in reports))
+        if 0 in span.present(span.offsets.start):
+            group.buffers.commit(group.layout.buffers_of(reduced))
+        exchange.publish()
+        self._commit(loop, span, reports)
+
+    def _read(self, reduced: Tensor, span: Span, offset: int) -> StepReport:
+        """What the reduced word says about one batch, checked."""
+        group = self._group
+        assert group.seat is not None
+        slots = {span.slot(offset, shard): (shard,) for shard in span.present(offset)}
+        report = group.layout.read(reduced, world=len(group.seat.plan.members), present=list(slots))
+        check(report, span.epoch, offset, group.step + 1 + offset - span.offsets.start, slots)
+        return report
+
+    def _commit(self, loop: Loop, span: Span, reports: list[StepReport]) -> None:
+        """All steps of the round at once: what happens once a step happens as often as the round has steps."""
+        group = self._group
+        self._reports = {}
+        group.applied += 1
+        for offset, report in zip(span.offsets, reports, strict=True):
+            seed_all(group.spec.seed, "update", group.step)
+            group.step += 1
+            group.calls.offset += 1
+            group.samples += loop.epoch.batch_rows(offset)
+            group.loss = report.loss
+            group.held.after_update()
+        names = self._turns.names
+        group.reporter.open(self._recorder.records(loop.epoch, span.offsets.start, reports, names))
+        if reports[0].stop:
+            group.finish_call(loop.number)
+            self._stop = False
+        if reports[0].pending:
+            group.leave_at_boundary()
+        self._progress(loop, "committed")
+
+    def _load(self, loop: Loop) -> Ahead:
+        """Batches of all owned slices from the committed offset on, replica by replica."""
+        group, first = self._group, self._group.calls.offset
+        step, inner_steps = group.step, group.spec.sync.round_steps
+        pieces = (
+            _slice(loop.epoch, offset, shard, step + offset - first)
+            for start in range(first, loop.epoch.steps, inner_steps)
+            for span in [self._span_at(loop, start)]
+            for shard in self._owned(span)
+            for offset in span.offsets_of(shard)
+        )
+        batches = load(
+            loop.dataset,
+            pieces,
+            seed=group.spec.seed,
+            collate=loop.collate,
+            loader_workers=loop.loader_workers,
+        )
+        return Ahead(batches)
+
+    def _span_at(self, loop: Loop, offset: int) -> Span:
+        return Span.at(loop.epoch, offset, self._group.spec.sync.round_steps)
+
+    def _owned(self, span: Span) -> list[int]:
+        """The shards whose replicas this worker trains in a round, ascending."""
+        seat = self._group.seat
+        assert seat is not None
+        present = span.present(span.offsets.start)
+        return [shard for shard in seat.plan.shards_of(seat.rank) if shard in present]
+
+    @property
+    def _outer(self) -> Outer:
+        outer = self._group.outer
+        assert outer is not None, "rounds belong to sync: local_sgd"
+        return outer
+
+    def _progress(self, loop: Loop, phase: str) -> None:
+        self._outlet.progress(
+            step=self._group.step,
+            total_steps=loop.total_steps,
+            epoch=loop.index,
+            phase=phase,
+            rows=loop.epoch.batch // max(1, self._group.lanes),
+        )
+
+
+def _slice(epoch: Epoch, offset: int, shard: int, step: int) -> Slice:
+    return Slice(("step", step, shard), shard, epoch.rows(offset, shard))

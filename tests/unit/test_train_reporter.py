@@ -1,0 +1,42 @@
+"""Records leave when their transaction can no longer be rolled back, and not before."""
+
+from ringleader.train.local import Recorded
+from ringleader.train.reporter import Record, Reporter
+
+
+def reporter(outlet: Recorded) -> Reporter:
+    made = Reporter(outlet)
+    made.take_office(speaks=True, recorded_step=0)
+    return made
+
+
+def test_no_step_of_a_round_leaves_before_the_next_round_commits() -> None:
+    outlet = Recorded()
+    said = reporter(outlet)
+    said.open([Record(step, 1, {"loss": 0.0}) for step in (1, 2, 3)])
+    assert list(outlet.values) == []
+    said.open([Record(step, 1, {"loss": 0.0}) for step in (4, 5)])
+    assert list(outlet.values) == [1, 2, 3]
+    said.settle()
+    assert list(outlet.values) == [1, 2, 3, 4, 5]
+
+
+def test_scores_join_the_newest_step() -> None:
+    outlet = Recorded()
+    said = reporter(outlet)
+    said.open([Record(1, 1, {"loss": 0.0}), Record(2, 1, {"loss": 0.0})])
+    said.add_scores(2, 1, {"accuracy": 1.0})
+    said.settle()
+    assert outlet.values == {1: {"loss": 0.0}, 2: {"loss": 0.0, "accuracy": 1.0}}
+
+
+def test_a_healed_member_keeps_open_records_open() -> None:
+    donor, receiver = reporter(Recorded()), Recorded()
+    donor.open([Record(1, 1, {})])
+    donor.open([Record(2, 1, {}), Record(3, 1, {})])
+    healed = Reporter(receiver)
+    healed.restore(donor.state())
+    healed.take_office(speaks=True, recorded_step=0)
+    assert list(receiver.values) == [1]
+    healed.settle()
+    assert list(receiver.values) == [1, 2, 3]
