@@ -4,14 +4,17 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from integration.ray_home import IngestServer, ray_head
 from integration.runtime_job import TRAIN, alive, start
 from waiting import wait_for
 
 from ringleader.errors import RingleaderError
 from ringleader.runtime.cluster import Cluster
+from ringleader.train.local import run_local
 from ringleader.wire.package import pack
 
 
@@ -193,6 +196,27 @@ def test_parameter_servers_give_the_bits_of_the_ring(cluster, home, ingest, pack
         run.leave_nothing()
         ingest.forget()
     assert digests[0] == digests[1]
+
+
+def test_a_worker_killed_in_a_round_of_local_sgd_costs_no_bit(cluster, home, ingest, package, tmp_path):
+    sync = {"intra_node": "local_sgd", "inter_node": "local_sgd", "inner_steps": 4}
+    spec = {"workers": {"min": 1, "max": 2}, "params": {"epochs": 40, "pause": 0.01}, "sync": sync}
+    run = start(cluster, home, ingest, package, "rounds", **spec)
+    run.until_world(2)
+    run.until_step(run.step() + 8)
+    before = run.pids()
+    os.kill(before["w1"], signal.SIGKILL)
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 161))
+    (lost,) = ingest.events("worker.lost")
+    assert (lost["worker"], lost["step"] % 4) == ("w1", 0)
+    program: dict[str, Any] = {}
+    exec(TRAIN, program)  # the package's own source
+    torch.set_num_threads(1)
+    alone, _ = run_local(run.launch.spec, program["train"], tmp_path)
+    assert outcome["result"]["weights_sha256"] == alone.digest
+    run.leave_nothing()
 
 
 def test_a_lost_supervisor_takes_its_workers_and_places_with_it_and_gets_no_second_life(
