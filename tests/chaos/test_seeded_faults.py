@@ -28,12 +28,16 @@ def faults(draw: random.Random) -> FaultPlan:
     return plan
 
 
-@pytest.mark.parametrize("sync", ["ring", "parameter_server", TWO], ids=["ring", "one server", "two servers"])
+@pytest.mark.parametrize(
+    "sync",
+    ["ring", "parameter_server", TWO, "local_sgd"],
+    ids=["ring", "one server", "two servers", "local SGD"],
+)
 def test_random_faults_cost_no_bit_no_step_and_no_row(sync: Any, tmp_path: Path) -> None:
     seed = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     draw = random.Random(seed)
     torch.set_num_threads(1)
-    undisturbed, _ = run_local(job(), train, tmp_path)
+    undisturbed, _ = run_local(job(sync=architecture), train, tmp_path)
     for number in range(PLAYS):
         plan = faults(draw)
         print(f"seed {seed} play {number}: {plan}")
