@@ -37,7 +37,7 @@ def test_random_faults_cost_no_bit_no_step_and_no_row(sync: Any, tmp_path: Path)
     seed = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     draw = random.Random(seed)
     torch.set_num_threads(1)
-    undisturbed, _ = run_local(job(sync=architecture), train, tmp_path)
+    undisturbed, _ = run_local(job(sync=sync), train, tmp_path)
     for number in range(PLAYS):
         plan = faults(draw)
         print(f"seed {seed} play {number}: {plan}")

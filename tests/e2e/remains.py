@@ -65,12 +65,20 @@ class Remains:
         return {kind: some for kind, some in left.items() if some}
 
     def segments(self) -> set[str]:
-        """Shared-memory segments that were not there before."""
-        return _segments() - self.segments_before
+        """Shared memory that was not there before: named segments, and actors that map nameless ones."""
+        mapping = {f"process {pid}" for pid in self.of_cluster()["actor_pids"] if _maps_segments(pid)}
+        return (_segments() - self.segments_before) | mapping
 
 
 def _segments() -> set[str]:
     return {path.name for path in SHARED_MEMORY.iterdir()}
+
+
+def _maps_segments(pid: int) -> bool:
+    try:
+        return "/memfd:ringleader" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:  # it has ended
+        return False
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Shared memory alone: exact sums in place, ends that leave nothing, and memory that is not what was promised."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -9,16 +10,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from exchange_members import transports
+from exchange_members import Member, on_members, plan_of, transports
 
+from ringleader.comm.communicator import Communicator
 from ringleader.comm.schedules import Part
 from ringleader.comm.segments import Arena, Segment
-from ringleader.comm.transports.shared import SharedTransport
+from ringleader.comm.transports.shared import LEAST_BYTES, SharedTransport
 from ringleader.comm.tree import combine, tree_over
 from ringleader.errors import ExchangeBroken
+from ringleader.sync.side import STATE_WINDOW, Side
 
 SHARDS = 8
 HANG_S = 20.0
+DESCRIPTORS_OF_ROWS = 2
+"""Of one member: its rows are in one segment, which the buckets keep; the mapping has a descriptor too."""
 
 
 def on_board(
@@ -77,6 +82,61 @@ def test_a_closed_group_leaves_no_segment_open():
 
     on_board(2, reduce)
     assert segments_open() == before
+
+
+def test_exchanges_that_are_closed_leave_no_segment_to_the_collector():
+    """Training code often switches the collector off."""
+
+    def train(member: Member) -> None:
+        member.train(2)
+        member.exchange.buckets.release()
+
+    before = segments_open()
+    gc.disable()
+    try:
+        for _ in range(3):
+            on_members(plan_of(3, 8), train, shared=True)
+        # The helper's own frame keeps the last generation's control segments: three, each mapped by three.
+        assert segments_open() <= before + 3 * 3 * DESCRIPTORS_OF_ROWS + 3 * 3
+    finally:
+        gc.enable()
+    gc.collect()
+    assert segments_open() == before
+
+
+def test_a_sender_of_much_state_holds_a_window_of_it():
+    payload = torch.arange(5 * STATE_WINDOW // 2, dtype=torch.int64).view(torch.uint8)
+
+    def heal(member: SharedTransport) -> torch.Tensor | int:
+        communicator = Communicator(member)
+        side = Side(communicator)
+        if member.rank == 1:
+            received = side.receive_state(0)
+            assert communicator.close()
+            return received
+        side.send_state(1, payload)
+        held = sum(memory.nbytes for kept in member._outbox._free.values() for memory in kept)
+        held += sum(memory.nbytes for sent in member._on_their_way for _, _, memory in sent)
+        assert communicator.close()
+        return held
+
+    with ThreadPoolExecutor(2) as pool:
+        held, received = pool.map(heal, transports(2, shared=True))
+    assert torch.equal(received, payload)
+    assert held <= STATE_WINDOW + 2 * LEAST_BYTES
+
+
+def test_a_forked_child_cannot_reach_its_parents_segments():
+    arena = Arena()
+    row = arena.empty(8, torch.float32)
+    row.fill_(7.0)
+    child = os.fork()
+    if child == 0:
+        row.zero_()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert row.tolist() == [7.0] * 8
 
 
 def test_rows_that_move_to_other_memory_are_found_there_although_the_descriptor_is_used_again():

@@ -36,6 +36,8 @@ class Segment:
         self.descriptor = descriptor
         self.number = next(_numbers)
         self._memory = memory
+        # A child that user code forks would write into its parent's gradients.
+        memory.madvise(mmap.MADV_DONTFORK)
 
     @property
     def key(self) -> Key:

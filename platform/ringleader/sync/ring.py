@@ -140,12 +140,16 @@ class Ring:
         if self._closed:
             return
         self._closed = True
-        if self._communicator is None or self._communicator.close():
+        ended = self._communicator is None or self._communicator.close()
+        # This object stands in a circle: what it holds is let go now and not when the collector comes by.
+        self._communicator, self._side = None, Side(None)
+        in_place, self._board = self._board is not None, None
+        if ended:
             return
         self._buckets.tainted = True
         if self._coded is not None:
             self._coded.abandon()
-        if self._board is not None:
+        if in_place:
             end_process(
                 "a communication thread did not end; it may still write into the other members' memory"
             )

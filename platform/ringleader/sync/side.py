@@ -1,7 +1,5 @@
 """What members exchange beside the buckets: control words, small exact sums, and the state of a healing member."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -16,7 +14,8 @@ WORD, SUM, STATE, PROBE, PARTS, BUCKETS = 0, 2, 4, 6, 8, 16
 GATHER_BYTES = 64 << 10
 """Below this one hop with more bytes beats two hops with fewer."""
 
-STATE_CHUNK = 16 << 20
+STATE_CHUNK, STATE_WINDOW = 4 << 20, 16 << 20
+"""Bytes in one message, and on their way at once: a transport may hold a copy of them."""
 
 
 def everyones_part(rank: int, size: int, length: int) -> Part:
@@ -53,16 +52,20 @@ class Side:
         return total
 
     def send_state(self, rank: int, payload: Tensor) -> None:
-        """A header with the length, then the bytes in chunks."""
+        """A header with the length, then the bytes: so many at a time as the receiver has said to have room for."""
         header = torch.tensor([payload.numel()], dtype=torch.int64)
-        self._block(_sends(rank, 1), header)
-        self._block(_sends(rank, payload.numel()), payload)
+        self._block(_sends(rank, (0, 1)), header)
+        for window in chunks((0, payload.numel()), STATE_WINDOW):
+            self._block(_sends(rank, window), payload)
+            self._block(_receives(rank, (0, 1)), header)
 
     def receive_state(self, rank: int) -> Tensor:
         header = torch.zeros(1, dtype=torch.int64)
-        self._block(_receives(rank, 1), header)
+        self._block(_receives(rank, (0, 1)), header)
         payload = torch.empty(int(header.item()), dtype=torch.uint8)
-        self._block(_receives(rank, payload.numel()), payload)
+        for window in chunks((0, payload.numel()), STATE_WINDOW):
+            self._block(_receives(rank, window), payload)
+            self._block(_sends(rank, (0, 1)), header)
         return payload
 
     def ping_pong(self, peer: int, values: Tensor, rounds: int) -> None:
@@ -82,13 +85,9 @@ class Side:
         self._communicator.wait([self.start(steps, row, tag=STATE, phase="state")])
 
 
-def _sends(peer: int, length: int) -> tuple[Step, ...]:
-    return tuple(Send(peer, 0, chunk, 0) for chunk in _pieces(length))
+def _sends(peer: int, span: Span) -> tuple[Step, ...]:
+    return tuple(Send(peer, 0, chunk, 0) for chunk in chunks(span, STATE_CHUNK))
 
 
-def _receives(peer: int, length: int) -> tuple[Step, ...]:
-    return tuple(Receive(peer, 0, chunk, 0) for chunk in _pieces(length))
-
-
-def _pieces(length: int) -> Iterator[Span]:
-    return chunks((0, length), STATE_CHUNK)
+def _receives(peer: int, span: Span) -> tuple[Step, ...]:
+    return tuple(Receive(peer, 0, chunk, 0) for chunk in chunks(span, STATE_CHUNK))

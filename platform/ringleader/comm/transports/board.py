@@ -79,7 +79,7 @@ class Board:
             self._peers.wait(self._words_of(peer), base + READY, turn, peer)
         everybody = range(part.world)
         for chunk in self._operations(slot, part, everybody, lambda posts: self._plan(part, posts, rows)):
-            self._peers.check()
+            self._peers.check_all(others)
             for act, operand in chunk:
                 act(operand)
         mine[base + DONE] = turn
@@ -104,7 +104,7 @@ class Board:
         for peer in givers:
             self._peers.wait(self._words_of(peer), slot * SLOT_WORDS + READY, self._turns[slot], peer)
         for chunk in self._operations(slot, part, givers, lambda posts: self._plan_gather(part, posts, into)):
-            self._peers.check()
+            self._peers.check_all(givers)
             for act, operand in chunk:
                 act(operand)
 
@@ -119,6 +119,7 @@ class Board:
     def close(self) -> None:
         self._segment.close()
         self._ready.clear()
+        self._words.clear()
 
     def _words_of(self, rank: int) -> memoryview:
         words = self._words.get(rank)

@@ -8,7 +8,7 @@ import os
 import platform
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ringleader.errors import ExchangeBroken
 
@@ -35,7 +35,13 @@ class Peers:
         self._deadline_s = deadline_s
         self._why = ""
         self._closed = False
-        self._lives = [os.pidfd_open(pid) if pid and r != rank else -1 for r, pid in enumerate(pids)]
+        self._lives: list[int] = []
+        try:
+            for peer, pid in enumerate(pids):
+                self._lives.append(os.pidfd_open(pid) if pid and peer != rank else -1)
+        except OSError:
+            self.close()
+            raise
 
     @property
     def over(self) -> bool:
@@ -58,6 +64,12 @@ class Peers:
         """Raises ExchangeBroken once this member has left."""
         if self._why:
             raise self.broken(self._rank, self._why)
+
+    def check_all(self, peers: Iterable[int]) -> None:
+        """Raises ExchangeBroken once this member or one of these has left: then nothing of theirs is written to."""
+        self.check()
+        for peer in peers:
+            self.check_stays(peer)
 
     def check_stays(self, peer: int) -> None:
         """Raises ExchangeBroken once `peer` has left: what it had open may be closed by now."""

@@ -104,7 +104,10 @@ class SharedTransport:
         self._pids = [
             place.pid if place is not None and rank in near else 0 for rank, place in enumerate(places)
         ]
-        self._peers = Peers(self.rank, self._words, self._pids, self._deadline_s)
+        try:
+            self._peers = Peers(self.rank, self._words, self._pids, self._deadline_s)
+        except OSError:  # one of them has ended meanwhile
+            return frozenset()
         return frozenset(near)
 
     def _map_control(self, rank: int, place: Place | None) -> memoryview | None:
@@ -166,6 +169,9 @@ class SharedTransport:
             self._board.close()
             self._board = None
         self._segments.clear()
+        self._outbox = _Outbox()
+        for sent in self._on_their_way:
+            sent.clear()
 
     def _linger(self) -> None:
         """Whoever is a moment behind still takes what was sent, unless the generation is broken."""
