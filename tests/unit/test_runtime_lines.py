@@ -2,7 +2,7 @@
 
 import sys
 
-from ringleader.runtime.lines import MAX_LINES, Lines, captured
+from ringleader.runtime.lines import MAX_LENGTH, MAX_LINES, Lines, captured
 
 
 def texts(lines: Lines) -> list[str]:
@@ -60,3 +60,12 @@ def test_print_and_stderr_are_captured_line_by_line():
         print("no newline", end="")
     taken = [(line.level, line.text) for line in lines.take()[0]]
     assert taken == [("info", "one two"), ("info", "30%"), ("error", "wrong"), ("info", "no newline")]
+
+
+def test_a_printed_lone_surrogate_is_spelt_out():
+    lines = Lines()
+    with captured(lines):
+        print("a\udcff")
+        print("\udcff" * MAX_LENGTH)
+    short, long = texts(lines)
+    assert (short, len(long)) == ("a\\udcff", MAX_LENGTH)

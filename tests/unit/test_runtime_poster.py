@@ -14,6 +14,9 @@ from ringleader.wire.states import State
 from ringleader.wire.views import Progress
 
 
+NOW = "2026-01-01T00:00:00Z"
+
+
 @pytest.fixture
 def server() -> Iterator[IngestServer]:
     server = IngestServer()
@@ -87,4 +90,19 @@ def test_an_attempt_that_was_replaced_learns_it(server: IngestServer, tmp_path: 
     server.gone = True
     _, poster = open_poster(server, tmp_path)
     wait_for("stale", lambda: poster.stale, 10)
+    poster.close()
+
+
+def test_text_that_utf8_cannot_carry_holds_up_nothing_and_no_outcome_is_lost(
+    server: IngestServer, tmp_path: Path
+):
+    spool, poster = open_poster(server, tmp_path)
+    spool.put("logs", {"at": NOW, "worker": "w0", "level": "info", "line": "a\udcff"})
+    spool.put("metrics", {"at": NOW, "generation": 1, "step": 1, "values": {"m\ud800": 1.0}})
+    reason = {"code": "entrypoint_raised", "message": "ValueError: x\udcff", "hint": ""}
+    spool.put("outcome", {"at": NOW, "outcome": "failed", "reason": reason, "result": None})
+    assert poster.drained(10)
+    assert [line["line"] for line in server.stream("logs")] == ["a\\udcff"]
+    assert [m["values"] for m in server.stream("metrics")] == [{"m\\ud800": 1.0}]
+    assert [o["reason"]["message"] for o in server.stream("outcome")] == ["ValueError: x\\udcff"]
     poster.close()

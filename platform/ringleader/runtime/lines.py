@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ringleader.runtime.messages import Line
+from ringleader.text import utf8
 
 MAX_LINES = 10_000
 MAX_LENGTH = 16_000
@@ -33,7 +34,7 @@ class Lines:
         self._dropped = 0
 
     def add(self, level: Literal["info", "error"], text: str) -> None:
-        line = Line(time.time(), level, text[:MAX_LENGTH])
+        line = Line(time.time(), level, utf8(text[:MAX_LENGTH])[:MAX_LENGTH])
         with self._lock:
             if self._step == 0:
                 self._give(line)

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from ringleader.runtime.spool import Spool
+from ringleader.text import utf8_json
 from ringleader.wire.ingest import Status
 
 EVERY_S = 0.25
@@ -35,7 +36,8 @@ class Poster:
         self._spool = spool
         self._status = status
         self._url = url
-        self._client = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=10, trust_env=False)
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._client = httpx.Client(headers=headers, timeout=10, trust_env=False)
         self._answered = monotonic()
         self._status_at = 0.0
         self._refused = 0
@@ -98,7 +100,7 @@ class Poster:
         body: dict[str, Any] = {"attempt": self._attempt, "records": records}
         if status is not None:
             body["status"] = status.model_dump(mode="json")
-        response = self._client.post(self._url, json=body)
+        response = self._client.post(self._url, content=utf8_json(body))  # whatever it holds, it can be sent
         self._answered = monotonic()
         if response.status_code in GONE:
             self.stale = True

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ringleader.text import utf8_json
+
 MAX_BYTES = 64 << 20
 FEWEST_METRICS = 64
 STREAMS = ("events", "metrics", "logs", "outcome")
@@ -41,12 +43,16 @@ class Spool:
         self._numbers = dict.fromkeys(STREAMS, 0)
 
     def put(self, stream: str, record: Mapping[str, Any]) -> int:
-        """Take a JSON-ready record; its number within the stream is returned and written into it."""
+        """Take a JSON-ready record; its number within the stream is returned and written into it.
+
+        Raises:
+            ValueError, TypeError: it is no JSON; nothing was taken.
+        """
         with self._lock:
-            self._numbers[stream] += 1
-            seq = self._numbers[stream]
-            body = json.dumps({**record, "stream": stream, "seq": seq}, allow_nan=False)
-            self._fresh.append((stream, seq, len(body), body))
+            seq = self._numbers[stream] + 1
+            body = utf8_json({**record, "stream": stream, "seq": seq})
+            self._numbers[stream] = seq
+            self._fresh.append((stream, seq, len(body.encode()), body))
             return seq
 
     def flush(self) -> None:
