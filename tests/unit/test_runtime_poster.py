@@ -13,7 +13,6 @@ from ringleader.wire.ingest import Status
 from ringleader.wire.states import State
 from ringleader.wire.views import Progress
 
-
 NOW = "2026-01-01T00:00:00Z"
 
 
