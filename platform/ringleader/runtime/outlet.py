@@ -2,6 +2,7 @@
 
 import math
 import threading
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -69,15 +70,11 @@ class Outlet:
                 self._line("supervisor", Line(datetime.now(UTC).timestamp(), "error", line))
 
     def outcome(self, end: End, finished: dict[str, Any] | None) -> None:
-        """The last record. Artifacts are in place before it."""
-        reason = None
-        if end.outcome == "failed":
-            reason = {"code": end.reason, "message": end.message, "hint": end.hint}
-        result = None
-        if end.outcome == "succeeded" and finished is not None:
-            result = self._result(finished).model_dump(mode="json")
-        record = {"at": _now(), "outcome": end.outcome, "reason": reason, "result": result}
-        self._spool.put("outcome", record)
+        """The last record. Artifacts are in place before it; where that fails, the attempt failed."""
+        try:
+            self._end(end, finished)
+        except Exception:  # whatever it was, the control plane has to hear of an end
+            self._end(End("failed", "platform_error", traceback.format_exc()), None)
         self.poster.hurry()
 
     def discard(self) -> None:
@@ -86,6 +83,16 @@ class Outlet:
         if self._ledger is not None:
             self._ledger.close()
         self._spool.discard()
+
+    def _end(self, end: End, finished: dict[str, Any] | None) -> None:
+        reason = None
+        if end.outcome == "failed":
+            reason = {"code": end.reason, "message": end.message, "hint": end.hint}
+        result = None
+        if end.outcome == "succeeded" and finished is not None:
+            result = self._result(finished).model_dump(mode="json")
+        record = {"at": _now(), "outcome": end.outcome, "reason": reason, "result": result}
+        self._spool.put("outcome", record)
 
     def _metrics(self, metrics: Metrics) -> None:
         if metrics.step <= self._last_step:
@@ -107,7 +114,7 @@ class Outlet:
             steps=finished["steps"],
             samples=finished["samples"],
             loss=loss if loss is not None and math.isfinite(loss) else None,
-            scores=finished["scores"],
+            scores=self._finite(finished["scores"]),
             generations=finished["generations"],
             reproducible=finished["reproducible"],
             reproducible_why=finished["reproducible_why"],
@@ -120,6 +127,13 @@ class Outlet:
             idle_s=finished["idle_s"],
             recovery_s=finished["recovery_s"],
         )
+
+    def _finite(self, scores: dict[str, float]) -> dict[str, float]:
+        """The scores that are numbers; the others are named in the log."""
+        for name, value in scores.items():
+            if not math.isfinite(value):
+                self.say(f"The score {name!r} is {value}: it is left out of the result.")
+        return {name: value for name, value in scores.items() if math.isfinite(value)}
 
 
 def _now() -> str:
