@@ -1,5 +1,6 @@
 """Every refusal of the API: an error with an HTTP status, and its application/problem+json body."""
 
+import json
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -8,6 +9,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ringleader.errors import RingleaderError
+from ringleader.text import utf8_json
 from ringleader.wire.views import Finding, Problem
 
 MEDIA_TYPE = "application/problem+json"
@@ -85,15 +87,21 @@ def problem(
     request_id: str = "",
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    """The one error body of this API."""
+    """The one error body of this API. Whatever a request held and is told back, it can be sent."""
     title = HTTPStatus(status).phrase
+    told = _sendable({"detail": detail, "hint": hint, "errors": list(errors)})
     body = Problem(
         title=title,
         status=status,
-        detail=detail,
+        detail=told["detail"],
         code=code or title.lower().replace(" ", "_"),
-        hint=hint,
-        errors=[Finding(**e) for e in errors],
+        hint=told["hint"],
+        errors=[Finding(**e) for e in told["errors"]],
         request_id=request_id,
     )
     return JSONResponse(body.model_dump(mode="json"), status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _sendable(told: dict[str, Any]) -> Any:
+    """Half a surrogate pair spelt out, NaN and infinities as words: a request may hold both."""
+    return json.loads(utf8_json(told, allow_nan=True), parse_constant=str)

@@ -16,12 +16,12 @@ def is_utf8(text: str) -> bool:
     return _LONE.search(text) is None
 
 
-def utf8_json(value: Any) -> str:
+def utf8_json(value: Any, *, allow_nan: bool = False) -> str:
     """`value` as JSON, its keys and strings as `utf8` gives them.
 
     Raises:
-        ValueError: a number is not finite.
+        ValueError: a number is not finite, and `allow_nan` does not let it be written as JavaScript does.
         TypeError: something is no JSON.
     """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(value, ensure_ascii=False, allow_nan=allow_nan)
     return _LONE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text)

@@ -1,6 +1,8 @@
 """/jobs: submitted once, checked key by key, listed, resized, cancelled, deleted."""
 
 import io
+import json
+import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,42 @@ def test_a_body_that_is_no_job_file_is_a_problem(here: Stage, body: bytes) -> No
     answer = here.client.post("/api/v1/jobs", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422), answer.text
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+UNSENDABLE = [
+    (r'{"params": {"a": "\ud800"}}', "/params/a", "\\ud800"),
+    (r'{"params": {"a": [{"b\udcff": 1}]}}', "/params/a/0/b\\udcff", "b\\udcff"),
+    (r'{"labels": {"a": "x\udcff"}}', "/labels/a", "x\\udcff"),
+    (r'{"env": {"A": "x\udcff"}}', "/env/A", "x\\udcff"),
+    (r'{"\ud800": 1}', "/\\ud800", "\\ud800"),
+    (r'{"name": "\ud800"}', "/name", "\\ud800"),
+]
+
+
+@pytest.mark.parametrize(("change", "pointer", "value"), UNSENDABLE, ids=[w[0] for w in UNSENDABLE])
+def test_text_that_utf8_cannot_carry_is_refused_and_the_list_still_answers(
+    here: Stage, change: str, pointer: str, value: str
+) -> None:
+    body = json.dumps({**SPEC, **json.loads(change)})
+    answer = here.client.post("/api/v1/jobs", content=body, headers={"Content-Type": "application/json"})
+    problem = Problem.model_validate(answer.json())
+    assert (answer.status_code, problem.code) == (422, "spec_invalid")
+    assert [(f.pointer, f.value) for f in problem.errors] == [(pointer, value)]
+    assert here.client.get("/api/v1/jobs").json()["items"] == []
+
+
+def test_a_refusal_can_be_sent_whatever_the_request_held(here: Stage) -> None:
+    job_id = here.submit()
+    as_json = {"Content-Type": "application/json"}
+    for method, path, body in [
+        ("POST", "/api/v1/jobs", json.dumps({**SPEC, "seed": math.nan})),
+        ("POST", "/api/v1/jobs", json.dumps({**SPEC, "batch": {"extra": [math.inf]}})),
+        ("POST", f"/api/v1/jobs/{job_id}/cancel", r'{"\ud800": "\udcff"}'),
+        ("PATCH", f"/api/v1/jobs/{job_id}", r'{"workers": {"max": "\ud800"}}'),
+        ("PATCH", f"/api/v1/jobs/{job_id}", r'{"\ud800": 1}'),
+    ]:
+        answer = here.client.request(method, path, content=body, headers=as_json)
+        assert (answer.status_code, bool(Problem.model_validate(answer.json()).errors)) == (422, True), body
 
 
 def test_a_job_that_the_cluster_can_never_hold_is_refused(here: Stage) -> None:

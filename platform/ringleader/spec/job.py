@@ -1,6 +1,7 @@
 """The job file: one model for YAML, REST body and SDK argument. Unknown keys are errors."""
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -16,6 +17,7 @@ from pydantic import (
 )
 
 from ringleader.errors import SpecInvalid
+from ringleader.text import is_utf8, utf8
 
 Architecture = Literal["ring", "parameter_server", "local_sgd"]
 OuterStep = Literal["average", "nesterov"]
@@ -267,6 +269,8 @@ class JobSpec(Part):
                     }
                 ]
             )
+        if unsendable := list(_unsendable(source)):
+            raise SpecInvalid(unsendable)
         try:
             return cls.model_validate(source)
         except ValidationError as error:
@@ -295,10 +299,35 @@ class JobSpec(Part):
         return cls.parse(source)
 
 
+def _unsendable(source: dict[Any, Any]) -> Iterator[dict[str, Any]]:
+    """A finding for each string, key or value, that UTF-8 cannot carry. Without recursion: depth is the sender's."""
+    seen: set[int] = set()  # YAML may name a part twice, or inside itself
+    left: list[tuple[tuple[str, ...], Any]] = [((), source)]
+    while left:
+        place, part = left.pop()
+        if isinstance(part, str) and not is_utf8(part):
+            yield {
+                "pointer": _pointer(place),
+                "value": utf8(part),
+                "allowed": "text that UTF-8 can carry",
+                "message": f"the text holds half of a surrogate pair (got {part!r})",
+            }
+        if isinstance(part, (dict, list)) and id(part) not in seen:
+            seen.add(id(part))
+            items = part.items() if isinstance(part, dict) else enumerate(part)
+            for key, value in items:
+                inside = (*place, utf8(str(key)))
+                left += [(inside, value)] + ([(inside, key)] if isinstance(key, str) else [])
+
+
+def _pointer(parts: Sequence[str]) -> str:
+    return "".join("/" + p.replace("~", "~0").replace("/", "~1") for p in parts)
+
+
 def _finding(error: Any) -> dict[str, Any]:
     """One pydantic error as {pointer, value, allowed, message}."""
     parts = [str(p) for p in error["loc"]]
-    pointer = "".join("/" + p.replace("~", "~0").replace("/", "~1") for p in parts)
+    pointer = _pointer(parts)
     value = error.get("input")
     if isinstance(value, (dict, list)) and error["type"] != "extra_forbidden":
         value = None
