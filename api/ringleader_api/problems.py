@@ -60,6 +60,11 @@ class PreconditionFailed(Refused):
     code = "precondition_failed"
 
 
+class UnsupportedMediaType(Refused):
+    status = 415
+    code = "unsupported_media_type"
+
+
 class Unprocessable(Refused):
     status = 422
     code = "unprocessable"

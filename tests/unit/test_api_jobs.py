@@ -144,6 +144,26 @@ def test_a_refusal_can_be_sent_whatever_the_request_held(here: Stage) -> None:
         assert (answer.status_code, bool(Problem.model_validate(answer.json()).errors)) == (422, True), body
 
 
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize("headers", [{}, FORM, {"Content-Type": "text/json"}], ids=["none", "form", "text"])
+def test_a_body_that_is_not_declared_as_json_is_answered_with_the_header_to_send(
+    here: Stage, headers: dict[str, str]
+) -> None:
+    job_id = here.submit()
+    for method, path, body in [
+        ("POST", "/api/v1/jobs", SPEC),
+        ("POST", "/api/v1/jobs?dry_run=true", SPEC),
+        ("PATCH", f"/api/v1/jobs/{job_id}", {"workers": {"max": 2}}),
+    ]:
+        answer = here.client.request(method, path, content=json.dumps(body), headers=headers)
+        problem = Problem.model_validate(answer.json())
+        assert (answer.status_code, problem.code) == (415, "unsupported_media_type")
+        assert "Content-Type: application/json" in problem.hint
+    assert [job["id"] for job in here.client.get("/api/v1/jobs").json()["items"]] == [job_id]
+
+
 def test_a_job_that_the_cluster_can_never_hold_is_refused(here: Stage) -> None:
     here.tick()
     for workers in (

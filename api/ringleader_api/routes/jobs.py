@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ringleader.wire.states import State
 from ringleader.wire.views import JobPage, JobView
 from ringleader_api.problems import Unprocessable
-from ringleader_api.routes.here import ByOperator, Here, refusals
+from ringleader_api.routes.here import AsJson, ByOperator, Here, refusals
 from ringleader_api.services.jobs import Filter
 from ringleader_api.services.submission import Preview
 
@@ -66,8 +66,9 @@ def _filter(
     "",
     status_code=201,
     response_model=JobView | Preview,
+    dependencies=[AsJson],
     openapi_extra=JOB_FILE,
-    responses={200: {"description": "The same submission again, or a dry run."}, **refusals(409, 422)},
+    responses={200: {"description": "The same submission again, or a dry run."}, **refusals(409, 415, 422)},
 )
 def submit(
     here: Here,
@@ -112,7 +113,9 @@ def read_job(here: Here, _: ByOperator, job_id: str, response: Response) -> JobV
     return view
 
 
-@router.patch("/{job_id}", openapi_extra=PATCH, responses=refusals(404, 409, 412, 422))
+@router.patch(
+    "/{job_id}", dependencies=[AsJson], openapi_extra=PATCH, responses=refusals(404, 409, 412, 415, 422)
+)
 def resize_job(
     here: Here,
     _: ByOperator,
