@@ -74,17 +74,23 @@ class Exporter:
             try:
                 self._export(job_id)
                 self._refused.pop(job_id, None)
-            except TrackerRefused as refused:
-                self._certain.discard(job_id)
-                patience = self._refused.setdefault(job_id, _Patience())
-                patience.skip, patience.next_skip = patience.next_skip, min(300, patience.next_skip * 2)
-                log.warning("tracking.refused", job=job_id, error=refused.message)
             except TrackerDown:
                 self._certain.discard(job_id)
                 raise
+            except TrackerRefused as refused:
+                self._put_off(job_id)
+                log.warning("tracking.refused", job=job_id, error=refused.message)
+            except Exception:  # whatever is wrong with one job, the others go on
+                self._put_off(job_id)
+                log.exception("tracking.job_failed", job=job_id)
         if self.trouble:
             log.info("tracking.back")
         self.trouble = ""
+
+    def _put_off(self, job_id: str) -> None:
+        self._certain.discard(job_id)
+        patience = self._refused.setdefault(job_id, _Patience())
+        patience.skip, patience.next_skip = patience.next_skip, min(300, patience.next_skip * 2)
 
     def _down(self, down: TrackerDown) -> None:
         if not self.trouble:

@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain, count
 from typing import Any
 
 from ringleader.wire.states import State
@@ -13,6 +14,7 @@ from ringleader_api.tracking.mlflow import JOB_TAG, Point
 MAX_BATCH = 1000  # metrics in one log-batch call
 MAX_PARAMS = 100
 MAX_VALUE = 5000
+MAX_NAME = 200
 STATUS = {State.SUCCEEDED: "FINISHED", State.FAILED: "FAILED", State.CANCELLED: "KILLED"}
 RECOVERED = "recovered"
 
@@ -22,7 +24,10 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 def params(job: Job) -> list[tuple[str, str]]:
     """The job file as it was submitted, one flat key each. `env` stays out: it may hold secrets."""
     flat = _flatten({k: v for k, v in job.submitted.items() if k not in ("env", "name", "project", "labels")})
-    return [(_key(k), v[:MAX_VALUE]) for k, v in flat]
+    found: dict[str, str] = {}
+    for key, value in flat:
+        found[_free(_key(key), found)] = value[:MAX_VALUE]
+    return list(found.items())
 
 
 def tags(job: Job) -> dict[str, str]:
@@ -88,5 +93,14 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def _key(name: str) -> str:
-    """MLflow allows letters, digits, and _ - . : / and spaces in names, 250 of them."""
-    return _FORBIDDEN.sub("_", name)[:200]
+    """MLflow allows letters, digits, and _ - . : / and spaces in names, 250 of them, and no path that resolves to
+    another: no part is empty, `.` or `..`."""
+    parts = _FORBIDDEN.sub("_", name)[:MAX_NAME].split("/")
+    cleaned = "/".join("_" * len(p) if p in (".", "..") else p for p in parts if p)
+    return "__" + cleaned[2:] if cleaned.startswith("..") else cleaned or "_"
+
+
+def _free(key: str, taken: Container[str]) -> str:
+    """MLflow refuses a second value of a param: keys that are cleaned alike are numbered in their order."""
+    numbered = (f"{key}_{number}" for number in count(2))
+    return next(k for k in chain([key], numbered) if k not in taken)

@@ -1,0 +1,80 @@
+"""What is told to MLflow: names that it takes, and one job's trouble that is no other's."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from control_plane import Stage, metric, stage
+from mlflow.utils.validation import _validate_metric_name, _validate_param_name, _validate_tag_name
+
+from ringleader_api.store.tables import Job
+from ringleader_api.tracking import Exporter, Mlflow, records
+from ringleader_api.tracking.mlflow import Point
+
+NAMES = [
+    *("", ".", "..", "...", "..x", "/", "//", "/x", "x/", "a//b", "a/./b", "a/../b", "../../x", "a@b/../c"),
+    *("loss", "val/loss", "acc@1", "a.b", "täst", "x\n", "a\\udcff", "x" * 300, "/" * 300),
+    *("a/" * 150, "x" * 198 + "/..y", "x" * 198 + "/.y"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=[repr(n)[:20] for n in NAMES])
+def test_mlflow_takes_every_name_the_same_each_time(name: str) -> None:
+    job = Job(id="job_a", owner="o", submitted={"params": {name: 1}, name: 2}, labels={name: "x"})
+    for key, _ in records.params(job):
+        _validate_param_name(key)
+        assert len(key) <= 250
+    for key in records.tags(job):
+        _validate_tag_name(key)
+    for key in (records._key(name), f"final_{records._key(name)}", f"recovery_{records._key(name)}"):
+        _validate_metric_name(key)
+    assert records.params(job) == records.params(job)
+
+
+@pytest.mark.parametrize("name", ["loss", "val/loss", "a.b", "lr:0", "x y", "x/..y"])
+def test_a_name_that_mlflow_takes_stays_as_it_is(name: str) -> None:
+    assert records._key(name) == name
+
+
+def test_params_that_are_cleaned_alike_are_all_kept() -> None:
+    submitted = {"a@b": 1, "a#b": 2, "a_b": 3, "p.q": 4, "p": {"q": 5}}
+    found = records.params(Job(submitted=submitted))
+    assert found == [("a_b", "1"), ("a_b_2", "2"), ("a_b_3", "3"), ("p.q", "4"), ("p.q_2", "5")]
+
+
+class Keeping(Mlflow):
+    """Keeps in memory what it is told; an answer about a run of `broken` is none."""
+
+    def __init__(self, broken: str) -> None:
+        super().__init__("http://127.0.0.1:9")
+        self.broken = broken
+        self.metrics: dict[str, list[str]] = {}
+
+    def _call(self, method: str, path: str, body: dict[str, Any], *, absent_ok: bool = False) -> Any:
+        return {"experiment": {"experiment_id": "1"}, "runs": []}
+
+    def create_run(self, experiment_id: str, name: str, start_ms: int, tags: dict[str, str]) -> str:
+        return tags[records.JOB_TAG]
+
+    def log_metrics(self, run_id: str, points: Sequence[Point]) -> None:
+        if run_id == self.broken:
+            raise ValueError("Expecting value: line 1 column 1 (char 0)")
+        self.metrics.setdefault(run_id, []).extend(p.key for p in points)
+
+
+def test_an_error_for_one_job_does_not_keep_later_ones_out(tmp_path: Path) -> None:
+    here: Stage = stage(tmp_path)
+    first, second = here.running(), here.submit(workers={"min": 1, "max": 1})
+    here.tick()
+    for job_id in (first, second):
+        here.post(job_id, records=[metric(1, 1, loss=0.5)])
+    mlflow = Keeping(broken=min(first, second))
+    exporter = Exporter(here.control.store, mlflow)
+    exporter.round()
+    assert mlflow.metrics == {max(first, second): ["loss"]}
+    mlflow.broken = ""
+    exporter.round()
+    exporter.round()
+    assert mlflow.metrics == {first: ["loss"], second: ["loss"]}, "the other one is tried again"
+    here.control.close()
