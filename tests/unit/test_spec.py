@@ -58,7 +58,15 @@ WRONG = [
     ({"sync": LOCAL | {"algorithm": "native"}}, "/sync", "algorithm auto or direct"),
     ({"sync": LOCAL | {"reproducible": False}}, "/sync", "leave it out"),
     ({"sync": LOCAL | {"inner_steps": 1 << 18}, "workers": {"max": 2}}, "", "a product of at most"),
-    ({"max_runtime_s": 0}, "/max_runtime_s", "greater than 0"),
+    ({"max_runtime_s": 0}, "/max_runtime_s", "greater than or equal to 1"),
+    ({"max_runtime_s": "5"}, "/max_runtime_s", "number"),
+    ({"max_runtime_s": True}, "/max_runtime_s", "number"),
+    ({"policy": {"stall_timeout_s": 0.9}}, "/policy/stall_timeout_s", "greater than or equal to 1"),
+    ({"policy": {"stall_timeout_s": "5"}}, "/policy/stall_timeout_s", "number"),
+    ({"policy": {"stall_timeout_s": float("inf")}}, "/policy/stall_timeout_s", "finite"),
+    ({"entrypoint": "m..x:f"}, "/entrypoint", "module:function"),
+    ({"entrypoint": "m.:f"}, "/entrypoint", "module:function"),
+    ({"entrypoint": "m.1:f"}, "/entrypoint", "module:function"),
     ({"params": {"lr": float("nan")}}, "/params/lr", "finite"),
 ]
 
@@ -134,3 +142,41 @@ def test_a_refused_codec_names_both_keys_and_the_reason() -> None:
     ]:
         with pytest.raises(SpecInvalid, match=reason):
             JobSpec.parse(GOOD | {"sync": sync})
+
+
+@pytest.mark.parametrize("module", ["m", "m.x", "a_b.c1._d"])
+def test_an_entrypoint_may_be_in_a_package(module: str) -> None:
+    assert JobSpec.parse(GOOD | {"entrypoint": f"{module}:f"}).entrypoint == f"{module}:f"
+
+
+BROKEN = {
+    "deep": ("[" * 20_000, "nested too deeply"),
+    "deep params": ("name: a\nparams: " + "{a: " * 400 + "1" + "}" * 400, "nested too deeply"),
+    "twice": ("name: a\nname: b\n", "'name' is there twice"),
+    "twice inside": ("name: a\nworkers:\n  min: 1\n  max: 2\n  min: 2\n", "'min' is there twice"),
+    "no date": ("name: 2026-13-45\n", "month must be in 1..12"),
+    "no mapping for a key": ("? {a: 1}\n: 2\n", "unhashable key"),
+    "no text": ('name: "\\ud800"\n', "surrogate pair"),
+    "not UTF-8": (b"name: \xff\n", "utf-8"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_that_is_no_job_file_is_refused_in_words(name: str, tmp_path: Path) -> None:
+    content, words = BROKEN[name]
+    path = tmp_path / "job.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SpecInvalid) as caught:
+        JobSpec.load(path)
+    assert words in caught.value.message
+
+
+def test_a_merged_key_may_be_set_again(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "name: a\nentrypoint: m:f\nparams:\n"
+        "  late: {one: {<<: &base {lr: 1, momentum: 0.9}, lr: 2}, two: &two {<<: *base, lr: 3}}\n"
+        "  three: {<<: *two, lr: 4}\n"
+    )
+    params = JobSpec.load(path).params
+    assert params["three"] == {"lr": 4, "momentum": 0.9}

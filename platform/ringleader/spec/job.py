@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -17,6 +16,7 @@ from pydantic import (
 )
 
 from ringleader.errors import SpecInvalid
+from ringleader.spec.yaml_file import Unreadable, read
 from ringleader.text import is_utf8, utf8
 
 Architecture = Literal["ring", "parameter_server", "local_sgd"]
@@ -36,7 +36,7 @@ Algorithm = Literal[
 ]
 Codec = Literal["none", "bf16", "fp16", "int8", "onebit", "powersgd", "topk"]
 
-ENTRYPOINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 CANONICAL: frozenset[str] = frozenset({"auto", "direct", "gather"})
 """Algorithms whose bits never depend on the world."""
 CODED: frozenset[str] = frozenset({"auto", "direct"})
@@ -49,6 +49,7 @@ MAX_ROUND_SLICES = 1 << 18
 
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
+Seconds = Annotated[float, Field(strict=True, ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Label = Annotated[str, Field(max_length=200)]
 EnvValue = Annotated[str, Field(max_length=32_768, pattern=r"^[^\x00]*$")]
@@ -184,7 +185,7 @@ class Sync(Part):
 class Policy(Part):
     """When a worker that beats but does not advance is evicted."""
 
-    stall_timeout_s: Annotated[float, Field(gt=0)] = 300
+    stall_timeout_s: Seconds = 300
 
 
 class Debug(Part):
@@ -208,7 +209,7 @@ class JobSpec(Part):
     seed: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] = 0
     project: Name = "default"
     max_failures: Count = 3
-    max_runtime_s: Annotated[float, Field(gt=0)] | None = None
+    max_runtime_s: Seconds | None = None
     policy: Policy = Policy()
     debug: Debug = Debug()
 
@@ -281,18 +282,18 @@ class JobSpec(Part):
         """Read a job file.
 
         Raises:
-            SpecInvalid: when it cannot be read, is no YAML, or is wrong.
+            SpecInvalid: when it cannot be read, is no YAML, names a key twice, or is wrong.
         """
         try:
-            source = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            source = read(path)
+        except Unreadable as error:
             raise SpecInvalid(
                 [
                     {
                         "pointer": "",
                         "value": str(path),
                         "allowed": "a readable YAML file",
-                        "message": str(error),
+                        "message": utf8(str(error)),
                     }
                 ]
             ) from None
