@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import default_collate as torch_collate
 
 from ringleader.errors import DatasetUnsupported
+from ringleader.train.loading import detach
 from ringleader.train.streams import seed_all
 
 Collate = Callable[[list[Any]], Any]
@@ -108,6 +109,7 @@ def load(
             sampler=pieces,
             num_workers=loader_workers,
             prefetch_factor=PREFETCH_STEPS,
+            worker_init_fn=detach,
         )
     )
 

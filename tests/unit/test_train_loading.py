@@ -1,0 +1,93 @@
+"""Loading processes beside their worker: they hold none of its connections, and do not outlive it."""
+
+import multiprocessing as mp
+import os
+import signal
+import socket
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ringleader.train.slices import Slice, load
+
+GUARD_S = 60
+PROCESSES = mp.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["ringleader.train.slices"])
+ROWS, STUCK = 8, 4
+
+
+class Sockets:
+    """Rows that say how many of the worker's sockets their loading process has. Row `STUCK` never comes."""
+
+    def __init__(self, holding: list[int], stuck: Connection | None = None) -> None:
+        self._inodes = {os.fstat(descriptor).st_ino for descriptor in holding}
+        self._stuck = stuck
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        if self._stuck is not None and row == STUCK:
+            self._stuck.send("stuck")
+            signal.pause()
+        return torch.tensor(len(self._inodes & open_inodes()))
+
+
+def open_inodes() -> set[int]:
+    inodes = set()
+    for path in Path("/dev/fd").iterdir():
+        with suppress(OSError):  # the listing itself
+            inodes.add(os.fstat(int(path.name)).st_ino)
+    return inodes
+
+
+def pieces() -> list[Slice]:
+    return [Slice(("step", row, 0), 0, np.array([row])) for row in range(ROWS)]
+
+
+def test_a_loading_process_holds_no_connection_of_its_worker():
+    listener = socket.create_server(("127.0.0.1", 0))
+    near, far = socket.socketpair()
+    holding = [listener.fileno(), near.fileno(), far.fileno()]
+    with listener, near, far:
+        loaded = load(Sockets(holding), pieces(), seed=0, collate=None, loader_workers=2)
+        assert [int(batch) for batch in loaded] == [0] * ROWS
+        near.send(b"still connected")
+        assert far.recv(32) == b"still connected", "the worker's own sockets are as they were"
+
+
+def hold(connection: socket.socket, stuck: Connection) -> None:
+    """A worker with a connection, one of whose loading processes is inside a row for ever."""
+    mp.set_start_method("fork", force=True)  # as where the worker is no child of a test
+    rows = Sockets([connection.fileno()], stuck)
+    for _ in load(rows, pieces(), seed=0, collate=None, loader_workers=2):
+        pass
+
+
+def test_the_peers_of_a_killed_worker_see_its_end_while_a_loading_process_is_inside_a_row():
+    near, far = socket.socketpair()
+    heard, stuck = PROCESSES.Pipe(duplex=False)
+    worker = PROCESSES.Process(target=hold, args=(far, stuck))
+    worker.start()
+    far.close()
+    stuck.close()
+    with near, heard:
+        assert heard.poll(GUARD_S)
+        assert heard.recv() == "stuck"
+        worker.kill()
+        near.settimeout(GUARD_S)
+        assert near.recv(1) == b"", "the connection ends with the worker"
+        assert heard.poll(GUARD_S), "and so does what only the loading process still held"
+        assert ended(heard)
+    worker.join(GUARD_S)
+
+
+def ended(pipe: Connection) -> bool:
+    try:
+        pipe.recv()
+    except EOFError:
+        return True
+    return False
