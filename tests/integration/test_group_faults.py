@@ -81,6 +81,33 @@ def job(**changes: Any) -> JobSpec:
     return JobSpec.parse(base | changes)
 
 
+class Centred(nn.Module):
+    """Replaces its buffers in every forward, in training and in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = self.calls + 1
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(dim=0)
+        return x - self.mean
+
+
+def train_centred(session: Session) -> None:
+    net = session.model(nn.Sequential(Centred(), nn.Linear(6, 2)))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    run_epochs(session, net)
+
+
+def test_buffers_that_a_forward_replaces_end_equal_on_all_members_and_as_in_one_process(tmp_path: Path):
+    alone, _ = run_local(job(), train_centred, tmp_path / "alone")
+    play = Cast(job(), train_centred, FaultPlan().kill("w1", at_step=7), tmp_path / "cast").play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.digest == alone.digest
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of one process that computes every shard itself."""

@@ -314,3 +314,46 @@ def test_prefetching_processes_change_no_bit(tmp_path: Path) -> None:
 
 def void(_: object) -> None:
     """A training function returns nothing."""
+
+
+class Counting(nn.Module):
+    """Replaces its buffers in every forward, in training and in evaluation."""
+
+    def __init__(self, grows: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(5))
+        self.grows = grows
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = torch.zeros(3) if self.grows else self.calls + 1
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(dim=0)
+        return x - self.mean
+
+
+def test_buffers_that_a_forward_replaces_end_as_the_first_shard_of_every_step_left_them(
+    tmp_path: Path,
+) -> None:
+    counting = Counting()
+
+    def train(session: ringleader.Session) -> None:
+        model = session.model(nn.Sequential(counting, nn.Linear(5, 2)))
+        session.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(model(x), y))
+        session.evaluate(rows(), accuracy(model))
+
+    finished, _ = run_local(SPEC, train, tmp_path)
+    assert finished.steps == 4
+    assert counting.calls.item() == 4, "one call a step counts, and none of the evaluation"
+
+
+def test_a_buffer_that_changes_its_shape_is_the_users_error(tmp_path: Path) -> None:
+    def train(session: ringleader.Session) -> None:
+        model = session.model(nn.Sequential(Counting(grows=True), nn.Linear(5, 2)))
+        session.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(model(x), y))
+
+    with pytest.raises(StepMisuse, match=r"'0\.calls' of shape \(\) now has shape \(3,\)"):
+        run_local(SPEC, train, tmp_path)

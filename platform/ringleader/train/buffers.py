@@ -1,30 +1,78 @@
 """A model's persistent buffers: what each slice starts from, and how they travel in the control word."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from ringleader.errors import StepMisuse
 
 _ALIGNED = 8
 
 
 def persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Named buffers that belong to the state; the others are constants the model can make again."""
+    for place in _places(module):
+        yield place.path, place.buffer
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a module keeps a buffer, and the tensor that was there when it was looked up.
+
+    Attributes:
+        path: the buffer's name in the whole model; `name` is the one in `module`.
+    """
+
+    path: str
+    module: nn.Module
+    name: str
+    buffer: Tensor
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the module has assigned another tensor since: `self.seen = self.seen + 1`."""
+        return self.module._buffers.get(self.name) is not self.buffer
+
+    def put_back(self) -> None:
+        self.module._buffers[self.name] = self.buffer
+
+    def take_over(self) -> None:
+        """The tensor of old holds the new one's value, and is in its place again.
+
+        Raises:
+            StepMisuse: there is none, or it has another shape.
+        """
+        now = self.module._buffers.get(self.name)
+        if now is None or now.shape != self.buffer.shape:
+            found = "is gone" if now is None else f"now has shape {tuple(now.shape)}"
+            raise StepMisuse(
+                f"the buffer {self.path!r} of shape {tuple(self.buffer.shape)} {found}.",
+                hint="A registered buffer keeps its shape; register what changes its own with persistent=False.",
+            )
+        self.buffer.copy_(now)
+        self.put_back()
+
+
+def _places(module: nn.Module) -> Iterator[_Place]:
     for prefix, part in module.named_modules():
         for name, buffer in part.named_buffers(recurse=False):
             if name not in part._non_persistent_buffers_set:
-                yield (f"{prefix}.{name}" if prefix else name), buffer
+                yield _Place(f"{prefix}.{name}" if prefix else name, part, name, buffer)
 
 
 class Buffers:
     """Committed values of all persistent buffers, beside the live ones that forwards change.
 
     Committed values and those the first shard left are views into one flat piece of memory each, so that a step costs a
-    few operations however many buffers there are.
+    few operations however many buffers there are. The live ones are the tensors that the modules had at first: where a
+    forward assigned another, the one of old takes its value and its place.
     """
 
     def __init__(self, models: Iterable[nn.Module]) -> None:
-        self._live = [buffer.detach() for model in models for _, buffer in persistent_buffers(model)]
+        self._places = [place for model in models for place in _places(model)]
+        self._live = [place.buffer for place in self._places]
         self._flat, self._committed = _flat_like(self._live)
         self._left_flat, self._left = _flat_like(self._live)
         self._was_left = False
@@ -37,10 +85,14 @@ class Buffers:
 
     def rewind(self) -> None:
         """Before a slice's forward: back to the committed values."""
+        for place in self._places:
+            if place.replaced:
+                place.put_back()
         _copy(self._live, self._committed)
 
     def keep_left(self) -> None:
         """After the first shard's forward: what it left becomes the step's result."""
+        self._take_over()
         _copy(self._left, self._live)
         self._was_left = True
 
@@ -65,8 +117,15 @@ class Buffers:
 
     def adopt(self) -> None:
         """The live values (just healed) are the committed ones."""
+        self._take_over()
         _copy(self._committed, self._live)
         self._was_left = False
+
+    @torch.no_grad()
+    def _take_over(self) -> None:
+        for place in self._places:
+            if place.replaced:
+                place.take_over()
 
 
 def _flat_like(buffers: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:

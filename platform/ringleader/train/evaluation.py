@@ -102,6 +102,7 @@ class Evaluation:
         with self._eval_mode():
             for piece, batch in zip(pieces, batches, strict=True):
                 self._progress()
+                self._group.buffers.rewind()
                 values = question.score(to_device(batch, self._device))
                 names = self._checked_names(values)
                 fresh[piece.shard][0] += len(piece.rows)
@@ -180,7 +181,7 @@ class Evaluation:
 
 
 class _EvalMode:
-    """Committed buffers, eval mode, no grad; training flags come back after."""
+    """Eval mode, no grad; training flags and committed buffers come back after."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -195,5 +196,6 @@ class _EvalMode:
 
     def __exit__(self, *error: object) -> None:
         self._no_grad.__exit__(None, None, None)
+        self._group.buffers.rewind()
         for part, training in self._flags:
             part.training = training
