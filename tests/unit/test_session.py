@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import IterableDataset, TensorDataset
@@ -357,3 +358,55 @@ def test_a_buffer_that_changes_its_shape_is_the_users_error(tmp_path: Path) -> N
 
     with pytest.raises(StepMisuse, match=r"'0\.calls' of shape \(\) now has shape \(3,\)"):
         run_local(SPEC, train, tmp_path)
+
+
+class Odd(nn.Module):
+    """Its parameters are overlapping parts of one memory; `strange` is a buffer beside them."""
+
+    def __init__(self, strange: Tensor) -> None:
+        super().__init__()
+        whole = torch.ones(8)
+        self.low, self.high = nn.Parameter(whole[:6]), nn.Parameter(whole[2:])
+        self.register_buffer("strange", strange)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([x.sum(dim=1) * self.low.sum(), x[:, 0] * self.high.sum()], dim=1)
+
+
+def learn_odd(model: nn.Module) -> Any:
+    def train(session: ringleader.Session) -> None:
+        session.model(model)
+        session.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(model(x), y))
+
+    return train
+
+
+def test_weights_that_share_memory_in_part_are_written_one_by_one(tmp_path: Path) -> None:
+    model = Odd(torch.zeros(3, 4).t())
+    finished, _ = run_local(SPEC, learn_odd(model), tmp_path)
+    assert finished.steps == 4
+    written = load_file(tmp_path / "weights.safetensors")
+    assert sorted(written) == ["high", "low", "strange"]
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(written[name], tensor)
+    assert [path.name for path in tmp_path.iterdir()] == ["weights.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("strange", "what"),
+    [
+        (torch.zeros(2, dtype=torch.complex128), "of torch.complex128"),
+        (torch.zeros(2, 2).to_sparse(), "of layout torch.sparse_coo"),
+    ],
+)
+def test_what_no_weights_file_can_hold_is_found_before_the_first_step(
+    strange: Tensor, what: str, tmp_path: Path
+) -> None:
+    turns = []
+    model = Odd(strange)
+    model.register_forward_pre_hook(lambda *_: turns.append(1))
+    with pytest.raises(StepMisuse, match=f"state 'strange' is .*{what}"):
+        run_local(SPEC, learn_odd(model), tmp_path)
+    assert turns == []

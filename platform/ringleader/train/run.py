@@ -1,7 +1,6 @@
 """One worker's whole run: import the function, run it, pass the last barrier, leave the weights."""
 
 import importlib
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import torch
 from ringleader.comm.memory import keep_freed_memory
 from ringleader.errors import EntrypointImport, EntrypointRaised, NonFiniteLoss, NoStep, RingleaderError
 from ringleader.spec import JobSpec
+from ringleader.train import weights
 from ringleader.train.digest import weights_sha256
 from ringleader.train.seams import Coordinator, Outlet
 from ringleader.train.session import Session
@@ -127,7 +127,7 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
     seat = group.seat
     group.close()
     if seat.rank == 0:
-        _save(session, artifacts / WEIGHTS)
+        weights.write(session._held.module, artifacts / WEIGHTS)
     return Finished(
         digest=weights_sha256(session._held.module),
         steps=session.global_step,
@@ -153,13 +153,3 @@ def _check_finite(session: Session) -> None:
                 f"after the last step, {session.global_step}, the weights {name!r} are not finite.",
                 hint="Lower the learning rate, clip the gradients, or look for a division by zero.",
             )
-
-
-def _save(session: Session, path: Path) -> None:
-    """Write the weights so that a reader sees all or nothing."""
-    from safetensors.torch import save_model
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    save_model(session._held.module, str(partial))
-    partial.replace(path)

@@ -22,6 +22,7 @@ from ringleader.train.seams import Coordinator, Outlet
 from ringleader.train.slices import Collate, check_dataset
 from ringleader.train.steps import Loop, Steps
 from ringleader.train.streams import seed_all
+from ringleader.train.weights import check_writable
 
 M = TypeVar("M", bound=nn.Module)
 O = TypeVar("O", bound=Optimizer)  # noqa: E741
@@ -181,6 +182,8 @@ class Session:
     ) -> Iterator[Any]:
         number = self._begin_call()
         index, self._epochs = self._epochs, self._epochs + 1
+        if index == 0:
+            check_writable(self._held.module)
         if not self._calls.is_finished(number):
             epoch = Epoch.shuffled(
                 rows=len(dataset),

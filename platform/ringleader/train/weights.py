@@ -1,0 +1,61 @@
+"""The weights file: what it can hold, and writing it so that a reader sees all or nothing."""
+
+import os
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save, save_file, save_model
+from torch import Tensor, nn
+
+from ringleader.errors import StepMisuse
+
+
+def check_writable(module: nn.Module) -> None:
+    """Every entry of the module's state can be written as a plain tensor.
+
+    Raises:
+        StepMisuse: naming the entry that cannot.
+    """
+    writable: dict[torch.dtype, bool] = {}
+    for name, entry in module.state_dict().items():
+        what = "no tensor" if not isinstance(entry, Tensor) else _strange(entry, writable)
+        if what:
+            raise StepMisuse(
+                f"the model's state {name!r} is {what}, which a weights file (safetensors) cannot hold.",
+                hint="Keep it out of the state: register_buffer(..., persistent=False), or hold it as real numbers.",
+            )
+
+
+def write(module: nn.Module, path: Path) -> None:
+    """Write the module's state to `path`; tensors that are one under several names are written once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        save_model(module, str(partial))
+    except RuntimeError:  # parts of one memory, none of them the whole: each is written for itself
+        save_file({name: _plain(entry) for name, entry in module.state_dict().items()}, str(partial))
+    partial.replace(path)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _strange(tensor: Tensor, writable: dict[torch.dtype, bool]) -> str:
+    """What keeps `tensor` from being written, or nothing. `writable` keeps what was found out about types."""
+    if tensor.layout is not torch.strided:
+        return f"of layout {tensor.layout}"
+    if tensor.is_meta or tensor.is_quantized:
+        return f"of {tensor.dtype} on {tensor.device}"
+    if tensor.dtype not in writable:
+        writable[tensor.dtype] = _writable(tensor.dtype)
+    return "" if writable[tensor.dtype] else f"of {tensor.dtype}"
+
+
+def _writable(dtype: torch.dtype) -> bool:
+    try:
+        save({"one": torch.empty(1, dtype=dtype)})
+    except (SafetensorError, KeyError, ValueError, RuntimeError):
+        return False
+    return True
