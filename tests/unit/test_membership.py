@@ -97,6 +97,20 @@ def test_a_member_that_does_not_park_is_killed_and_counts_when_its_death_is_cert
     assert world.plan.members == ("w0",)
 
 
+def test_a_member_in_a_first_step_or_an_evaluation_has_all_the_time_to_park():
+    world = running()
+    world.die("w1")
+    world.sense("w0")
+    world.hear()
+    assert world.processes["w2"].interrupted
+    for _ in range(50):
+        world.now += 10.0
+        world.tell(ev.Tick(world.now, patience_s=1.0, unhurried=frozenset({"w2"})))
+    assert len(world.plans) == 1
+    world.sense("w2")
+    assert world.plan.members == ("w0", "w2")
+
+
 def test_fewer_than_min_wait_for_replacements():
     world = running(minimum=2, maximum=2, shards=2)
     world.die("w0")

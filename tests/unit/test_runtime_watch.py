@@ -11,14 +11,14 @@ def look(
     for tick in range(int(start * 10), int(until * 10) + 1):
         now = tick / 10
         for worker, (moves, phase, step) in (beats or {}).items():
-            watch.beat(worker, moves=moves, phase=phase, step=step, now=now)
+            watch.beat(worker, generation=1, moves=moves, phase=phase, step=step, now=now)
         verdicts += watch.verdicts(now)
     return verdicts
 
 
 def test_a_worker_without_heartbeats_is_frozen_after_three_seconds():
     watch = Watch(stall_timeout_s=300)
-    watch.beat("w0", moves=1, phase="forward", step=1, now=0.0)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
     assert look(watch, 2.9) == []
     assert look(watch, 3.3, start=3.0) == [("w0", "frozen")]
     assert look(watch, 9.0, start=3.4) == [], "evicted once"
@@ -26,8 +26,8 @@ def test_a_worker_without_heartbeats_is_frozen_after_three_seconds():
 
 def test_heartbeats_without_progress_are_a_stall():
     watch = Watch(stall_timeout_s=5)
-    watch.beat("w0", moves=1, phase="forward", step=0, now=0.0)
-    watch.beat("w0", moves=2, phase="committed", step=1, now=0.1)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=0.0)
+    watch.beat("w0", generation=1, moves=2, phase="committed", step=1, now=0.1)
     assert look(watch, 5.0, start=0.2, beats={"w0": (3, "forward", 1)}) == []
     assert look(watch, 5.4, start=5.1, beats={"w0": (3, "forward", 1)})[0] == ("w0", "stalled")
 
@@ -35,15 +35,15 @@ def test_heartbeats_without_progress_are_a_stall():
 def test_waiting_for_others_evaluation_and_the_first_step_have_no_deadline():
     watch = Watch(stall_timeout_s=1)
     assert look(watch, 5, beats={"w0": (1, "forward", 0)}) == []
-    watch.beat("w0", moves=1, phase="forward", step=0, now=5.0)
-    watch.beat("w0", moves=2, phase="committed", step=1, now=5.1)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=5.0)
+    watch.beat("w0", generation=1, moves=2, phase="committed", step=1, now=5.1)
     waiting = {"a": (1, "exchange", 1), "b": (1, "evaluate", 1), "c": (1, "parked", 1)}
     assert look(watch, 20, start=5.2, beats={**waiting, "w0": (3, "exchange", 1)}) == []
 
 
 def test_a_supervisor_that_did_not_run_itself_evicts_nobody():
     watch = Watch(stall_timeout_s=300)
-    watch.beat("w0", moves=1, phase="forward", step=1, now=0.0)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
     assert watch.verdicts(0.1) == []
     assert watch.verdicts(9.0) == []
     assert watch.verdicts(9.1) == []
@@ -58,9 +58,39 @@ def test_a_worker_that_never_beats_is_given_up():
 
 def test_patience_grows_with_the_pace_and_is_long_before_the_first_step():
     watch = Watch(stall_timeout_s=300)
-    assert watch.patience_s() == 300
-    watch.beat("w0", moves=1, phase="forward", step=0, now=0.0)
-    watch.beat("w0", moves=2, phase="committed", step=10, now=0.2)
+    assert watch.patience_s() == 120
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=0.0)
+    watch.beat("w0", generation=1, moves=2, phase="committed", step=10, now=0.2)
     assert watch.patience_s() == 4.0
-    watch.beat("w0", moves=3, phase="committed", step=11, now=2.2)
+    watch.beat("w0", generation=1, moves=3, phase="committed", step=11, now=2.2)
     assert watch.patience_s() == 40.0
+
+
+def test_the_first_step_of_a_new_generation_is_no_stall():
+    watch = Watch(stall_timeout_s=1)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=0.0)
+    watch.beat("w0", generation=1, moves=2, phase="committed", step=1, now=0.1)
+    watch.beat("w0", generation=2, moves=3, phase="seated", step=1, now=0.2)
+    watch.beat("w0", generation=2, moves=4, phase="forward", step=9, now=0.3)
+    assert watch.patience_s() == 4.0, "a healed worker's jump is no pace"
+    for tick in range(4, 100):
+        watch.beat("w0", generation=2, moves=4, phase="forward", step=9, now=tick / 10)
+        assert watch.verdicts(tick / 10) == []
+    watch.beat("w0", generation=2, moves=5, phase="committed", step=10, now=10.0)
+    watch.beat("w0", generation=2, moves=6, phase="forward", step=10, now=10.1)
+    watch.verdicts(10.2)
+    watch.beat("w0", generation=2, moves=6, phase="forward", step=10, now=11.2)
+    assert watch.verdicts(11.2) == [("w0", "stalled")]
+
+
+def test_who_evaluates_or_is_in_a_first_step_is_not_hurried_to_park_and_a_while_after_neither():
+    watch = Watch(stall_timeout_s=1)
+    watch.beat("a", generation=1, moves=1, phase="forward", step=0, now=0.0)
+    watch.beat("b", generation=1, moves=1, phase="exchange", step=0, now=0.0)
+    assert watch.unhurried(0.1) == {"a"}
+    watch.beat("a", generation=1, moves=2, phase="committed", step=1, now=0.2)
+    watch.beat("a", generation=1, moves=3, phase="evaluate", step=1, now=1.0)
+    assert watch.patience_s() == 4.0
+    watch.beat("a", generation=1, moves=4, phase="exchange", step=1, now=2.0)
+    assert watch.unhurried(4.9) == {"a"}
+    assert watch.unhurried(5.1) == frozenset()

@@ -143,10 +143,16 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed. `patience_s` is how long an interrupted member may take to park at the present pace."""
+    """Time has passed.
+
+    Attributes:
+        patience_s: how long an interrupted member may take to park at the present pace.
+        unhurried: workers for which that does not count: in start-up, a first step or an evaluation.
+    """
 
     now: float
     patience_s: float
+    unhurried: frozenset[str] = frozenset()
 
 
 Event = (

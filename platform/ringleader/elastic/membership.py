@@ -183,7 +183,7 @@ def _expire(state: Membership, tick: ev.Tick) -> Step:
         elif worker.phase is Phase.ACTIVE and worker.interrupted is not None:
             waited = now - max(worker.interrupted, state.last_loss)
             dying = any(m.phase is Phase.CONDEMNED for m in state.members)
-            if waited > tick.patience_s and not dying:
+            if waited > tick.patience_s and worker.id not in tick.unhurried and not dying:
                 state, more = condemn(state, worker.id, "unreachable", now)
                 out += more
         if state.ended:

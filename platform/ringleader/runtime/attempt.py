@@ -52,7 +52,14 @@ class Attempt:
             return -1
         crew.met(beat.worker, beat.identity)
         outlet.beat(beat)
-        self._watch.beat(beat.worker, moves=beat.moves, phase=beat.phase, step=beat.step, now=now)
+        self._watch.beat(
+            beat.worker,
+            generation=beat.generation,
+            moves=beat.moves,
+            phase=beat.phase,
+            step=beat.step,
+            now=now,
+        )
         if self._newest is None or (beat.generation, beat.step) >= (
             self._newest.generation,
             self._newest.step,
@@ -128,7 +135,7 @@ class Attempt:
             self._take(ev.Failed("", "platform_error", "a newer attempt has taken this one's place.", now))
         if self._outlet.poster.silent_s > self._launch.api_gone_s:
             self._take(ev.Cancel(0.0, now))
-        self._take(ev.Tick(now, self._watch.patience_s()))
+        self._take(ev.Tick(now, self._watch.patience_s(), self._watch.unhurried(now)))
 
     def _act(self, out: tuple[do.Instruction, ...]) -> None:
         crew, outlet = self._crew, self._outlet

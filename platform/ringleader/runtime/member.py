@@ -25,6 +25,10 @@ from ringleader.train.seams import Parked
 from ringleader.wire.package import unpack
 from ringleader.wire.states import Reason
 
+# For one wait of a transport. Who is lost, frozen or stuck is found out by heartbeats, and an interrupt ends the waits
+# for it: this only bounds what nobody finds out. A first step or an evaluation may take longer than any other.
+WAIT_S = 3600.0
+
 
 class Member:
     """Everything of `task` in this process. `run` is called once."""
@@ -78,21 +82,24 @@ def _connect(task: Task, host: str) -> Connect:
     clients = Clients()
 
     def connect(plan: Plan, rank: int, cancelled: Callable[[], bool]) -> Transport:
-        store_host, _, port = plan.meeting.rpartition(":")
-        call = Call(
-            store_host=store_host,
-            store_port=int(port),
-            prefix=f"{task.prefix}/{plan.generation}",
-            rank=rank,
-            size=len(plan.members),
-            # Who is lost or frozen is found out by others: a wait may be as long as the slowest legal steps.
-            deadline_s=task.spec.policy.stall_timeout_s * task.spec.sync.round_steps,
-            host=host,
-            kinds=_kinds(task),
-        )
-        return meet(call, cancelled, clients)
+        return meet(call_of(task, host, plan, rank), cancelled, clients)
 
     return connect
+
+
+def call_of(task: Task, host: str, plan: Plan, rank: int) -> Call:
+    """What `rank` of `plan` says to meet the others."""
+    store_host, _, port = plan.meeting.rpartition(":")
+    return Call(
+        store_host=store_host,
+        store_port=int(port),
+        prefix=f"{task.prefix}/{plan.generation}",
+        rank=rank,
+        size=len(plan.members),
+        deadline_s=WAIT_S,
+        host=host,
+        kinds=_kinds(task),
+    )
 
 
 def _kinds(task: Task) -> tuple[str, ...]:

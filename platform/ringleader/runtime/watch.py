@@ -2,11 +2,13 @@
 
 import threading
 from dataclasses import dataclass, replace
+from math import inf
 
 BEAT_GONE_S = 3.0
 FIRST_BEAT_S = 120.0
 STARTING_S = 30.0
 WORKING = frozenset({"forward", "backward", "update"})
+BEGINNING = frozenset({"starting", "seated", "parked"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,8 @@ class Pulse:
     Attributes:
         moves: grows whenever its training thread gets on; -1 before the first heartbeat.
         moved, stepped: when it last got on, when it last committed.
-        proven: it has committed a step.
+        proven: it has committed a step of its generation.
+        unhurried: when it was last seen in start-up, a generation's first step or evaluation; -inf if never.
     """
 
     seen: float
@@ -25,13 +28,15 @@ class Pulse:
     stepped: float
     phase: str
     step: int
+    generation: int = 0
     proven: bool = False
+    unhurried: float = -inf
 
 
 class Watch:
     """Collects heartbeats, from any thread; `verdicts` names workers to evict.
 
-    Waiting for others, evaluation, start-up and a worker's first step have no deadline of their own.
+    Waiting for others, evaluation, start-up and the first step of a generation have no deadline of their own.
     """
 
     def __init__(self, stall_timeout_s: float) -> None:
@@ -50,10 +55,14 @@ class Watch:
         with self._lock:
             self._pulses.pop(worker, None)
 
-    def beat(self, worker: str, *, moves: int, phase: str, step: int, now: float) -> None:
+    def beat(self, worker: str, *, generation: int, moves: int, phase: str, step: int, now: float) -> None:
         with self._lock:
             old = self._pulses.get(worker, Pulse(now, -1, now, now, "starting", step))
-            advanced = old.moves >= 0 and step > old.step
+            same = generation == old.generation
+            # Who heals jumps to a step without having computed it.
+            advanced = same and old.phase not in BEGINNING and step > old.step
+            proven = same and (old.proven or advanced)
+            free = phase in BEGINNING or phase == "evaluate" or (phase in WORKING and not proven)
             if advanced:
                 self._pace_s = max(0.9 * (self._pace_s or 0.0), (now - old.stepped) / (step - old.step))
             self._pulses[worker] = Pulse(
@@ -63,15 +72,23 @@ class Watch:
                 stepped=now if advanced else old.stepped,
                 phase=phase,
                 step=step,
-                proven=old.proven or advanced,
+                generation=generation,
+                proven=proven,
+                unhurried=now if free else old.unhurried,
             )
 
     def patience_s(self) -> float:
         """How long an interrupted member may take to park: it sees the interrupt at its next exchange. Longer than
         it takes to find out that another one is frozen, for it may be that one it waits for."""
         if self._pace_s is None:
-            return self._stall_timeout_s
+            return FIRST_BEAT_S
         return max(BEAT_GONE_S + 1.0, 20 * self._pace_s)
+
+    def unhurried(self, now: float) -> frozenset[str]:
+        """Who may take longer than that: it is where no deadline runs, or was so recently."""
+        patience_s = self.patience_s()
+        with self._lock:
+            return frozenset(w for w, p in self._pulses.items() if p.unhurried >= now - patience_s)
 
     def verdicts(self, now: float) -> list[tuple[str, str]]:
         """(worker, cause) to evict now; each is named once."""
