@@ -64,6 +64,9 @@ _collected = pytest.StashKey[list[pytest.Item]]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
+    if "ray" in sys.modules:
+        # Ray makes its settings when it is imported: tests that connect to a cluster do so first, by its address.
+        raise pytest.UsageError("a test module imports ray when it is collected; import it inside the test")
     session.config.stash[_collected] = list(session.items)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,12 +18,14 @@ from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, Ringl
 from ringleader.runtime.desk import Desk
 from ringleader.runtime.lines import captured
 from ringleader.runtime.messages import Ended, Identity, Standing, Task
-from ringleader.runtime.pulse import Pulse
 from ringleader.runtime.seats import Connect, Seats
 from ringleader.train.run import load_function, run
 from ringleader.train.seams import Parked
 from ringleader.wire.package import unpack
 from ringleader.wire.states import Reason
+
+if TYPE_CHECKING:
+    from ringleader.runtime.pulse import Pulse
 
 # For one wait of a transport. Who is lost, frozen or stuck is found out by heartbeats, and an interrupt ends the waits
 # for it: this only bounds what nobody finds out. A first step or an evaluation may take longer than any other.
@@ -33,7 +35,7 @@ WAIT_S = 3600.0
 class Member:
     """Everything of `task` in this process. `run` is called once."""
 
-    def __init__(self, task: Task, identity: Identity, supervisor: Any, pulse: Pulse) -> None:
+    def __init__(self, task: Task, identity: Identity, supervisor: Any, pulse: "Pulse") -> None:
         self._task = task
         self._pulse = pulse
         self._supervisor = supervisor
