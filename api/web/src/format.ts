@@ -25,6 +25,12 @@ export function percent(share: number, digits = 1): string {
   return `${(share * 100).toFixed(digits)} %`;
 }
 
+/** 26 214 400 → "26.2 MB". */
+export function bytes(size: number): string {
+  const unit = ([[1e9, "GB"], [1e6, "MB"], [1e3, "KB"]] as const).find(([least]) => size >= least);
+  return unit === undefined ? `${size} B` : `${(size / unit[0]).toFixed(1)} ${unit[1]}`;
+}
+
 /** 0.0412 → "41 ms", 3.2 → "3.2 s", 192 → "3 min 12 s", 90 000 → "1 d 1 h". */
 export function duration(seconds: number): string {
   if (!Number.isFinite(seconds)) return "–";

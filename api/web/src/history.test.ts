@@ -75,6 +75,17 @@ describe("an event in words", () => {
     expect([title, detail]).toEqual(["Recovered in 58 ms", "0 steps lost · detect 21 ms"]);
   });
 
+  test("names the schedule of each size of bucket", () => {
+    const inPlace = { schedule: "in_place", buckets: 3, least_bytes: 26_214_400, most_bytes: 26_214_400 };
+    const gathered = { schedule: "gather", buckets: 1, least_bytes: 1024, most_bytes: 1024 };
+    const told = event(1, "exchange.chosen", { algorithm: "auto", ways: [inPlace, gathered] });
+    const { title, detail } = sentence(told);
+    expect([title, detail]).toEqual([
+      "Buckets summed by auto",
+      "26.2 MB × 3 buckets: in place (shared memory) · 1.0 KB × 1 bucket: gather",
+    ]);
+  });
+
   test("tells a resize by its bounds, and a cancellation by its reason", () => {
     expect(sentence(event(1, "workers.resized", { who: "user", min: 2, max: 4 })).title).toBe(
       "Resized to 2–4 workers",

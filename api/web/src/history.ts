@@ -1,5 +1,5 @@
 /** What the events of a job tell: who was lost where, what each recovery cost, where generations begin. */
-import { duration, gist, plural, sentence } from "./format";
+import { bytes, duration, gist, plural, sentence } from "./format";
 import type { JobEvent, MetricPoint } from "./wire";
 
 export interface Lost {
@@ -118,6 +118,10 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
     const title = `Resized to ${words(data, "min")}–${words(data, "max")} workers`;
     return { title, detail: rest(data, ["min", "max", "who"]), tone: "info" };
   }
+  if (event.type === "exchange.chosen") {
+    const title = `Buckets summed by ${words(data, "algorithm")}`;
+    return { title, detail: listed(ways(data)), tone: "info" };
+  }
   if (event.type === "recovered") return recovered(event);
   if (event.type.startsWith("job.")) return stateChange(event);
   return { title: event.type, detail: rest(data), tone: "plain" };
@@ -170,6 +174,17 @@ function recovery(event: JobEvent, lost: Lost[]): Recovery {
     totalS: numeric(data, "total_s") ?? Object.values(phases).reduce((sum, part) => sum + part, 0),
     stepsLost: numeric(data, "steps_lost") ?? 0,
   };
+}
+
+/** `25.0 MB × 3 buckets: ring` for every schedule of an `exchange.chosen` event. */
+function ways(data: Record<string, unknown>): string[] {
+  if (!Array.isArray(data.ways)) return [];
+  return data.ways.map((way: Record<string, unknown>) => {
+    const [least, most] = [bytes(numeric(way, "least_bytes") ?? 0), bytes(numeric(way, "most_bytes") ?? 0)];
+    const name = way.schedule === "in_place" ? "in place (shared memory)" : words(way, "schedule");
+    const sizes = least === most ? most : `${least} to ${most}`;
+    return `${sizes} × ${plural(numeric(way, "buckets") ?? 0, "bucket")}: ${name}`;
+  });
 }
 
 function memberCount(data: Record<string, unknown>): number {

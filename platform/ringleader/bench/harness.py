@@ -8,6 +8,7 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,6 +72,8 @@ class Nowhere:
     def metrics(self, step: int, generation: int, values: dict[str, float]) -> None: ...
 
     def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None: ...
+
+    def event(self, kind: str, generation: int, data: dict[str, Any]) -> None: ...
 
     def settled(self, step: int) -> None: ...
 

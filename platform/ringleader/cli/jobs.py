@@ -2,9 +2,10 @@
 
 import click
 
+from ringleader.cli.exchange import exchange_text, way_text
 from ringleader.cli.find import find_job
 from ringleader.cli.output import Session, ago, number, pairs, table, with_output
-from ringleader.client import Job
+from ringleader.client import Event, Job
 from ringleader.wire.views import JobView, Why
 
 LAST_EVENTS = 8
@@ -119,7 +120,15 @@ def _description(job: Job) -> str:
         "page": job.url,
         "mlflow run": view.tracking.run_id,
     }
-    return "\n".join(part for part in (pairs(facts), _result(job), _recent(job)) if part)
+    events = list(job.events())
+    parts = (pairs(facts), _exchange(events), _result(job), _recent(events))
+    return "\n".join(part for part in parts if part)
+
+
+def _exchange(events: list[Event]) -> str:
+    """Which schedule sums which buckets, as the newest worker of rank 0 said it."""
+    chosen = next((event for event in reversed(events) if event.type == "exchange.chosen"), None)
+    return exchange_text(chosen.data, chosen.generation) if chosen is not None else ""
 
 
 def _result(job: Job) -> str:
@@ -138,10 +147,17 @@ def _result(job: Job) -> str:
     return "\nresult\n" + pairs({f"  {k}": v for k, v in shown.items()})
 
 
-def _recent(job: Job) -> str:
-    last = list(job.events())[-LAST_EVENTS:]
-    rows = [(e.time.strftime("%H:%M:%S"), e.generation, e.type, facts(e.data)) for e in last]
+def _recent(events: list[Event]) -> str:
+    last = events[-LAST_EVENTS:]
+    rows = [(e.time.strftime("%H:%M:%S"), e.generation, e.type, gist(e)) for e in last]
     return "\nlast events\n" + table(("TIME", "GENERATION", "EVENT", "WHAT"), rows) if rows else ""
+
+
+def gist(event: Event) -> str:
+    """What an event says, in one line."""
+    if event.type == "exchange.chosen":
+        return ", ".join(way_text(way) for way in event.data["ways"])
+    return facts(event.data)
 
 
 def facts(data: dict[str, object]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ringleader.cli.find import find_job
-from ringleader.cli.jobs import facts
+from ringleader.cli.jobs import gist
 from ringleader.cli.output import Session, number, table, with_output
 from ringleader.cli.submit import EXIT_DETACHED
 from ringleader.client import Event, LogLine
@@ -82,7 +82,7 @@ def log_text(line: LogLine) -> str:
 
 
 def event_text(event: Event) -> str:
-    return f"{event.time:%H:%M:%S} {event.type:<20} {facts(event.data)}".rstrip()
+    return f"{event.time:%H:%M:%S} {event.type:<20} {gist(event)}".rstrip()
 
 
 def _span(shards: tuple[int, int]) -> str:

@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 import numpy as np
 
 from ringleader.runtime.lines import Lines
-from ringleader.runtime.messages import Beat, Identity, Metrics, Rows
+from ringleader.runtime.messages import Beat, Happened, Identity, Metrics, Rows
 
 RUNNING = frozenset({"forward", "backward", "exchange", "update"})
 
@@ -27,6 +28,7 @@ class Desk:
         self._lock = threading.Lock()
         self._metrics: list[Metrics] = []
         self._rows: list[Rows] = []
+        self._events: list[Happened] = []
         self._recorded = 0
         self._generation = 0
         self._first_step: int | None = None
@@ -46,6 +48,10 @@ class Desk:
         packed = Rows(step, shards.astype("<i4").tobytes(), rows.astype("<i8").tobytes())
         with self._lock:
             self._rows.append(packed)
+
+    def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        with self._lock:
+            self._events.append(Happened(kind, generation, data))
 
     def settled(self, step: int) -> None:
         self.lines.settled(step)
@@ -96,6 +102,7 @@ class Desk:
         with self._lock:
             metrics, self._metrics = tuple(self._metrics), []
             rows, self._rows = tuple(self._rows), []
+            events, self._events = tuple(self._events), []
             healed, self._healed_at = self._healed_at, None
             committed, self._committed_at = self._committed_at, None
             return Beat(
@@ -111,6 +118,7 @@ class Desk:
                 committed_ago_s=_ago(committed),
                 metrics=metrics,
                 rows=rows,
+                events=events,
                 lines=lines,
                 lines_dropped=dropped,
             )

@@ -137,6 +137,15 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class Happened:
+    """An event that a worker tells."""
+
+    kind: str
+    generation: int
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """A sign of life from a worker's control thread, with what became settled since the last one.
 
@@ -158,6 +167,7 @@ class Beat:
     committed_ago_s: float | None = None
     metrics: tuple[Metrics, ...] = ()
     rows: tuple[Rows, ...] = ()
+    events: tuple[Happened, ...] = ()
     lines: tuple[Line, ...] = ()
     lines_dropped: int = 0
 

@@ -53,6 +53,8 @@ class Outlet:
             if self._ledger is not None:
                 for rows in beat.rows:
                     self._ledger.add(rows)
+            for happened in beat.events:
+                self.event(happened.kind, happened.generation, happened.data)
             for line in beat.lines:
                 self._line(beat.worker, line)
             if beat.lines_dropped:

@@ -72,6 +72,7 @@ class CodedSums:
         self._coding = coding
         self._residuals = coding.residuals
         self._buckets = buckets
+        self.codec = coding.codec
         self._feedback = coding.codec == POWERSGD or CODECS[coding.codec].feedback
         cut = {bucket.number: _runs(bucket, buckets.parameters, coding.codec) for bucket in buckets.buckets}
         self._runs = {number: runs for number, runs in cut.items() if any(run.member >= 0 for run in runs)}

@@ -1,7 +1,7 @@
 """What a training step needs from a way of synchronising: slice gradients go in, the next weights come out."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 from torch.nn import Parameter
@@ -92,6 +92,9 @@ class Exchange(Protocol):
 
     def go_by(self, costs: Costs | None) -> None:
         """Choose algorithms by these costs, which are the same for all members."""
+
+    def chosen(self) -> dict[str, Any] | None:
+        """How buckets are summed, as `ways.told` says it; None where nothing is sent, or there is nothing to choose."""
 
     def abort(self) -> None:
         """From any thread: end every wait of this generation soon."""

@@ -153,6 +153,9 @@ class ParameterServer:
     def go_by(self, costs: Costs | None) -> None:
         """Pushes and pulls have one way only."""
 
+    def chosen(self) -> None:
+        return None
+
     def abort(self) -> None:
         self._communicator.abort()
 

@@ -1,5 +1,7 @@
 """Workers in a ring of equals: every worker gets the summed gradients and makes the same next weights."""
 
+from typing import Any
+
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -8,6 +10,7 @@ from ringleader.comm.choice import choose
 from ringleader.comm.communicator import BULK, Communicator, Ticket, end_process
 from ringleader.comm.probe import probe
 from ringleader.comm.schedules import SCHEDULES, Part, Step
+from ringleader.comm.schedules.direct import DIRECT
 from ringleader.comm.simulator import Costs
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
@@ -15,6 +18,7 @@ from ringleader.sync.coded import CodedSums, Coding
 from ringleader.sync.contribution import Contribution
 from ringleader.sync.exchange import Check, accept
 from ringleader.sync.side import BUCKETS, Side
+from ringleader.sync.ways import IN_PLACE, told
 
 AUTO, NATIVE = "auto", "native"
 UNMEASURED = "direct"
@@ -132,6 +136,12 @@ class Ring:
         self._costs = costs
         self._steps.clear()
 
+    def chosen(self) -> dict[str, Any] | None:
+        if self._communicator is None:
+            return None
+        sized = [(self._way(b), b.length * b.like.element_size()) for b in self._buckets.buckets]
+        return told(self._algorithm, sized, self._costs)
+
     def abort(self) -> None:
         if self._communicator is not None:
             self._communicator.abort()
@@ -200,6 +210,14 @@ class Ring:
         if key not in self._steps:
             self._steps[key] = tuple(SCHEDULES[self._schedule(part, bucket)].steps(part))
         return self._steps[key]
+
+    def _way(self, bucket: Bucket) -> str:
+        """What will sum the bucket, in one word."""
+        if self._coded is not None and self._coded.takes(bucket):
+            return f"{DIRECT.name}, {self._coded.codec}"
+        if self._board is not None:
+            return IN_PLACE
+        return self._schedule(self._mine.part(bucket), bucket)
 
     def _schedule(self, part: Part, bucket: Bucket) -> str:
         if self._algorithm != AUTO:

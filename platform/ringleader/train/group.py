@@ -70,6 +70,7 @@ class Group:
         self._coding: Coding | None = None
         self._counted_bytes = 0
         self._outer: Outer | None = None
+        self._told: dict[str, Any] | None = None
 
     @property
     def buffers(self) -> Buffers:
@@ -194,6 +195,7 @@ class Group:
             return
         plan = self.seat.plan
         self.reporter.take_office(speaks=self.seat.rank == 0, recorded_step=plan.recorded_step)
+        self._tell_choice()
 
     def _open(self) -> None:
         assert self.seat is not None
@@ -257,6 +259,15 @@ class Group:
         if self.seat.plan.start_step == 0:
             self.costs = self.exchange.measure()
         self.exchange.go_by(self.costs)
+
+    def _tell_choice(self) -> None:
+        """Which schedules sum the buckets, where that is not what this worker said last."""
+        assert self.seat is not None
+        assert self.exchange is not None
+        chosen = self.exchange.chosen() if self.seat.rank == 0 else None
+        if chosen is not None and chosen != self._told:
+            self._told = chosen
+            self.reporter.tell("exchange.chosen", self.seat.plan.generation, chosen)
 
     def _rest(self) -> dict[str, Any]:
         return {

@@ -57,6 +57,9 @@ class Recorded:
     def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
         self.rows[step] = (shards, rows)
 
+    def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        pass
+
     def settled(self, step: int) -> None:
         pass
 

@@ -5,6 +5,7 @@ Every member keeps the same records; rank 0 sends them. When rank 0 is lost, the
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,11 @@ class Reporter:
         for record in self._kept:
             if record.step >= recorded_step:
                 self._send(record)
+
+    def tell(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        """An event that all members could tell; rank 0 does."""
+        if self._speaks:
+            self._outlet.event(kind, generation, data)
 
     def open(self, records: list[Record]) -> None:
         """A transaction of these steps is committed; the one before it is settled."""

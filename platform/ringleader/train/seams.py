@@ -2,7 +2,7 @@
 in one process."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -58,6 +58,9 @@ class Outlet(Protocol):
     def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
         """The settled rows of one step: (n,) int32 shard and (n,) int64 row of the dataset, checked against the
         checksums that travelled with the gradients."""
+
+    def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        """Something that happened and that no step can take back."""
 
     def settled(self, step: int) -> None:
         """All steps below `step` are settled: log lines printed before may leave."""
