@@ -1,6 +1,6 @@
 """Members of one generation as threads: each trains the same small net through its own exchange."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ringleader.comm.buckets import Buckets
+from ringleader.comm.rows import Tables
 from ringleader.comm.transports import Transport
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.transports.meeting import Call, meet
@@ -19,6 +20,7 @@ from ringleader.sync.parts import share_out
 from ringleader.train.norms import clip
 
 ROWS = 24
+NO_TABLES: Mapping[int, str] = {}
 
 
 def plan_of(workers: int, shards: int, servers: int = 0, generation: int = 1) -> Plan:
@@ -128,6 +130,7 @@ def on_members(
     capacity_bytes: int = 1 << 10,
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = momentum,
     clip_norm: float | None = None,
+    tables: Mapping[int, str] = NO_TABLES,
 ) -> list:
     """Run `act` for every member of the plan on its own thread; their results in rank order."""
     size = len(plan.members)
@@ -144,6 +147,7 @@ def on_members(
             alone_bytes=4 * capacity_bytes,
             shared=shared,
             owners=share_out(parameters, plan.servers),
+            tables=Tables(parameters, tables),
         )
         exchange = open_exchange(
             architecture="parameter_server" if plan.servers else "ring",
@@ -156,6 +160,7 @@ def on_members(
             word_length=size,
             buckets=buckets,
             coding=codings[rank] if codings else None,
+            tables=tables,
         )
         assert exchange.buckets is buckets
         if size > 1:

@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 import ringleader
 from ringleader.errors import DatasetUnsupported, EntrypointRaised, NonFiniteLoss, NoStep, StepMisuse
 from ringleader.train.local import run_local
+from ringleader.train.tables import check_optimizers
 
 torch.set_num_threads(1)
 ROWS = 56
@@ -410,3 +411,50 @@ def test_what_no_weights_file_can_hold_is_found_before_the_first_step(
     with pytest.raises(StepMisuse, match=f"state 'strange' is .*{what}"):
         run_local(SPEC, learn_odd(model), tmp_path)
     assert turns == []
+
+
+def test_a_table_takes_an_optimiser_for_sparse_gradients_or_is_refused_by_name(tmp_path: Path) -> None:
+    def embed(optimizer: Any, **changes: Any) -> Any:
+        def train(session: ringleader.Session) -> None:
+            model = session.model(
+                nn.Sequential(nn.EmbeddingBag(50, 4, sparse=True, **changes), nn.Linear(4, 2))
+            )
+            session.optimizer(optimizer(model[0].parameters()))
+            session.optimizer(torch.optim.Adam(model[1].parameters()), clip_norm=1.0)
+            for x, y in session.batches(rows()):
+                session.step(F.cross_entropy(model((x.abs() * 20).long() % 50), y))
+
+        return train
+
+    finished, outlet = run_local(SPEC, embed(torch.optim.SparseAdam), tmp_path)
+    assert finished.steps == 4
+    assert outlet.values[1]["comm_bytes"] == 0.0  # alone
+    for refused in (torch.optim.Adam, lambda p: torch.optim.SGD(p, weight_decay=0.1)):
+        with pytest.raises(StepMisuse, match=r"does not take the sparse gradient of 0\.weight.*SparseAdam"):
+            run_local(SPEC, embed(refused), tmp_path)
+    with pytest.raises(StepMisuse, match=r"0\.weight.*max_norm"):
+        run_local(SPEC, embed(torch.optim.SparseAdam, max_norm=1.0), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "fits"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1), True),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), False),
+        (lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1), False),
+        (torch.optim.SparseAdam, True),
+        (torch.optim.Adagrad, True),
+        (lambda p: torch.optim.Adagrad(p, weight_decay=0.1), False),
+        (torch.optim.AdamW, False),
+    ],
+)
+def test_servers_take_optimisers_that_change_rows_with_a_gradient_only(optimizer: Any, fits: bool) -> None:
+    weight = nn.Parameter(torch.zeros(3, 2))
+    made = [(optimizer([weight]), None)]
+    check_optimizers(made, {weight: "items.weight"}, published=False)
+    check_optimizers(made, {}, published=True)
+    if fits:
+        check_optimizers(made, {weight: "items.weight"}, published=True)
+        return
+    with pytest.raises(StepMisuse, match=r"servers publish only rows with one: items\.weight"):
+        check_optimizers(made, {weight: "items.weight"}, published=True)

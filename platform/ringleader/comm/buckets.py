@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
+from ringleader.comm.rows import Tables
 from ringleader.comm.segments import Arena
 from ringleader.errors import StepMisuse
 
@@ -88,6 +89,7 @@ class Buckets:
         tainted: a transfer may still write into the rows; nobody uses them again.
         arena: where rows live that other processes can map; None where no memory is shared.
         owners: the server of each parameter.
+        tables: parameters whose gradients are rows; they have no bucket.
     """
 
     def __init__(
@@ -98,11 +100,14 @@ class Buckets:
         alone_bytes: int = ALONE_BYTES,
         shared: bool = False,
         owners: Sequence[int] | None = None,
+        tables: Tables | None = None,
     ) -> None:
         self.parameters = list(parameters)
         self.owners = tuple(owners or [0] * len(self.parameters))
         self.arena = Arena() if shared else None
-        self.buckets = _lay_out(self.parameters, self.owners, capacity_bytes, alone_bytes)
+        self.tables = tables or Tables(self.parameters, {})
+        dense = [n for n, p in enumerate(self.parameters) if p.requires_grad and n not in self.tables.names]
+        self.buckets = _lay_out(self.parameters, dense, self.owners, capacity_bytes, alone_bytes)
         for bucket in self.buckets:
             bucket.arena = self.arena
         self.used = [False] * len(self.parameters)
@@ -113,11 +118,12 @@ class Buckets:
         self._adds = 0
         self._complete: Callable[[Bucket], None] = _ignore
         self._open = False
-        self._hooks = [self._hook(number) for number in self._home]
+        self._hooks = [self._hook(number) for number in [*self._home, *self.tables.names]]
 
     def begin_step(self) -> None:
         self.used = [False] * len(self.parameters)
         self._open = False
+        self.tables.begin_step()
 
     def begin_slice(self, row: int, adds: int, complete: Callable[[Bucket], None]) -> None:
         """The next backward's gradient becomes row `row`, which is then added `adds` times to the row below it.
@@ -129,6 +135,7 @@ class Buckets:
         self._reached = [False] * len(self.parameters)
         for bucket in self.buckets:
             bucket.missing = len(bucket.members)
+        self.tables.begin_slice(row, adds)
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -138,6 +145,7 @@ class Buckets:
             for k, number in enumerate(bucket.members):
                 if not self._reached[number]:
                     self._place(bucket, k, None)
+        self.tables.end_slice()
         self._open = False
 
     def expose(self, owner: int | None = None) -> None:
@@ -206,16 +214,24 @@ class Buckets:
                 f"parameter {number} of shape {tuple(parameter.shape)} received two gradients in one slice.",
                 hint="Call session.step once with the sum of all losses; checkpoint with use_reentrant=False.",
             )
+        assert gradient is not None, "the hook runs after the gradient was made"
         parameter.grad = None
-        self.used[number] = True
+        self.used[number] = self._reached[number] = True
+        if number in self.tables.names:
+            self.tables.take(number, gradient)
+            return
+        if gradient.is_sparse:
+            raise StepMisuse(
+                f"parameter {number} of shape {tuple(parameter.shape)} received a sparse gradient.",
+                hint="Rows travel from nn.Embedding and nn.EmbeddingBag with sparse=True, in a ring and through "
+                "parameter servers. Use one of these modules instead of the function, or sparse=False.",
+            )
         bucket, k = self._home[number]
         self._place(bucket, k, gradient)
 
     def _place(self, bucket: Bucket, member: int, gradient: Tensor | None) -> None:
         """Put a gradient (None: zeros) where it belongs. The first add is done here: one pass less over the memory."""
         self._reached[bucket.members[member]] = True
-        if gradient is not None and gradient.is_sparse:
-            gradient = gradient.to_dense()
         if self._adds:
             # Zeros are added too: -0.0 + 0.0 is 0.0, whoever owns the slice.
             self.view(bucket, member, self._row - 1).add_(0.0 if gradient is None else gradient)
@@ -245,15 +261,17 @@ def _adopt(bucket: Bucket, row: int, gradient: Tensor) -> None:
 
 
 def _lay_out(
-    parameters: Sequence[Parameter], owners: Sequence[int], capacity_bytes: int, alone_bytes: int
+    parameters: Sequence[Parameter],
+    dense: Sequence[int],
+    owners: Sequence[int],
+    capacity_bytes: int,
+    alone_bytes: int,
 ) -> list[Bucket]:
-    """Group each owner's trainable parameters, last first, and order the groups by the one that is ready last."""
+    """Group each owner's parameters in `dense`, last first, and order the groups by the one that is ready last."""
     groups: list[list[int]] = []
     filling: dict[tuple[torch.dtype, torch.device, int], list[int]] = {}
-    for number in reversed(range(len(parameters))):
+    for number in reversed(dense):
         parameter = parameters[number]
-        if not parameter.requires_grad:
-            continue
         if parameter.nbytes >= alone_bytes:
             groups.append([number])
             continue

@@ -1,10 +1,11 @@
 """One member's contribution to a step: its slices' gradients, added up along the tree as far as it can alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch.nn import Parameter
 
 from ringleader.comm.buckets import Bucket, Buckets
+from ringleader.comm.rows import Tables
 from ringleader.comm.schedules import Part
 from ringleader.comm.tree import Node, Tree, tree_over
 from ringleader.elastic import Plan
@@ -17,6 +18,7 @@ class Contribution:
     `total` is the world and rank r owns "shard" r.
 
     Args:
+        submit_rows: called once a step, behind all buckets: the sums of the tables are final.
         groups: the ranks of each node, as the transport knows them.
     """
 
@@ -28,6 +30,7 @@ class Contribution:
         *,
         same_bits: bool,
         submit: Callable[[Bucket], None],
+        submit_rows: Callable[[], None],
         groups: tuple[tuple[int, ...], ...] = (),
     ) -> None:
         self.buckets = buckets
@@ -37,10 +40,12 @@ class Contribution:
         self._rank = rank
         self._groups = groups
         self._submit = submit
+        self._submit_rows = submit_rows
         self._tree: Tree = tree_over(self.total, frozenset(range(self.total)))
         self._parts: dict[tuple[frozenset[int], int], Part] = {}
         self._stack: list[Node] = []
         self._last_shard = -1
+        self._last = False
         self._ready: set[int] = set()
         self._next = 0
 
@@ -53,22 +58,34 @@ class Contribution:
         if not mine:
             for bucket in self.buckets.buckets:
                 self._submit(bucket)
+            self._submit_rows()
 
     def begin_slice(self, shard: int) -> None:
         row = len(self._stack)
         self._stack, adds = self._tree.push(self._stack, Node(0, shard))
-        last = shard == self._last_shard
-        self.buckets.begin_slice(row, adds, self._final if last else _partial)
+        self._last = shard == self._last_shard
+        self.buckets.begin_slice(row, adds, self._final if self._last else _partial)
 
     def end_slice(self) -> None:
         self.buckets.end_slice()
+        if self._last:
+            self._submit_rows()
+
+    @property
+    def tree(self) -> Tree:
+        """The order of addition in the running step."""
+        return self._tree
+
+    @property
+    def nodes(self) -> tuple[tuple[Node, ...], ...]:
+        """For each rank, the nodes of the tree whose sums it brings in the running step."""
+        return tuple(self._tree.partials(owned) for owned in self._owned)
 
     def part(self, bucket: Bucket) -> Part:
         """This rank's part in the sum of `bucket` in the running step."""
         key = (self._tree.present, bucket.number)
         if key not in self._parts:
-            rows = tuple(self._tree.partials(owned) for owned in self._owned)
-            self._parts[key] = Part(self._rank, bucket.length, rows, self._tree, groups=self._groups)
+            self._parts[key] = Part(self._rank, bucket.length, self.nodes, self._tree, groups=self._groups)
         return self._parts[key]
 
     def _final(self, bucket: Bucket) -> None:
@@ -84,19 +101,27 @@ def _partial(_: Bucket) -> None:
 
 
 def reusable(
-    buckets: Buckets | None, parameters: Sequence[Parameter], owners: Sequence[int], *, shared: bool
+    buckets: Buckets | None,
+    parameters: Sequence[Parameter],
+    owners: Sequence[int],
+    tables: Mapping[int, str],
+    *,
+    shared: bool,
 ) -> Buckets:
     """The buckets of the generation before where nothing can still write into them, else fresh ones.
 
     Args:
         owners: the server of each parameter.
+        tables: the names of the parameters whose gradients are rows, by number.
         shared: whether the members sum in shared memory, so that the rows have to be there.
     """
     if buckets is not None and not buckets.tainted and _fits(buckets, parameters, owners, shared=shared):
         return buckets
+    known = None
     if buckets is not None:
         buckets.release()
-    return Buckets(parameters, shared=shared, owners=owners)
+        known = buckets.tables  # what they changed and sent is still true
+    return Buckets(parameters, shared=shared, owners=owners, tables=known or Tables(parameters, tables))
 
 
 def _fits(buckets: Buckets, wanted: Sequence[Parameter], owners: Sequence[int], *, shared: bool) -> bool:

@@ -1,6 +1,6 @@
 """The registry of exchanges: from the words of the job file to what a session talks to."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch.nn import Parameter
@@ -17,6 +17,8 @@ from ringleader.sync.exchange import Exchange
 from ringleader.sync.parameter_server import ParameterServer
 from ringleader.sync.parts import share_out
 from ringleader.sync.ring import AUTO, NATIVE, Ring
+
+NO_TABLES: Mapping[int, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ def open_exchange(
     word_length: int,
     buckets: Buckets | None,
     coding: Coding | None = None,
+    tables: Mapping[int, str] = NO_TABLES,
 ) -> Exchange:
     """Open one generation's exchange.
 
@@ -57,6 +60,7 @@ def open_exchange(
         transport: None for a world of one.
         buckets: the exchange of the generation before's `.buckets`, or None; used again where that is safe.
         coding: how gradients are coded; the same object in every generation of a worker, which keeps what it owes.
+        tables: the names of the parameters whose gradients come as rows, by number; the same in every generation.
     """
     refuse_coding(coding, architecture, algorithm, same_bits=same_bits)
     messages = (architecture != "parameter_server" and algorithm != AUTO) or coding is not None
@@ -69,7 +73,7 @@ def open_exchange(
         transport,
         parameters,
         word_length,
-        reusable(buckets, parameters, share_out(parameters, plan.servers), shared=in_place),
+        reusable(buckets, parameters, share_out(parameters, plan.servers), tables, shared=in_place),
         coding,
     )
     return ARCHITECTURES[architecture](opening)

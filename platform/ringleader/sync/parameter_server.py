@@ -19,7 +19,8 @@ from ringleader.elastic import Plan
 from ringleader.sync.contribution import Contribution
 from ringleader.sync.delivery import Delivery, InPlace, Messages
 from ringleader.sync.exchange import Check, accept
-from ringleader.sync.side import PARTS, WORD, Side, everyones_part, sum_steps
+from ringleader.sync.rows import RowSums, store
+from ringleader.sync.side import BUCKETS, PARTS, WORD, Side, everyones_part, sum_steps
 
 
 class ParameterServer:
@@ -54,7 +55,17 @@ class ParameterServer:
             if board is None
             else InPlace(self._communicator, buckets, self._first, board)
         )
-        self._mine = Contribution(plan, rank, buckets, same_bits=same_bits, submit=self._push)
+        self._mine = Contribution(
+            plan, rank, buckets, same_bits=same_bits, submit=self._push, submit_rows=self._push_rows
+        )
+        self._rows = RowSums(
+            self._communicator,
+            buckets.tables,
+            {number: (self._first + buckets.owners[number],) for number in buckets.tables.names},
+            rank=rank,
+            tag=BUCKETS + 2 * len(buckets.buckets),
+            number=len(buckets.buckets),
+        )
         self._tickets: list[Ticket] = []
         self._closed = False
 
@@ -109,6 +120,7 @@ class ParameterServer:
             self._communicator.wait(self._tickets)
         if self.updates:
             self._buckets.expose(self._rank - self._first)
+            self._rows.expose()
         return total
 
     def complete(self, values: Tensor) -> Tensor:
@@ -135,7 +147,9 @@ class ParameterServer:
 
     def publish(self) -> None:
         """Weights change only once all of them have arrived: a broken publication leaves the old ones."""
+        taken = self._rows.pull()
         self._delivery.publish(self._mine.part)
+        store(taken)
         self._buckets.forget_gradients()
 
     def all_reduce(self, values: Tensor) -> Tensor:
@@ -170,6 +184,9 @@ class ParameterServer:
             end_process(
                 "a communication thread did not end; it may still write into the other members' memory"
             )
+
+    def _push_rows(self) -> None:
+        self._tickets += self._rows.push(self._mine)
 
     def _push(self, bucket: Bucket) -> None:
         self._tickets.append(self._delivery.push(bucket, self._mine.part(bucket)))

@@ -17,6 +17,7 @@ from ringleader.elastic import Plan
 from ringleader.sync.coded import CodedSums, Coding
 from ringleader.sync.contribution import Contribution
 from ringleader.sync.exchange import Check, accept
+from ringleader.sync.rows import RowSums
 from ringleader.sync.side import BUCKETS, Side
 from ringleader.sync.ways import IN_PLACE, told
 
@@ -65,7 +66,21 @@ class Ring:
         self._coded = CodedSums(coding, buckets, rank=rank, world=plan.world) if coding else None
         self._groups = transport.groups if transport is not None else ()
         self._mine = Contribution(
-            plan, rank, buckets, same_bits=same_bits, submit=self._submit, groups=self._groups
+            plan,
+            rank,
+            buckets,
+            same_bits=same_bits,
+            submit=self._submit,
+            submit_rows=self._submit_rows,
+            groups=self._groups,
+        )
+        self._rows = RowSums(
+            self._communicator,
+            buckets.tables,
+            dict.fromkeys(buckets.tables.names, range(plan.world)),
+            rank=rank,
+            tag=BUCKETS + 2 * len(buckets.buckets),
+            number=len(buckets.buckets),
         )
         self._tickets: list[Ticket] = []
         self._steps: dict[tuple[frozenset[int], int], tuple[Step, ...]] = {}
@@ -109,6 +124,7 @@ class Ring:
         if self._coded is not None:
             self._coded.end_step()
         self._buckets.expose()
+        self._rows.expose()
         return total
 
     def complete(self, values: Tensor) -> Tensor:
@@ -153,6 +169,7 @@ class Ring:
         ended = self._communicator is None or self._communicator.close()
         # This object stands in a circle: what it holds is let go now and not when the collector comes by.
         self._communicator, self._side = None, Side(None)
+        self._rows.close()
         in_place, self._board = self._board is not None, None
         if ended:
             return
@@ -190,6 +207,9 @@ class Ring:
                 self._steps_of(bucket), rows, tag=tag, phase="reduce", bucket=bucket.number, lane=BULK
             )
         self._tickets.append(ticket)
+
+    def _submit_rows(self) -> None:
+        self._tickets += self._rows.push(self._mine)
 
     def _submit_coded(self, coded: CodedSums, bucket: Bucket) -> None:
         if self._communicator is None:

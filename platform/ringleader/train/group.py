@@ -19,6 +19,7 @@ from ringleader.train.held import Held
 from ringleader.train.outer import Outer
 from ringleader.train.reporter import Reporter
 from ringleader.train.seams import Coordinator, Parked, Seat
+from ringleader.train.tables import ROWS_TRAVEL, tables_of
 from ringleader.train.word import WordLayout
 
 
@@ -66,6 +67,7 @@ class Group:
         self._buckets: GradientBuckets | None = None
         self._buffers: Buffers | None = None
         self._parameters: list[Parameter] | None = None
+        self._tables: dict[int, str] | None = None
         self._layout: WordLayout | None = None
         self._coding: Coding | None = None
         self._counted_bytes = 0
@@ -84,6 +86,19 @@ class Group:
         if self._parameters is None:
             self._parameters = self.held.parameters
         return self._parameters
+
+    @property
+    def tables(self) -> dict[Parameter, str]:
+        """The names of the parameters whose gradients travel as rows."""
+        return {self.parameters[number]: name for number, name in self._table_names.items()}
+
+    @property
+    def _table_names(self) -> dict[int, str]:
+        if self._tables is None:
+            travel = self.spec.sync.architecture in ROWS_TRAVEL
+            held = self.held
+            self._tables = tables_of(held.models, held.spoken_parameters) if travel else {}
+        return self._tables
 
     @property
     def outer(self) -> Outer | None:
@@ -138,10 +153,12 @@ class Group:
         self.buffers.forget()
 
     def traffic(self) -> dict[str, float]:
-        """Where gradients are coded: the bytes of them that this worker has sent since the last call."""
-        if self._coding is None:
+        """Where there are any, the bytes of coded gradients and of rows that this worker sent since the last call."""
+        if self._coding is None and not self._table_names:
             return {}
-        before, self._counted_bytes = self._counted_bytes, self._coding.wire_bytes
+        coded = self._coding.wire_bytes if self._coding is not None else 0
+        rows = self._buckets.tables.wire_bytes if self._buckets is not None else 0
+        before, self._counted_bytes = self._counted_bytes, coded + rows
         return {"comm_bytes": float(self._counted_bytes - before)}
 
     def finish_call(self, number: int, result: Any = None) -> None:
@@ -213,6 +230,7 @@ class Group:
             word_length=self.layout.length,
             buckets=self._buckets,
             coding=self._coding,
+            tables=self._table_names,
         )
         self._buckets = self.exchange.buckets
 

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.errors import StepMisuse
 from ringleader.train.norms import Complete, clip, itself
+from ringleader.train.tables import step
 
 
 class Stateful(Protocol):
@@ -54,6 +55,12 @@ class Held:
                 if parameter.requires_grad:
                     seen.setdefault(id(parameter), (f"{number}.{name}", parameter))
         return dict(seen.values())
+
+    @property
+    def spoken_parameters(self) -> dict[str, nn.Parameter]:
+        """The same, without the number where there is one model: as the user knows them."""
+        named = self.named_parameters
+        return {n.partition(".")[2]: p for n, p in named.items()} if len(self.models) == 1 else named
 
     def check_covered(self, exchanged: list[nn.Parameter]) -> None:
         """Every optimiser's parameters are exchanged, and nothing was unfrozen since the first exchange.
@@ -98,7 +105,7 @@ class Held:
                 clip(parameters, clip_norm, complete)
         for optimizer, _ in self.optimizers:
             if not applied:
-                optimizer.step()
+                step(optimizer, self.spoken_parameters)
 
     def after_update(self) -> None:
         """What happens once per committed step on every member."""

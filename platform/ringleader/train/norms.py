@@ -1,4 +1,8 @@
-"""Reductions over gradients that enter an update: fixed blocks, fixed order, float64."""
+"""Reductions over gradients that enter an update: fixed blocks, fixed order, float64.
+
+A sparse gradient is coalesced, its rows in ascending order. It has the blocks of its parameter; a row counts in the
+block in which it begins. Rows that are not there are zeros and add nothing.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -32,7 +36,12 @@ def clip(parameters: Sequence[Tensor], max_norm: float, complete: Complete = its
     scale = (max_norm / (total_norm(parameters, complete) + 1e-6)).clamp(max=1.0)
     for parameter in parameters:
         if parameter.grad is not None:
-            parameter.grad.mul_(scale.to(parameter.grad.dtype))
+            scale_by(parameter.grad, scale.to(parameter.grad.dtype))
+
+
+def scale_by(gradient: Tensor, factor: Tensor | float) -> None:
+    """Multiply a gradient in place; a sparse one stays coalesced, which torch's own product forgets."""
+    (gradient._values() if gradient.is_sparse else gradient).mul_(factor)
 
 
 def _block_sums(parameter: Tensor, zero: Tensor) -> list[Tensor]:
@@ -40,6 +49,19 @@ def _block_sums(parameter: Tensor, zero: Tensor) -> list[Tensor]:
     starts = range(0, parameter.numel(), BLOCK)
     if parameter.grad is None:
         return [zero] * len(starts)
+    if parameter.grad.is_sparse:
+        return _row_sums(parameter.grad, len(starts), zero)
     flat = parameter.grad.reshape(-1)
     blocks = (flat[start : start + BLOCK].to(torch.float64) for start in starts)
     return [(block * block).sum() for block in blocks]
+
+
+def _row_sums(gradient: Tensor, count: int, zero: Tensor) -> list[Tensor]:
+    """The same for a sparse gradient of (rows, width): squares of each row, then of all rows in a block."""
+    rows, values = gradient._indices()[0], gradient._values().to(torch.float64)
+    starts = torch.arange(count, device=rows.device) * BLOCK
+    first = torch.searchsorted(rows * gradient.shape[1], starts).tolist()
+    squares = (values * values).sum(dim=1)
+    ends = [*first[1:], len(rows)]
+    spans = zip(first, ends, strict=True)
+    return [squares[start:stop].sum() if start < stop else zero for start, stop in spans]

@@ -12,9 +12,11 @@ from ringleader.errors import ExchangeBroken
 from ringleader.train.cursor import Epoch, present_shards
 from ringleader.train.evidence import Recorder, check
 from ringleader.train.group import Group
+from ringleader.train.norms import scale_by
 from ringleader.train.seams import Outlet
 from ringleader.train.slices import Ahead, Collate, Slice, load, to_device
 from ringleader.train.streams import seed_all
+from ringleader.train.tables import check_optimizers
 from ringleader.train.turns import Turns
 from ringleader.train.word import BATCHES, SliceReport, StepReport
 
@@ -79,6 +81,7 @@ class Steps:
         group.epoch = loop.index
         self._stop = False
         group.held.check_covered(group.parameters)
+        check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)
         self._pieces = None
         generation = -1
         self._failed = False
@@ -190,7 +193,7 @@ class Steps:
             if not used:
                 parameter.grad = None
             elif report.weight != rows and parameter.grad is not None:
-                parameter.grad.mul_(rows / report.weight)
+                scale_by(parameter.grad, rows / report.weight)
         assert group.exchange is not None
         group.held.update(group.exchange.complete, applied=group.ahead)
 

@@ -1,0 +1,105 @@
+"""Which parameters are tables, whose gradients come and travel as rows, and which optimisers take them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
+
+from ringleader.errors import StepMisuse
+
+ROWS_TRAVEL = frozenset({"ring", "parameter_server"})
+"""Architectures whose exchange has a way for rows; local SGD moves whole weights."""
+
+ROW_WISE: dict[type[Optimizer], tuple[str, ...]] = {
+    SGD: ("momentum", "weight_decay"),
+    SparseAdam: (),
+    Adagrad: ("weight_decay",),
+}
+"""Optimisers that change no row without a gradient, where these options are zero."""
+
+TAKE_ROWS = (
+    "Give embeddings with sparse=True an optimiser of their own (SGD without momentum and weight decay, SparseAdam, "
+    "Adagrad without weight decay), or make them with sparse=False."
+)
+
+
+def tables_of(models: Sequence[nn.Module], parameters: Mapping[str, nn.Parameter]) -> dict[int, str]:
+    """The weights of embeddings with sparse=True, by their number among the trainable parameters.
+
+    As DistributedDataParallel, by the modules: all members know before the first step what has no bucket.
+
+    Args:
+        parameters: all trainable ones, by name.
+
+    Raises:
+        StepMisuse: a forward of one changes its weight (`max_norm`), which nobody would publish.
+    """
+    sparse = {id(module.weight): module for model in models for module in _sparse_embeddings(model)}
+    tables = {}
+    for number, (name, parameter) in enumerate(parameters.items()):
+        if id(parameter) in sparse:
+            tables[number] = name
+            if sparse[id(parameter)].max_norm is not None:
+                raise StepMisuse(
+                    f"the embedding of {tables[number]!r} has sparse=True and max_norm: its forward changes rows "
+                    f"outside of the update.",
+                    hint="Leave max_norm out, or make the embedding with sparse=False.",
+                )
+    return tables
+
+
+def check_optimizers(
+    optimizers: Sequence[tuple[Optimizer, float | None]],
+    tables: Mapping[nn.Parameter, str],
+    *,
+    published: bool,
+) -> None:
+    """Where servers publish tables, only the rows with a gradient may change in an update.
+
+    Args:
+        published: whether servers own the update.
+
+    Raises:
+        StepMisuse: naming the optimiser and the tables.
+    """
+    for optimizer, _ in optimizers if published else ():
+        for group in optimizer.param_groups:
+            names = [tables[parameter] for parameter in group["params"] if parameter in tables]
+            if names and not _changes_given_rows(optimizer, group):
+                raise StepMisuse(
+                    f"{type(optimizer).__name__} with its options may change rows without a gradient, and servers "
+                    f"publish only rows with one: {', '.join(names)}.",
+                    hint=TAKE_ROWS,
+                )
+
+
+def step(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> None:
+    """Step an optimiser. Raises StepMisuse where it does not take the sparse gradient of one of these."""
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        names = [name for name, p in parameters.items() if id(p) in own and _has_rows(p)]
+        if not names or "sparse" not in str(error):
+            raise
+        raise StepMisuse(
+            f"{type(optimizer).__name__} does not take the sparse gradient of {', '.join(names)}: {error}",
+            hint=TAKE_ROWS,
+        ) from error
+
+
+def _sparse_embeddings(model: nn.Module) -> Iterator[nn.Embedding | nn.EmbeddingBag]:
+    for module in model.modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            yield module
+
+
+def _has_rows(parameter: nn.Parameter) -> bool:
+    return parameter.grad is not None and parameter.grad.is_sparse
+
+
+def _changes_given_rows(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    """A subclass may do anything."""
+    known = ROW_WISE.get(type(optimizer))
+    return known is not None and not any(group[option] for option in known)
