@@ -34,6 +34,33 @@ def train(session):
             session.step(loss)
     print("goodbye")
 
+class Likes(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        items = torch.tensor([7 * i, 11 * i + 1, 13 * i]) % 5000
+        return {"user": torch.tensor(i % 40), "items": items, "liked": torch.tensor(float(i % 3 == 0))}
+
+class Recommender(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.users = torch.nn.Embedding(40, 8, sparse=True)
+        self.items = torch.nn.EmbeddingBag(5000, 8, mode="mean", sparse=True)
+        self.head = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+
+    def forward(self, user, items):
+        return self.head(torch.cat([self.users(user), self.items(items)], dim=1)).squeeze(1)
+
+def recommend(session):
+    net = session.model(Recommender())
+    session.optimizer(torch.optim.SparseAdam([net.users.weight, net.items.weight], lr=0.02), clip_norm=1.0)
+    session.optimizer(torch.optim.Adam(net.head.parameters(), lr=0.005))
+    for epoch in range(session.params["epochs"]):
+        for batch in session.batches(Likes()):
+            time.sleep(session.params.get("pause", 0.0))
+            score = net(batch["user"], batch["items"])
+            session.step(torch.nn.functional.binary_cross_entropy_with_logits(score, batch["liked"]))
+
 def broken(session):
     net = session.model(torch.nn.Linear(8, 1))
     raise ZeroDivisionError("on purpose")

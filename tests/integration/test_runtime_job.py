@@ -198,6 +198,36 @@ def test_parameter_servers_give_the_bits_of_the_ring(cluster, home, ingest, pack
     assert digests[0] == digests[1]
 
 
+def test_a_recommender_sends_rows_through_servers_and_a_kill_costs_no_bit(
+    cluster, home, ingest, package, tmp_path
+):
+    kinds = {"intra_node": "parameter_server", "inter_node": "parameter_server"}
+    spec = {
+        "workers": {"min": 1, "max": 2},
+        "params": {"epochs": 20, "pause": 0.01},
+        "sync": kinds | {"servers": 2},
+        "function": "recommend",
+    }
+    run = start(cluster, home, ingest, package, "recommender", **spec)
+    run.until_world(2)
+    run.until_step(run.step() + 8)
+    os.kill(run.pids()["w3"], signal.SIGKILL)
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert [lost["worker"] for lost in ingest.events("worker.lost")] == ["w3"]
+    steps = ingest.stream("metrics")
+    assert [m["step"] for m in steps] == list(range(1, 81))
+    sent = [m["values"]["comm_bytes"] for m in steps]
+    # Two partial sums of 40 touched rows and less, against 160 KB for the larger table alone.
+    assert all(0 < nbytes < 10_000 for nbytes in sent)
+    program: dict[str, Any] = {}
+    exec(TRAIN, program)  # the package's own source
+    torch.set_num_threads(1)
+    alone, _ = run_local(run.launch.spec, program["recommend"], tmp_path)
+    assert outcome["result"]["weights_sha256"] == alone.digest
+    run.leave_nothing()
+
+
 def test_a_worker_killed_in_a_round_of_local_sgd_costs_no_bit(cluster, home, ingest, package, tmp_path):
     sync = {"intra_node": "local_sgd", "inter_node": "local_sgd", "inner_steps": 4}
     spec = {"workers": {"min": 1, "max": 2}, "params": {"epochs": 40, "pause": 0.01}, "sync": sync}
