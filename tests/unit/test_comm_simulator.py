@@ -80,6 +80,23 @@ def test_pieces_overlap_on_their_way_through_a_tree():
     assert forecast.seconds < 0.6 * 3 * (2 * (ALPHA + BETA * bytes_each) + GAMMA * bytes_each)
 
 
+@pytest.mark.parametrize("world", [3, 4, 8])
+def test_a_ring_of_many_pieces_leaves_no_link_idle_and_hides_its_adds(world):
+    pieces, piece = 5, part_of(1).chunk
+    forecast = simulate(SCHEDULES["ring"], part_of(world, world * pieces * piece), UNIFORM)
+    messages = 2 * (world - 1) * pieces
+    assert forecast.seconds == exactly(messages * (ALPHA + BETA * 4 * piece))
+
+
+def test_two_levels_hide_what_happens_inside_the_nodes_but_for_a_first_and_a_last_piece():
+    costs = Costs(Link(0.0, BETA / 4), Link(0.0, BETA), GAMMA)
+    pieces = 8
+    nbytes = 4 * pieces * 4 * part_of(1).chunk
+    forecast = simulate(SCHEDULES["two_level"], part_of(4, nbytes // 4, groups=((0, 1), (2, 3))), costs)
+    all_inside = nbytes * (BETA / 4 + GAMMA / 2)
+    assert BETA * nbytes < forecast.seconds < BETA * nbytes + 2 * all_inside / pieces
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
 @pytest.mark.parametrize("world", [1, 2, 5, 8])
 def test_with_one_rank_a_node_its_link_carries_what_the_formula_says(schedule, world):

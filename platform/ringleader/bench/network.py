@@ -46,7 +46,7 @@ CASES = tuple(case.name for case in _CASES)
 
 
 def run(wish: Wish) -> Iterator[Figure]:
-    """Seconds a sum as rank 0 saw it, one value a turn. Raises PeerFailed where namespaces are not allowed."""
+    """Seconds until the slowest rank has the sum, one value a turn. Raises PeerFailed where namespaces are not allowed."""
     if why := laboratory.missing():
         raise PeerFailed(f"there is no network laboratory here: {why}.")
     for case in _CASES:
@@ -108,8 +108,13 @@ def sums(
             place = [f"--rank={rank}", f"--address={host.address}"]
             members.append(stack.enter_context(Child(MEMBER, [*words, *place], _environment(), host.within)))
         crossed = {way: _crossed(store, way, hosts[layout[0]], members) for way in WAYS}
-        (took, *_), *_ = [member.answers(DEADLINE_S) for member in members]
-    return took, crossed
+        answers = [answer for member in members for answer in member.answers(DEADLINE_S)]
+    return {way: _slowest([answer[way] for answer in answers]) for way in answers[0]}, crossed
+
+
+def _slowest(took: Sequence[Sequence[float]]) -> list[float]:
+    """Of every turn the longest that any rank took: a step waits for all of them. Ranks may have measured nothing."""
+    return [max(turn) for turn in zip(*filter(None, took), strict=True)]
 
 
 def _crossed(store: TCPStore, way: str, host: Host, members: Sequence[Child]) -> float:

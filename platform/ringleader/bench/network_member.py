@@ -22,9 +22,6 @@ DEADLINE_S = 120.0
 COUNTED = 3
 """Sums between two looks at the links' counters."""
 
-CHUNK = 1 << 18
-"""Elements in one message: 1 MB, so that what arrives is added while the rest is on its way."""
-
 STREAM_BYTES = 48 << 20
 PIECE_BYTES = 1 << 20
 Sum = Callable[[], object]
@@ -67,7 +64,7 @@ def _ways(
     row, theirs = torch.zeros(length), torch.zeros(length)
     rows = tuple((Node(0, r),) for r in range(asked.world))
     tree = tree_over(asked.world, frozenset(range(asked.world)))
-    part = Part(asked.rank, length, rows, tree, chunk=CHUNK, groups=groups)
+    part = Part(asked.rank, length, rows, tree, groups=groups)
     steps = tuple(SCHEDULES[asked.schedule].steps(part))
 
     def ours() -> None:

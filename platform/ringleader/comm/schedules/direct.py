@@ -41,13 +41,23 @@ def owner_reduce(part: Part, spans: Sequence[Span], listeners: range) -> Iterato
     Results land in row 0 over spans whose partial sums were sent from there. That is safe: the owner sends a result
     only after it has received everything that went into it.
     """
-    own = _OwnSpan(part, spans[part.rank])
-    yield from own.open_window()
+    yield from hand_over(part, spans, listeners)
+    yield from complete(part, spans, listeners)
+
+
+def hand_over(part: Part, spans: Sequence[Span], listeners: range) -> Iterator[Step]:
+    """The first half of `owner_reduce`, which waits for nobody: everything is on its way to its owner."""
+    yield from _OwnSpan(part, spans[part.rank]).open_window()
     yield from _send_partials(part, spans)
     if part.rank in listeners:
         for peer in part.peers:
             for chunk in chunks(spans[peer], part.chunk):
                 yield Receive(peer, 0, chunk, RESULTS)
+
+
+def complete(part: Part, spans: Sequence[Span], listeners: range) -> Iterator[Step]:
+    """The second half: add up the own span and send its result to the listeners."""
+    own = _OwnSpan(part, spans[part.rank])
     for k, chunk in enumerate(own.chunks):
         yield from own.complete(k)
         for peer in part.peers:
@@ -71,7 +81,7 @@ class _OwnSpan:
         self._remote = [(r, node) for r in range(part.world) if r != part.rank for node in part.rows[r]]
         # Without a row of its own this rank takes the first foreign one straight into row 0.
         self._into_row = 0 if part.rows[part.rank] else 1
-        self._adds = [fold(part.tree, self._operands(lane)) for lane in range(part.window)]
+        self._adds = [fold(part.tree, self._operands(lane)) for lane in range(min(part.window, len(self.chunks)))]
 
     def open_window(self) -> Iterator[Step]:
         for k in range(min(self.part.window, len(self.chunks))):

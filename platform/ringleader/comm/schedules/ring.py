@@ -4,7 +4,7 @@ Not canonical: a span is added up in the order in which it travels. Patarasuk an
 algorithms for clusters of workstations", 2009.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ringleader.comm.schedules.schedule import (
     PARTIALS,
@@ -14,6 +14,7 @@ from ringleader.comm.schedules.schedule import (
     Receive,
     Schedule,
     Send,
+    Span,
     Step,
     Zero,
     chunks,
@@ -23,11 +24,14 @@ from ringleader.comm.schedules.schedule import (
 )
 
 
+AHEAD = 8
+"""Chunks that are being received ahead of the adding: with fewer a late thread leaves the link idle."""
+
+
 def steps(part: Part) -> Iterator[Step]:
     yield from _local_sum(part)
     if part.world > 1:
-        yield from _reduce_scatter(part)
-        yield from _all_gather(part)
+        yield from _round_the_ring(part)
 
 
 def sent(part: Part) -> int:
@@ -49,36 +53,46 @@ def _local_sum(part: Part) -> Iterator[Step]:
         yield Add(0, row, whole)
 
 
-def _reduce_scatter(part: Part) -> Iterator[Step]:
-    """Hop s passes on the span s behind this rank's own; it arrives with the sums of all ranks behind."""
+def _round_the_ring(part: Part) -> Iterator[Step]:
+    """Hop s passes on the span s behind this rank's own; it arrives with the sums of all ranks behind.
+
+    After its last add a span is complete and goes on as a result. Chunks of a hop leave while those of the hop before
+    arrive, across the middle of the sum too, so that no link is idle between two hops.
+    """
     world, rank = part.world, part.rank
     ahead, behind = (rank + 1) % world, (rank - 1) % world
     cut = [list(chunks(span, part.chunk)) for span in even_spans(part.length, world)]
-    lanes = max(len(pieces) for pieces in cut)
+    arriving = [chunk for hop in range(1, world) for chunk in cut[(rank - hop) % world]]
+    done = len(arriving) - len(cut[(rank + 1) % world])
+    for k, chunk in enumerate(arriving[: AHEAD]):
+        yield Receive(behind, -1 - k, chunk, PARTIALS)
     for chunk in cut[rank]:
         yield Send(ahead, 0, chunk, PARTIALS)
-    for hop in range(world - 1):
-        arriving = cut[(rank - hop - 1) % world]
-        slots = [-1 - ((hop % 2) * lanes + k) for k in range(len(arriving))]
-        for slot, chunk in zip(slots, arriving, strict=True):
-            yield Receive(behind, slot, chunk, PARTIALS)
-        for slot, chunk in zip(slots, arriving, strict=True):
-            yield Add(0, slot, chunk)
-            if hop < world - 2:
-                yield Send(ahead, 0, chunk, PARTIALS)
-
-
-def _all_gather(part: Part) -> Iterator[Step]:
-    """Hop s passes on the result that arrived at hop s-1, at first the own one."""
-    world, rank = part.world, part.rank
-    ahead, behind = (rank + 1) % world, (rank - 1) % world
-    cut = [list(chunks(span, part.chunk)) for span in even_spans(part.length, world)]
-    for hop in range(world - 1):
-        for chunk in cut[(rank - hop) % world]:
-            yield Receive(behind, 0, chunk, RESULTS)
-    for hop in range(world - 1):
+    for k, chunk in enumerate(arriving[:done]):
+        yield from _add(behind, arriving, k)
+        yield Send(ahead, 0, chunk, PARTIALS)
+    yield from _receive_results(part, behind, cut)
+    for k, chunk in enumerate(arriving[done:], done):
+        yield from _add(behind, arriving, k)
+        yield Send(ahead, 0, chunk, RESULTS)
+    for hop in range(1, world - 1):
         for chunk in cut[(rank + 1 - hop) % world]:
             yield Send(ahead, 0, chunk, RESULTS)
+
+
+def _add(behind: int, arriving: Sequence[Span], k: int) -> Iterator[Step]:
+    """Add up chunk k, then start to receive the chunk that takes its slot."""
+    slot = -1 - k % AHEAD
+    yield Add(0, slot, arriving[k])
+    if k + AHEAD < len(arriving):
+        yield Receive(behind, slot, arriving[k + AHEAD], PARTIALS)
+
+
+def _receive_results(part: Part, behind: int, cut: Sequence[Sequence[Span]]) -> Iterator[Step]:
+    """Every span but the one that this rank completes. Sums of them that it sent have been received by then."""
+    for hop in range(part.world - 1):
+        for chunk in cut[(part.rank - hop) % part.world]:
+            yield Receive(behind, 0, chunk, RESULTS)
 
 
 RING = Schedule("ring", canonical=never, steps=steps, sent=sent)

@@ -13,10 +13,11 @@ its node; otherwise it adds them up first.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ringleader.comm.schedules.direct import owner_reduce
+from ringleader.comm.schedules.direct import complete, hand_over, owner_reduce
 from ringleader.comm.schedules.order import own_sum
 from ringleader.comm.schedules.schedule import (
     RESULTS,
+    Add,
     Part,
     Receive,
     Schedule,
@@ -35,73 +36,126 @@ def canonical(part: Part) -> bool:
 
 
 def steps(part: Part) -> Iterator[Step]:
-    own = _Place.of(part)
+    """Piece after piece: while one crosses the links, the next is added up inside and the one before is handed out."""
     if not canonical(part):
         yield from own_sum(part)
-    inside = own.inside(part)
-    yield from _among(own.group, owner_reduce(inside, own.collected, listeners=range(0)))
-    if own.lane is not None:
-        between = own.between(part)
-        yield from _among(own.owners, owner_reduce(between, own.parts, listeners=range(between.world)))
-    yield from _spread(part, own)
+    pieces = _pieces(part)
+    for k in range(len(pieces) + 2):
+        if k < len(pieces):
+            yield from pieces[k].collect(turn=k % 2)
+        if 0 <= k - 1 < len(pieces):
+            yield from pieces[k - 1].exchange(turn=(k - 1) % 2)
+        if 0 <= k - 2:
+            yield from pieces[k - 2].spread()
 
 
 def sent(part: Part) -> int:
-    """Own sums of others' lanes; the own lane's sum but for the own part, and that part's result; the lane's result."""
-    own = _Place.of(part)
-    rows = len(own.inside(part).rows[own.member])
-    total = rows * (part.length - size(own.collected[own.member]))
-    if own.lane is None:
-        return total
-    node, lane, mine = own.group_number, size(own.lane), size(own.parts[own.group_number])
-    scattered = len(own.between(part).rows[node]) * (lane - mine)
-    return total + scattered + (len(own.owners) - 1) * mine + (len(own.group) - 1) * lane
+    """Of every piece: own sums of others' lanes; the own lane's sum but for the own part; results, see `_Piece`."""
+    return sum(piece.sent() for piece in _pieces(part))
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a rank stands.
+class _Seat:
+    """Where a rank sits.
 
     Attributes:
         group, member: the ranks of its node, and which of them it is.
-        group_number: which node that is.
-        collected: for each of these ranks the lane that it collects, empty for those behind the K-th.
-        owners: the ranks that collect the same lane, one a node.
-        lane: that lane; None for a rank that collects none.
-        parts: what each of the owners sums of the lane.
+        owners: the ranks that collect the same lane, one a node; none for a rank behind the K-th of its node.
+        inside: its part in the sums inside the node.
+        between: its part in the sums of a lane, over the nodes.
     """
 
     group: tuple[int, ...]
     member: int
-    group_number: int
-    collected: tuple[Span, ...]
     owners: tuple[int, ...]
-    lane: Span | None
-    parts: tuple[Span, ...]
+    inside: Part
+    between: Part
 
     @staticmethod
-    def of(part: Part) -> "_Place":
+    def of(part: Part) -> "_Seat":
         number = next(i for i, group in enumerate(part.nodes) if part.rank in group)
         group = part.nodes[number]
         member = group.index(part.rank)
-        lanes = even_spans(part.length, min(map(len, part.nodes)))
-        collected = lanes + ((0, 0),) * (len(group) - len(lanes))
-        if member >= len(lanes):
-            return _Place(group, member, number, collected, (), None, ())
-        lane = lanes[member]
-        owners = tuple(other[member] for other in part.nodes)
-        parts = tuple((lane[0] + a, lane[0] + b) for a, b in even_spans(size(lane), len(owners)))
-        return _Place(group, member, number, collected, owners, lane, parts)
+        owners = tuple(other[member] for other in part.nodes) if member < _lanes(part) else ()
+        inside = _over(part, member, tuple(part.rows[rank] for rank in group))
+        between = _over(part, number, tuple(_sum(part, group) for group in part.nodes))
+        return _Seat(group, member, owners, inside, between)
 
-    def inside(self, part: Part) -> Part:
-        """The sum inside the node, over its ranks; along the tree where that is canonical, else over whole ranks."""
-        rows = tuple(part.rows[rank] for rank in self.group)
-        return _over(part, self.member, rows)
 
-    def between(self, part: Part) -> Part:
-        """The sum of a lane, over the nodes."""
-        rows = tuple(_sum(part, group) for group in part.nodes)
-        return _over(part, self.group_number, rows)
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A piece of the bucket, as one rank treats it.
+
+    Attributes:
+        collected: for each rank of its node the lane that it collects, empty for those behind the K-th.
+        parts: what each of the owners sums of this rank's lane.
+    """
+
+    seat: _Seat
+    collected: tuple[Span, ...]
+    parts: tuple[Span, ...]
+
+    @staticmethod
+    def of(seat: _Seat, span: Span, lanes: int) -> "_Piece":
+        collected = _split(span, lanes) + ((span[1], span[1]),) * (len(seat.group) - lanes)
+        parts = _split(collected[seat.member], len(seat.owners)) if seat.owners else ()
+        return _Piece(seat, collected, parts)
+
+    def collect(self, turn: int) -> Iterator[Step]:
+        """The node's sum of this rank's lane, which is handed over to its owners."""
+        seat = self.seat
+        yield from _among(seat.group, owner_reduce(seat.inside, self.collected, range(0)), below=0)
+        if seat.owners:
+            steps = hand_over(seat.between, self.parts, range(seat.between.world))
+            yield from _among(seat.owners, steps, self._below(turn))
+
+    def exchange(self, turn: int) -> Iterator[Step]:
+        """The sum of this rank's part, which goes to the other nodes."""
+        seat = self.seat
+        if seat.owners:
+            steps = complete(seat.between, self.parts, range(seat.between.world))
+            yield from _among(seat.owners, steps, self._below(turn))
+
+    def spread(self) -> Iterator[Step]:
+        """The lane's results, to everybody in the node."""
+        rank, group = self.seat.group[self.seat.member], self.seat.group
+        others = [(peer, lane) for peer, lane in zip(group, self.collected, strict=True) if peer != rank]
+        for peer, lane in others:
+            for chunk in chunks(lane, self.seat.inside.chunk):
+                yield Receive(peer, 0, chunk, RESULTS)
+        for chunk in chunks(self.collected[self.seat.member], self.seat.inside.chunk):
+            for peer, _ in others:
+                yield Send(peer, 0, chunk, RESULTS)
+
+    def sent(self) -> int:
+        """Elements; the own part's result goes to the other owners, the lane's to the node."""
+        seat = self.seat
+        whole, lane = sum(map(size, self.collected)), size(self.collected[seat.member])
+        total = len(seat.inside.rows[seat.member]) * (whole - lane) + (len(seat.group) - 1) * lane
+        if not seat.owners:
+            return total
+        mine = size(self.parts[seat.between.rank])
+        return total + len(seat.between.rows[seat.between.rank]) * (lane - mine) + (len(seat.owners) - 1) * mine
+
+    def _below(self, turn: int) -> int:
+        """Two pieces are on their way between the nodes while a third is added up inside: each has its own slots."""
+        inside, between = (part.window * sum(map(len, part.rows)) for part in (self.seat.inside, self.seat.between))
+        return inside + turn * between
+
+
+def _pieces(part: Part) -> list[_Piece]:
+    """Each owner's part of a piece is one message."""
+    seat, lanes = _Seat.of(part), _lanes(part)
+    spans = chunks((0, part.length), part.chunk * lanes * len(part.nodes))
+    return [_Piece.of(seat, span, lanes) for span in spans]
+
+
+def _lanes(part: Part) -> int:
+    return min(map(len, part.nodes))
+
+
+def _split(span: Span, count: int) -> tuple[Span, ...]:
+    return tuple((span[0] + a, span[0] + b) for a, b in even_spans(size(span), count))
 
 
 def _over(part: Part, rank: int, rows: tuple[tuple[Node, ...], ...]) -> Part:
@@ -121,24 +175,20 @@ def _sum(part: Part, group: tuple[int, ...]) -> tuple[Node, ...]:
     return tuple(stack)
 
 
-def _among(ranks: tuple[int, ...], steps: Iterator[Step]) -> Iterator[Step]:
-    """Steps among some ranks, with their peers' numbers in the world."""
+def _among(ranks: tuple[int, ...], steps: Iterator[Step], below: int) -> Iterator[Step]:
+    """Steps among some ranks, with their peers' numbers in the world and their slots behind so many others."""
+
+    def at(place: int) -> int:
+        return place if place >= 0 else place - below
+
     for step in steps:
         match step:
             case Send() | Receive():
-                yield replace(step, peer=ranks[step.peer])
+                yield replace(step, peer=ranks[step.peer], place=at(step.place))
+            case Add(into, source, span):
+                yield Add(at(into), at(source), span)
             case _:
                 yield step
-
-
-def _spread(part: Part, own: _Place) -> Iterator[Step]:
-    others = [(peer, lane) for peer, lane in zip(own.group, own.collected, strict=True) if peer != part.rank]
-    for peer, lane in others:
-        for chunk in chunks(lane, part.chunk):
-            yield Receive(peer, 0, chunk, RESULTS)
-    for chunk in chunks(own.lane or (0, 0), part.chunk):
-        for peer, _ in others:
-            yield Send(peer, 0, chunk, RESULTS)
 
 
 TWO_LEVEL = Schedule("two_level", canonical=canonical, steps=steps, sent=sent)
