@@ -31,12 +31,27 @@ WARM_UP_STEPS = 8
 
 
 class OneGeneration:
-    """A coordinator with one plan. Losing a member ends the measurement."""
+    """A coordinator with one plan. Losing a member ends the measurement.
+
+    Args:
+        store_host, host: where the store is, and this member's own address.
+    """
 
     def __init__(
-        self, *, store_port: int, side: str, rank: int, world: int, servers: int, shards: int
+        self,
+        *,
+        store_port: int,
+        side: str,
+        rank: int,
+        world: int,
+        servers: int,
+        shards: int,
+        store_host: str = LOOPBACK,
+        host: str = LOOPBACK,
     ) -> None:
         self._store_port = store_port
+        self._store_host = store_host
+        self._host = host
         self._side = side
         self._rank = rank
         self._plan = Plan(
@@ -48,7 +63,7 @@ class OneGeneration:
             start_step=0,
             heals=(),
             recorded_step=0,
-            meeting=f"{LOOPBACK}:{store_port}",
+            meeting=f"{store_host}:{store_port}",
             cause="start",
         )
 
@@ -56,7 +71,8 @@ class OneGeneration:
         if parked.generation:
             raise PeerFailed(f"the group broke at step {parked.step}: {parked.why}")
         size = len(self._plan.members)
-        call = Call(LOOPBACK, self._store_port, f"{self._side}/meet", self._rank, size, DEADLINE_S)
+        prefix = f"{self._side}/meet"
+        call = Call(self._store_host, self._store_port, prefix, self._rank, size, DEADLINE_S, host=self._host)
         return Seat(self._plan, self._rank, meet(call))
 
     def plan_pending(self) -> bool:

@@ -46,7 +46,7 @@ CASES = tuple(case.name for case in _CASES)
 
 
 def run(wish: Wish) -> Iterator[Figure]:
-    """Seconds until the slowest rank has the sum, one value a turn. Raises PeerFailed where namespaces are not allowed."""
+    """Seconds until the slowest rank has the sum, one value a turn. Raises PeerFailed without namespaces."""
     if why := laboratory.missing():
         raise PeerFailed(f"there is no network laboratory here: {why}.")
     for case in _CASES:

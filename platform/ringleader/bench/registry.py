@@ -39,6 +39,7 @@ class Benchmark(Protocol):
 
 BENCHMARKS: dict[str, str] = {
     "allreduce": "ringleader.bench.allreduce",
+    "codec": "ringleader.bench.codec",
     "network": "ringleader.bench.network",
     "ps": "ringleader.bench.ps",
     "recovery": "ringleader.bench.recovery",

@@ -81,7 +81,9 @@ class _OwnSpan:
         self._remote = [(r, node) for r in range(part.world) if r != part.rank for node in part.rows[r]]
         # Without a row of its own this rank takes the first foreign one straight into row 0.
         self._into_row = 0 if part.rows[part.rank] else 1
-        self._adds = [fold(part.tree, self._operands(lane)) for lane in range(min(part.window, len(self.chunks)))]
+        self._adds = [
+            fold(part.tree, self._operands(lane)) for lane in range(min(part.window, len(self.chunks)))
+        ]
 
     def open_window(self) -> Iterator[Step]:
         for k in range(min(self.part.window, len(self.chunks))):

@@ -23,7 +23,6 @@ from ringleader.comm.schedules.schedule import (
     size,
 )
 
-
 AHEAD = 8
 """Chunks that are being received ahead of the adding: with fewer a late thread leaves the link idle."""
 
@@ -64,7 +63,7 @@ def _round_the_ring(part: Part) -> Iterator[Step]:
     cut = [list(chunks(span, part.chunk)) for span in even_spans(part.length, world)]
     arriving = [chunk for hop in range(1, world) for chunk in cut[(rank - hop) % world]]
     done = len(arriving) - len(cut[(rank + 1) % world])
-    for k, chunk in enumerate(arriving[: AHEAD]):
+    for k, chunk in enumerate(arriving[:AHEAD]):
         yield Receive(behind, -1 - k, chunk, PARTIALS)
     for chunk in cut[rank]:
         yield Send(ahead, 0, chunk, PARTIALS)

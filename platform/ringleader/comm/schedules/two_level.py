@@ -43,9 +43,9 @@ def steps(part: Part) -> Iterator[Step]:
     for k in range(len(pieces) + 2):
         if k < len(pieces):
             yield from pieces[k].collect(turn=k % 2)
-        if 0 <= k - 1 < len(pieces):
+        if 1 <= k <= len(pieces):
             yield from pieces[k - 1].exchange(turn=(k - 1) % 2)
-        if 0 <= k - 2:
+        if k >= 2:
             yield from pieces[k - 2].spread()
 
 
@@ -135,11 +135,15 @@ class _Piece:
         if not seat.owners:
             return total
         mine = size(self.parts[seat.between.rank])
-        return total + len(seat.between.rows[seat.between.rank]) * (lane - mine) + (len(seat.owners) - 1) * mine
+        return (
+            total + len(seat.between.rows[seat.between.rank]) * (lane - mine) + (len(seat.owners) - 1) * mine
+        )
 
     def _below(self, turn: int) -> int:
         """Two pieces are on their way between the nodes while a third is added up inside: each has its own slots."""
-        inside, between = (part.window * sum(map(len, part.rows)) for part in (self.seat.inside, self.seat.between))
+        inside, between = (
+            part.window * sum(map(len, part.rows)) for part in (self.seat.inside, self.seat.between)
+        )
         return inside + turn * between
 
 
