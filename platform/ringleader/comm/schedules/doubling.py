@@ -11,7 +11,7 @@ Both ends of an exchange add the same two sums, so all end with the same bits. C
 from collections.abc import Iterator
 
 from ringleader.comm.schedules import paired
-from ringleader.comm.schedules.halving import Level, take
+from ringleader.comm.schedules.halving import Level, added, awaited
 from ringleader.comm.schedules.schedule import PARTIALS, Part, Schedule, Send, Step, chunks
 
 
@@ -27,9 +27,10 @@ def sent(part: Part) -> int:
 def _exchange(part: Part, levels: list[Level]) -> Iterator[Step]:
     whole = (0, part.length)
     for level in levels:
+        yield from awaited(part, level.partner, whole, mine=level.mine, theirs=level.theirs)
         for chunk in chunks(whole, part.chunk) if level.mine else ():
             yield Send(level.partner, 0, chunk, PARTIALS)
-        yield from take(part, level.partner, whole, mine=level.mine, theirs=level.theirs)
+        yield from added(part, whole, mine=level.mine, theirs=level.theirs)
 
 
 DOUBLING = Schedule("doubling", canonical=paired.canonical, steps=steps, sent=sent)

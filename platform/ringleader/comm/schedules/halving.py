@@ -86,18 +86,22 @@ class Block:
 
 
 def reduce_scatter(part: Part, levels: list[Level]) -> Iterator[Step]:
-    """Every member ends with the block's sum over its own span."""
+    """Every member ends with the block's sum over its own span.
+
+    Receives come first: over one connection word of them would queue behind all that is sent before.
+    """
     for level in levels:
+        yield from awaited(part, level.partner, level.keep, mine=level.mine, theirs=level.theirs)
         yield from _send(level.partner, level.give, part, PARTIALS, level.mine)
-        yield from take(part, level.partner, level.keep, mine=level.mine, theirs=level.theirs)
+        yield from added(part, level.keep, mine=level.mine, theirs=level.theirs)
 
 
 def all_gather(part: Part, levels: list[Level]) -> Iterator[Step]:
     """Every member ends with all results. A half is overwritten only after its partner has had what was there."""
     for level in reversed(levels):
-        yield from _send(level.partner, level.keep, part, RESULTS, True)
         for chunk in chunks(level.give, part.chunk):
             yield Receive(level.partner, 0, chunk, RESULTS)
+        yield from _send(level.partner, level.keep, part, RESULTS, True)
 
 
 def scattered(levels: list[Level]) -> int:
@@ -112,12 +116,19 @@ def gathered(levels: list[Level]) -> int:
 
 def take(part: Part, peer: int, span: Span, *, mine: bool, theirs: bool) -> Iterator[Step]:
     """Add a peer's sum over the span to row 0, or put it there where this rank has nothing yet."""
-    if not theirs:
-        return
-    pieces = list(chunks(span, part.chunk))
-    for slot, chunk in enumerate(pieces):
+    yield from awaited(part, peer, span, mine=mine, theirs=theirs)
+    yield from added(part, span, mine=mine, theirs=theirs)
+
+
+def awaited(part: Part, peer: int, span: Span, *, mine: bool, theirs: bool) -> Iterator[Step]:
+    """The first half of `take`, which waits for nobody."""
+    for slot, chunk in enumerate(chunks(span, part.chunk) if theirs else ()):
         yield Receive(peer, -1 - slot if mine else 0, chunk, PARTIALS)
-    for slot, chunk in enumerate(pieces if mine else ()):
+
+
+def added(part: Part, span: Span, *, mine: bool, theirs: bool) -> Iterator[Step]:
+    """The second half of `take`."""
+    for slot, chunk in enumerate(chunks(span, part.chunk) if mine and theirs else ()):
         yield Add(0, -1 - slot, chunk)
 
 
