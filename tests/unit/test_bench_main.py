@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ringleader.bench.broken import BrokenPromise
-from ringleader.bench.line import Figure, Target
+from ringleader.bench.line import Cell, Figure, Target
 from ringleader.bench.machine import describe
 from ringleader.bench.main import main
 from ringleader.bench.registry import BENCHMARKS, Wish, load
@@ -35,6 +35,27 @@ class FakeVariants(Fake):
     """A benchmark with two variants of one case."""
 
     CASES = ("b-L2", "b-L8")
+
+
+class FakeTable(Fake):
+    """A benchmark whose figures are cells."""
+
+    def run(self, wish: Wish) -> Iterator[Figure]:
+        yield Figure("a", "s", "lower", [0.5], cell=Cell("mode", "seconds"))
+        yield Figure("b", "B", "lower", [], cell=Cell("mode", "bytes"))
+
+
+def test_cells_are_one_table_for_people_and_lines_of_their_own_as_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["sync"], lambda name: FakeTable()) == 0
+    assert [text.split() for text in capsys.readouterr().out.splitlines()[-2:]] == [
+        ["seconds", "bytes"],
+        ["mode", "0.5", "–"],
+    ]
+    assert main(["sync", "--json"], lambda name: FakeTable()) == 0
+    lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert [(line["case"], line["ringleader"]) for line in lines] == [("a", 0.5), ("b", None)]
 
 
 def test_json_is_one_object_a_line_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:

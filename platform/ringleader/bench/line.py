@@ -20,7 +20,7 @@ class Target:
     def __str__(self) -> str:
         return f"{self.of} {self.at} {self.value:g}"
 
-    def met(self, *, ratio: float | None, ringleader: float) -> bool | None:
+    def met(self, *, ratio: float | None, ringleader: float | None) -> bool | None:
         """None where the figure it speaks of was not measured."""
         value = ratio if self.of == "ratio" else ringleader
         if value is None:
@@ -34,7 +34,7 @@ class Line:
 
     bench: str
     case: str
-    ringleader: float
+    ringleader: float | None
     peer: float | None
     peer_name: str | None
     unit: str
@@ -50,12 +50,22 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Cell:
+    """Where a figure stands in a wide table for people, where several figures speak of one thing."""
+
+    row: str
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """What a benchmark hands back: every sample of both sides, before anything is divided.
 
     Attributes:
-        ours, peers: one value a run; `peers` is empty and `peer_name` None where there is no peer.
+        ours, peers: one value a run; `ours` is empty where this machine cannot measure it, `peers` is empty and
+            `peer_name` None where there is no peer.
         settings: in words, what both sides ran with; shown under the table and on standard error.
+        cell: its place in the wide table at the end; None where it is a row of its own.
     """
 
     case: str
@@ -66,16 +76,17 @@ class Figure:
     peer_name: str | None = None
     target: Target | None = None
     settings: str = ""
+    cell: Cell | None = None
 
     def line(self, *, bench: str, machine: str, command: str) -> Line:
         """Medians, their ratio, and whether the target is met."""
-        ours = median(self.ours)
+        ours = median(self.ours) if self.ours else None
         peer = median(self.peers) if self.peers else None
-        ratio = None if peer is None else _ratio(ours, peer, self.better)
+        ratio = None if peer is None or ours is None else _ratio(ours, peer, self.better)
         return Line(
             bench=bench,
             case=self.case,
-            ringleader=_short(ours),
+            ringleader=None if ours is None else _short(ours),
             peer=None if peer is None else _short(peer),
             peer_name=self.peer_name,
             unit=self.unit,

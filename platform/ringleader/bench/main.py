@@ -4,9 +4,10 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from ringleader.bench.line import Figure, Line
+from ringleader.bench.line import Figure
 from ringleader.bench.machine import describe
 from ringleader.bench.registry import BENCHMARKS, Benchmark, Wish, load
+from ringleader.bench.table import Table
 from ringleader.errors import RingleaderError
 
 OK, MISSED, USAGE = 0, 1, 2
@@ -57,13 +58,20 @@ def _parser() -> argparse.ArgumentParser:
 def _print(asked: argparse.Namespace, figures: Iterator[Figure]) -> None:
     """Each line as soon as it is known: a long run that is stopped has printed what it had."""
     machine, command = describe(), _command(asked)
+    table = Table()
     if not asked.json:
-        print(f"{machine}\n{command}\n\n{_HEAD}")
+        print(f"{machine}\n{command}\n")
     for figure in figures:
         line = figure.line(bench=asked.name, machine=machine, command=command)
-        print(line.as_json() if asked.json else _row(line), flush=True)
+        if asked.json:
+            print(line.as_json(), flush=True)
+        else:
+            for text in table.add(line, figure.cell):
+                print(text, flush=True)
         if figure.settings:
             print(f"  {figure.settings}", file=sys.stderr, flush=True)
+    for text in table.wide():
+        print(text)
 
 
 def _command(asked: argparse.Namespace) -> str:
@@ -71,24 +79,6 @@ def _command(asked: argparse.Namespace) -> str:
     words += ["--full"] if asked.full else []
     words += [f"--seed {asked.seed}"] if asked.seed else []
     return " ".join([*words, "--json"] if asked.json else words)
-
-
-_COLUMNS = "{:<12} {:>12} {:>12} {:<6} {:>8}  {:<12} {:<26} {}"
-_HEAD = _COLUMNS.format("case", "ringleader", "peer", "unit", "ratio", "peer is", "target", "runs")
-
-
-def _row(line: Line) -> str:
-    verdict = {True: " met", False: " MISSED", None: ""}[line.met]
-    return _COLUMNS.format(
-        line.case,
-        f"{line.ringleader:g}",
-        "–" if line.peer is None else f"{line.peer:g}",
-        line.unit,
-        "–" if line.ratio is None else f"{line.ratio:.3g}",
-        line.peer_name or "–",
-        f"{line.target}{verdict}" if line.target else "–",
-        line.runs,
-    )
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ BENCHMARKS: dict[str, str] = {
     "recovery": "ringleader.bench.recovery",
     "step": "ringleader.bench.step",
     "submit": "ringleader.bench.submit",
+    "sync": "ringleader.bench.sync",
 }
 """Name → module, loaded only when it runs: each brings torch or ray."""
 

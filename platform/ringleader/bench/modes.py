@@ -1,0 +1,55 @@
+"""Every way of keeping workers in step that is measured and tested beside the others. A new one is a line here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Family = Literal["ring", "codec", "servers", "rounds"]
+Word = str | int | bool
+
+INNER_STEPS = 8
+SERVERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One mode as a job file asks for it.
+
+    Attributes:
+        name: the case of a benchmark; the part before a dash stands for all its variants.
+        label: what people read.
+        family: modes of one family share a colour.
+        sync: the `sync:` block, with the hyper-parameters that the mode needs.
+        rate: its learning rate, in those of the ring. DiLoCo's outer step (0.7, momentum 0.9) is up to seven times the
+            mean of the moves.
+    """
+
+    name: str
+    label: str
+    family: Family
+    sync: Mapping[str, Word]
+    rate: float = 1.0
+
+
+def _both(architecture: str, **words: Word) -> dict[str, Word]:
+    """The same inside and between nodes."""
+    return {"intra_node": architecture, "inter_node": architecture, **words}
+
+
+MODES: tuple[Mode, ...] = (
+    Mode("ring", "ring", "ring", _both("ring")),
+    Mode("ring-two-level", "ring, two levels", "ring", _both("ring", algorithm="two_level")),
+    Mode("ring-bf16", "ring, bf16", "codec", _both("ring", codec="bf16")),
+    Mode("ring-fp16", "ring, fp16", "codec", _both("ring", codec="fp16")),
+    Mode("ring-int8", "ring, int8", "codec", _both("ring", codec="int8")),
+    Mode("ring-onebit", "ring, 1 bit", "codec", _both("ring", codec="onebit")),
+    Mode("ring-topk", "ring, top-k", "codec", _both("ring", codec="topk")),
+    Mode("ring-powersgd", "ring, PowerSGD", "codec", _both("ring", codec="powersgd")),
+    Mode("ps", "servers", "servers", _both("parameter_server", servers=SERVERS)),
+    Mode("local-sgd", "local SGD", "rounds", _both("local_sgd", inner_steps=INNER_STEPS, outer="average")),
+    Mode(
+        "diloco", "DiLoCo", "rounds", _both("local_sgd", inner_steps=INNER_STEPS, outer="nesterov"), rate=0.25
+    ),
+)
+REFERENCE = MODES[0]
+"""What the others are compared with."""

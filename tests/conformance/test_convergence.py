@@ -1,0 +1,88 @@
+"""Every way of keeping workers in step that a job file can ask for learns what the ring learns."""
+
+from functools import cache
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import LinearLR
+
+from ringleader.bench import members
+from ringleader.bench.modes import MODES, REFERENCE, Mode
+from ringleader.bench.nodes import NODES, pretended
+from ringleader.spec import JobSpec
+from ringleader.spec.job import Sync
+from ringleader.train import Session
+from ringleader_jobs.digits import Digits
+
+EPOCHS, RATE = 20, 0.1
+POINT = 0.01
+CONFORM_ELSEWHERE = {"algorithm"}
+"""Which sums are added how is checked for every schedule and changes no result but its last bits."""
+
+
+def train(session: Session) -> None:
+    """A dense network on real digits, with a learning rate that falls to the end, as the coarse codecs need it."""
+    rows, epochs = Digits(train=True), session.params["epochs"]
+    net = session.model(nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)))
+    optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=session.params["lr"], momentum=0.9))
+    session.scheduler(LinearLR(optimizer, 1.0, 0.02, session.total_steps(rows, epochs=epochs)))
+    for _ in range(epochs):
+        for batch in session.batches(rows):
+            session.step(F.cross_entropy(net(batch["image"]), batch["label"]))
+    session.evaluate(
+        Digits(train=False), lambda b: {"accuracy": (net(b["image"]).argmax(1) == b["label"]).float()}
+    )
+
+
+def asked(mode: Mode) -> JobSpec:
+    """A worker on each of two nodes that share no memory."""
+    return JobSpec.parse(
+        {
+            "name": mode.name,
+            "entrypoint": "test_convergence:train",
+            "params": {"epochs": EPOCHS, "lr": RATE * mode.rate},
+            "workers": {"min": NODES, "max": NODES},
+            "sync": dict(mode.sync),
+        }
+    )
+
+
+def choices() -> dict[str, set[Any]]:
+    """What each key of the job file's `sync:` that is one of some words may be."""
+    return {
+        name: {word for part in (field.annotation, *get_args(field.annotation)) for word in words(part)}
+        for name, field in Sync.model_fields.items()
+        if name not in CONFORM_ELSEWHERE
+    }
+
+
+def words(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def test_every_word_that_a_job_file_admits_is_part_of_some_mode() -> None:
+    defaults = Sync().model_dump()
+    for key, admitted in choices().items():
+        assert admitted <= {mode.sync.get(key, defaults[key]) for mode in MODES}, key
+
+
+def test_modes_have_names_of_their_own() -> None:
+    assert len({mode.name for mode in MODES}) == len({mode.label for mode in MODES}) == len(MODES)
+
+
+@cache
+def accuracy(mode_name: str) -> float:
+    """On 360 held-out images; all workers report the same."""
+    (mode,) = (mode for mode in MODES if mode.name == mode_name)
+    ended = members.train(pretended("a test needs no links"), mode.name, asked(mode), train, deadline_s=100)
+    (found,) = {worker.finished.scores["accuracy"] for worker in ended}
+    assert {worker.finished.samples for worker in ended} == {EPOCHS * len(Digits(train=True))}
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_every_mode_reaches_the_accuracy_of_the_ring_within_a_point(mode: Mode) -> None:
+    assert accuracy(mode.name) >= accuracy(REFERENCE.name) - POINT
