@@ -79,12 +79,16 @@ class Cluster:
     def start(self, launch: Launch) -> None:
         """Have the attempt's supervisor exist; idempotent.
 
+        It runs on this process's node: there it reaches a control plane that listens on loopback, and its spool lies
+        where the control plane's files do.
+
         Raises:
             AttemptUsed: it existed and is gone. The next attempt is a new one.
         """
         import ray
 
         from ringleader.runtime import claims
+        from ringleader.runtime.placement import here
         from ringleader.runtime.supervisor import THREADS, Supervisor
 
         if self._supervisor(launch.job_id, launch.attempt) is not None:
@@ -104,6 +108,7 @@ class Cluster:
                 num_cpus=0,
                 max_concurrency=THREADS,
                 max_restarts=0,
+                scheduling_strategy=here(soft=False),
             )
             .remote(launch)
         )

@@ -81,6 +81,7 @@ class Crew:
 
     def start(self, worker: str, role: Role) -> None:
         self._hands[worker] = Hand(role)
+        self._places.reserve(worker, role)
         threading.Thread(target=self._bring, args=(worker,), name=f"bring-{worker}", daemon=True).start()
 
     def deliver(self, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Places for workers: a gang of `min` bundles reserved at once, and one bundle more for each worker above it."""
+"""Places for members: a gang of bundles reserved at once, and one bundle more for each worker above `min`."""
 
 import threading
 from collections.abc import Callable
@@ -12,17 +12,23 @@ from ray.util.placement_group import (
     placement_group_table,
     remove_placement_group,
 )
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ringleader.elastic.instructions import Role
+from ringleader.runtime.seating import seat
 from ringleader.spec.job import Workers
 
 LOOK_S = 0.5
+_WORKER: Role = "worker"
+_SERVER: Role = "server"
 
 
 @dataclass(slots=True)
 class Place:
-    """A bundle on a node, held by one worker at a time."""
+    """A bundle on a node, held by one member at a time. Which bundle of its gang is known once the gang has nodes."""
 
     group: Any
+    role: Role
     bundle: int
     surplus: bool
     holder: str | None = None
@@ -31,26 +37,34 @@ class Place:
 class Places:
     """The bundles of one attempt. They belong to the supervisor: Ray removes them with it, however it ends."""
 
-    def __init__(self, name: str, workers: Workers, *, floor: int) -> None:
+    def __init__(self, name: str, workers: Workers, *, servers: int) -> None:
         self._name = name
         self._bundle = _bundle(workers)
         self._strategy = workers.placement.upper()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._places: list[Place] = []
-        group = self._group(floor, "floor")
-        self._places = [Place(group, index, surplus=False) for index in range(floor)]
+        self._workers = workers.min
+        self._seated = False
+        roles = [_WORKER] * workers.min + [_SERVER] * servers
+        self._gang = self._group(len(roles), "floor")
+        self._places = [Place(self._gang, role, index, surplus=False) for index, role in enumerate(roles)]
+
+    def reserve(self, worker: str, role: Role) -> None:
+        """Give `worker` the first free place of the gang, if there is one; called in the order of ranks."""
+        with self._lock:
+            place = next((p for p in self._places if p.holder is None and p.role == role), None)
+            if place is not None:
+                place.holder = worker
 
     def claim(self, worker: str, waiting: Callable[[], None]) -> Place | None:
-        """A place for `worker`; blocks until there is one, calling `waiting` if that takes long. None when closed
-        or given up meanwhile (`free`)."""
+        """The place of `worker`, its own or one more; blocks until there is one, calling `waiting` if that takes long.
+        None when closed or given up meanwhile (`free`)."""
         with self._lock:
-            place = next((p for p in self._places if p.holder is None), None)
+            place = next((p for p in self._places if p.holder == worker), None)
             if place is None:
                 group = self._group(1, f"surplus-{worker}")
-                place = Place(group, 0, surplus=True)
+                place = Place(group, _WORKER, 0, surplus=True, holder=worker)
                 self._places.append(place)
-            place.holder = worker
         told = False
         while not place.group.wait(timeout_seconds=LOOK_S):
             if self._closed.is_set() or place.holder != worker:
@@ -58,6 +72,8 @@ class Places:
             if not told:
                 told = True
                 waiting()
+        if not place.surplus:
+            self._seat()
         return place if place.holder == worker else None
 
     def node(self, place: Place) -> str:
@@ -85,6 +101,18 @@ class Places:
         for group in groups.values():
             remove_placement_group(group)
 
+    def _seat(self) -> None:
+        """The gang has its nodes: say which bundle is whose."""
+        with self._lock:
+            gang = [p for p in self._places if not p.surplus]
+            if self._seated or not gang:
+                return
+            on = placement_group_table(self._gang)["bundles_to_node_id"]
+            bundles = seat([str(on[b]) for b in range(len(gang))], self._workers)
+            for place, bundle in zip(gang, bundles, strict=True):
+                place.bundle = bundle
+            self._seated = True
+
     def _group(self, count: int, part: str) -> Any:
         return placement_group([self._bundle] * count, strategy=self._strategy, name=f"{self._name}-{part}")
 
@@ -96,6 +124,11 @@ def _bundle(workers: Workers) -> dict[str, float]:
     if workers.memory_gb:
         bundle["memory"] = workers.memory_gb * (1 << 30)
     return bundle
+
+
+def here(*, soft: bool) -> NodeAffinitySchedulingStrategy:
+    """On the node of this process; `soft`: elsewhere once that is gone."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=soft)
 
 
 def leftovers(name: str) -> list[str]:

@@ -97,8 +97,7 @@ class Supervisor:
         self._find_pool()
         threading.Thread(target=self._keep_pool, name="pool", daemon=True).start()
         launch = self._launch
-        floor = launch.spec.workers.min + server_count(launch)
-        places = Places(launch.name, launch.spec.workers, floor=floor)
+        places = Places(launch.name, launch.spec.workers, servers=server_count(launch))
         self._crew = Crew(launch, places, self._me, self._take, self._attempt.post)
         return self._attempt.run(self._crew, self._outlet)
 

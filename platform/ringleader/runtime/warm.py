@@ -1,4 +1,4 @@
-"""Idle worker processes with torch imported, some on every node, and the store where members of a generation meet."""
+"""Idle worker processes with torch imported on every node that can take workers, and the store where members meet."""
 
 import os
 import socket
@@ -15,6 +15,7 @@ from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ringleader.runtime.messages import NAMESPACE, WORKER_THREADS, Identity
+from ringleader.runtime.placement import here
 
 NAME = "warm-pool"
 REFILL_AFTER_S = 1.0
@@ -115,7 +116,7 @@ class WarmPool:
             pause.wait(LOOK_S)
             if monotonic() < self._quiet_until or not all(_done(w) for w in list(self._wanted)):
                 continue
-            for node in [n["NodeID"] for n in ray.nodes() if n["Alive"]]:
+            for node in [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU")]:
                 self._level(node)
 
     def _level(self, node: str) -> None:
@@ -153,8 +154,20 @@ def _open_store() -> tuple[Any, str]:
 
 
 def pool(*, create: bool = True) -> Any:
-    """The cluster's one pool, made if there is none."""
-    options = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+    """The cluster's one pool, made if there is none: on this node, so that a lost worker's node costs no store."""
     if not create:
         return ray.get_actor(NAME, namespace=NAMESPACE)
-    return ray.remote(WarmPool).options(**options, num_cpus=0, max_concurrency=16, max_restarts=0).remote()
+    return (
+        ray.remote(WarmPool)
+        .options(
+            name=NAME,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_concurrency=16,
+            max_restarts=0,
+            scheduling_strategy=here(soft=True),
+        )
+        .remote()
+    )
