@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ from waiting import wait_for
 from ringleader.cli.stack.home import AlreadyUp, Home, read_json, write_json
 from ringleader.cli.stack.process import Identity, end, wait_gone
 from ringleader.cli.stack.recipes import Recipes
-from ringleader.cli.stack.service import Service, ServiceFailed, recorded
-from ringleader.cli.stack.stack import Stack, running, take_down
+from ringleader.cli.stack.service import Recipe, Service, ServiceFailed, recorded
+from ringleader.cli.stack.stack import Cluster, Stack, running, take_down
 
 UP = Path(__file__).parent / "small_stack.py"
 
@@ -64,6 +65,25 @@ def test_everything_starts_answers_and_ends_without_a_trace(home: Home) -> None:
     assert temp_dirs(home) == []
     assert recorded(home) == {}
     assert not home.up.exists()
+
+
+def test_on_a_cluster_that_is_there_no_ray_is_started_and_its_token_is_kept(home: Home) -> None:
+    told: list[str] = []
+
+    def api(home: Home, port: int, address: str, mlflow_url: str) -> Recipe:
+        told.append(address)
+        return small_recipe(home, "api")
+
+    token = home.root / "cluster.token"
+    token.write_text("of the cluster\n")
+    with running(home, recipes=replace(SMALL, api=api), cluster=Cluster("10.0.0.10:6379", token)) as stack:
+        assert set(recorded(home)) == {"mlflow", "api"}
+        assert told == ["10.0.0.10:6379"]
+        assert home.ray_token.read_text() == "of the cluster"
+        assert stat.S_IMODE(home.ray_token.stat().st_mode) == 0o600
+        os.kill(service_of(recorded(home)["api"]), signal.SIGKILL)
+        wait_for("the API again", lambda: len(told) == 2 and stack.services["api"].alive)
+    assert told == ["10.0.0.10:6379"] * 2
 
 
 def test_secrets_are_readable_by_their_owner_only(home: Home) -> None:

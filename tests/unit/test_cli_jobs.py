@@ -153,6 +153,7 @@ def test_wrong_usage_and_wrong_job_files_exit_with_2(
     assert run("resize", "digits-1")[0] == 2
     assert run("jobs", "--nonsense")[0] == 2
     assert run("nonsense")[0] == 2
+    assert "go together" in run("up", "--ray-address", "10.0.0.10:6379")[2]
     code, _, err = run("validate", str(wrong))
     assert code == 2
     assert "wrokers: unknown key" in err

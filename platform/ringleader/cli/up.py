@@ -18,7 +18,7 @@ from ringleader.cli.output import Session, pairs, with_output
 from ringleader.cli.stack.home import Home, read_json
 from ringleader.cli.stack.process import Identity
 from ringleader.cli.stack.service import recorded
-from ringleader.cli.stack.stack import DEFAULT_CPUS, running, take_down
+from ringleader.cli.stack.stack import DEFAULT_CPUS, Cluster, running, take_down
 from ringleader.cli.submit import EXIT_DETACHED, JOB_FILE, await_end
 from ringleader.cli.watch import log_text
 from ringleader.client import Client, Job, profile
@@ -54,16 +54,34 @@ class Stopped(BaseException):
     help="Of the API and the page; 0: the last one, or a free one.",
 )
 @CPUS
+@click.option(
+    "--ray-address",
+    default="",
+    metavar="HOST:PORT",
+    help="Use this Ray cluster, one node of which is on this machine, instead of starting one; see infra/README.md.",
+)
+@click.option(
+    "--ray-token",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="Holds that cluster's token; a copy is kept in the home.",
+)
 @with_output
-def up(session: Session, detach: bool, port: int, num_cpus: int) -> int:
+def up(
+    session: Session, *, detach: bool, port: int, num_cpus: int, ray_address: str, ray_token: Path | None
+) -> int:
     """Start Ray, MLflow, the API and the page on this machine, on loopback only."""
+    if bool(ray_address) != bool(ray_token):
+        raise click.UsageError("--ray-address and --ray-token go together: Ray's ports ask for the token.")
+    cluster = Cluster(ray_address, ray_token.resolve()) if ray_token else None
     home = Home(profile.home())
     if detach:
-        return _detached(session, home, port, num_cpus)
+        return _detached(session, home, port, num_cpus, cluster)
     try:
         with (
             stoppable() as stop_asked,
-            running(home, num_cpus=num_cpus, port=port, say=session.note) as stack,
+            running(home, num_cpus=num_cpus, port=port, say=session.note, cluster=cluster) as stack,
         ):
             _show(session, home)
             if not session.as_json:
@@ -78,7 +96,7 @@ def up(session: Session, detach: bool, port: int, num_cpus: int) -> int:
 @click.command()
 @with_output
 def down(session: Session) -> int:
-    """Stop what `up` started. Running jobs end with their workers."""
+    """Stop what `up` started. Jobs on a Ray that it started end, those on another cluster go on."""
     home = Home(profile.home())
     found = take_down(home)
     session.show(
@@ -139,21 +157,15 @@ def stoppable() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _detached(session: Session, home: Home, port: int, num_cpus: int) -> int:
+def _detached(session: Session, home: Home, port: int, num_cpus: int, cluster: Cluster | None) -> int:
     home.prepare()
+    options = ["--port", str(port), "--num-cpus", str(num_cpus)]
+    if cluster is not None:
+        options += ["--ray-address", cluster.address, "--ray-token", str(cluster.token)]
     log = home.log("up")
     with log.open("ab") as sink:
         child = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "ringleader.cli.main",
-                "up",
-                "--port",
-                str(port),
-                "--num-cpus",
-                str(num_cpus),
-            ],
+            [sys.executable, "-m", "ringleader.cli.main", "up", *options],
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,

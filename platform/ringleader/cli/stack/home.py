@@ -58,6 +58,15 @@ class Home:
             with os.fdopen(descriptor, "w") as file:
                 file.write(secrets.token_urlsafe(32))
 
+    def take_ray_token(self, token: Path) -> None:
+        """Keep the token of a cluster that is there already, for all that starts from this home."""
+        self.prepare()
+        partial = self.ray_token.with_name(f".{self.ray_token.name}.{os.getpid()}")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token.read_text(encoding="utf-8").strip())
+        partial.replace(self.ray_token)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold this home; the kernel lets go of it however the holder ends.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 
@@ -27,15 +28,33 @@ _STABLE_AFTER_S = 60.0
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A Ray cluster that somebody else started, with a node on this machine.
+
+    Attributes:
+        address: of its head, host:port.
+        token: a file with what its ports ask for.
+    """
+
+    address: str
+    token: Path
+
+
 @dataclass
 class Stack:
-    """Everything embedded. Use `running`, which also ends it."""
+    """Everything embedded. Use `running`, which also ends it.
+
+    Attributes:
+        cluster: one that is there already; None: a Ray of its own with `num_cpus`.
+    """
 
     home: Home
     num_cpus: int
     port: int
     say: Say
     recipes: Recipes = REAL
+    cluster: Cluster | None = None
     services: dict[str, Service] = field(default_factory=dict)
     mlflow_port: int = 0
     _over: threading.Event = field(default_factory=threading.Event)
@@ -66,8 +85,11 @@ class Stack:
         self._announce(url="")
         self.mlflow_port = free_port()
         self._launch(self.recipes.mlflow(self.home, self.mlflow_port))  # slow to start: beside the others
-        self._launch(self.recipes.ray(self.home, self.num_cpus))
-        self.services["ray"].wait_ready()
+        if self.cluster is not None:
+            self.home.take_ray_token(self.cluster.token)
+        else:
+            self._launch(self.recipes.ray(self.home, self.num_cpus))
+            self.services["ray"].wait_ready()
         self._launch_api()
         self.port = httpx.URL(self.services["api"].wait_ready()["url"]).port or self.port
         self.services["mlflow"].wait_ready()
@@ -77,7 +99,7 @@ class Stack:
     def tend(self) -> None:
         """Until `stop`: restart what dies, with growing pauses. Jobs bear an outage of API or MLflow."""
         while not self._over.wait(_LOOK_EVERY_S):
-            for name in ("ray", "mlflow", "api"):
+            for name in [n for n in ("ray", "mlflow", "api") if n in self.services]:
                 if not self.services[name].alive and not self._over.is_set():
                     self._restart(name)
 
@@ -103,7 +125,7 @@ class Stack:
         self.services[recipe.name] = Service.start(recipe, self.home)
 
     def _launch_api(self) -> None:
-        address = str(self.services["ray"].said["address"])
+        address = self.cluster.address if self.cluster else str(self.services["ray"].said["address"])
         self._launch(self.recipes.api(self.home, self.port, address, self.mlflow_url))
 
     def _restart(self, name: str) -> None:
@@ -142,7 +164,13 @@ class Stack:
 
 @contextmanager
 def running(
-    home: Home, *, num_cpus: int = DEFAULT_CPUS, port: int = 0, say: Say = print, recipes: Recipes = REAL
+    home: Home,
+    *,
+    num_cpus: int = DEFAULT_CPUS,
+    port: int = 0,
+    say: Say = print,
+    recipes: Recipes = REAL,
+    cluster: Cluster | None = None,
 ) -> Iterator[Stack]:
     """The stack while the block runs; nothing of it is left afterwards.
 
@@ -151,7 +179,7 @@ def running(
         ServiceFailed: a service did not start.
     """
     with home.held():
-        stack = Stack(home, num_cpus, port, say, recipes)
+        stack = Stack(home, num_cpus, port, say, recipes, cluster)
         tender = threading.Thread(target=stack.tend, name="tender", daemon=True)
         try:
             stack.start()
