@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,12 +27,14 @@ class Running:
 
 
 @contextmanager
-def whole_stack() -> Iterator[Running]:
-    """Everything `ringleader up` starts."""
+def whole_stack(*options: str, settings: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """Everything `ringleader up` starts with these options and variables."""
     with tempfile.TemporaryDirectory(prefix="rl-e2e-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         try:
-            said = json.loads(_ringleader(home, UP_DEADLINE_S, "up", "--detach", "-o", "json"))
+            said = json.loads(
+                _ringleader(home, UP_DEADLINE_S, "up", "--detach", "-o", "json", *options, settings=settings)
+            )
             token = (home / "token").read_text(encoding="utf-8").strip()
             with Client(said["url"], token) as client:
                 yield Running(said["url"], home, token, client)
@@ -40,12 +42,14 @@ def whole_stack() -> Iterator[Running]:
             _ringleader(home, DOWN_DEADLINE_S, "down")
 
 
-def _ringleader(home: Path, deadline_s: float, *arguments: str) -> str:
+def _ringleader(
+    home: Path, deadline_s: float, *arguments: str, settings: Mapping[str, str] | None = None
+) -> str:
     """Run a command on that home; its words are the error when it fails."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RINGLEADER_")}
     done = subprocess.run(
         [sys.executable, "-m", "ringleader.cli.main", *arguments],
-        env={**environ, "RINGLEADER_HOME": str(home)},
+        env={**environ, **(settings or {}), "RINGLEADER_HOME": str(home)},
         capture_output=True,
         text=True,
         timeout=deadline_s,

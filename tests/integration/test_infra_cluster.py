@@ -1,52 +1,17 @@
 """The cluster script with real Ray: two nodes on loopback join with a token, and leave nothing behind."""
 
-import os
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from cluster_script import SCRIPT, make_token, processes_of, running, script_environ
 from waiting import wait_for
 
-SCRIPT = Path(__file__).parents[2] / "infra/ray/cluster.sh"
 NODES = ("127.0.0.1", "127.0.0.2")
 START_DEADLINE_S = 90
-
-
-@contextmanager
-def running(folder: Path, environ: dict[str, str], *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The script in the foreground, ended as Ctrl-C ends it."""
-    with (folder / f"{words[0]}.log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(SCRIPT), *words], env=environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            yield process
-        finally:
-            os.killpg(process.pid, signal.SIGINT)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(10)
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Command lines that name the folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if str(folder / "ray") in line:
-            found.append(line)
-    return found
 
 
 def free_port() -> int:
@@ -62,14 +27,8 @@ def test_two_nodes_join_with_a_token_and_leave_nothing_behind() -> None:
         folder = Path(short)
         nodes, token = folder / "nodes", folder / "token"
         nodes.write_text("".join(f"{address} 1 0\n" for address in NODES))
-        environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
-            "RAY_BIN": str(Path(sys.executable).parent / "ray"),
-            "RAY_PORT": str(free_port()),
-            "RAY_TMPDIR": str(folder / "ray"),
-            "OBJECT_STORE_BYTES": "100000000",
-        }
-        subprocess.run([str(SCRIPT), "token", str(token)], check=True, timeout=20, capture_output=True)
+        environ = script_environ(folder, free_port())
+        make_token(token)
 
         def status(token_file: Path) -> str:
             done = subprocess.run(
@@ -84,7 +43,7 @@ def test_two_nodes_join_with_a_token_and_leave_nothing_behind() -> None:
         wait_for("second node", lambda: "0.0/2.0 CPU" in status(token), START_DEADLINE_S)
 
         wrong = folder / "wrong"
-        subprocess.run([str(SCRIPT), "token", str(wrong)], check=True, timeout=20, capture_output=True)
+        make_token(wrong)
         assert "0.0/2.0 CPU" not in status(wrong)
         assert len(processes_of(folder)) > 2
 
