@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from exchange_members import on_members, on_nodes, plan_of
 from torch.distributed import TCPStore
 
 from ringleader.comm.choice import choose
-from ringleader.comm.probe import probe
+from ringleader.comm.probe import Lines, probe
 from ringleader.comm.schedules import Part
 from ringleader.comm.simulator import Costs, Link
 from ringleader.comm.tree import Node, tree_over
@@ -54,15 +55,49 @@ def test_where_the_members_sum_in_shared_memory_nothing_is_measured():
 def test_a_probe_tells_the_links_that_it_timed():
     """The link between nodes takes four times as long a message as the one inside."""
 
-    def busy(peer: int, values: torch.Tensor, rounds: int) -> None:
-        per_message = 2e-3 if peer == 1 else 8e-3
-        end = time.perf_counter() + rounds * 2 * (per_message + values.nbytes * 1e-9)
-        while time.perf_counter() < end:
-            pass
+    def to_and_fro(peer: int, values: torch.Tensor, rounds: int) -> None:
+        spin(rounds * 2 * (2e-3 if peer == 1 else 8e-3))
 
-    costs = probe(0, ((0, 1), (2, 3)), 4, busy, lambda values: values)
+    def shift(ranks: tuple[int, ...], values: torch.Tensor, rounds: int) -> None:
+        assert ranks == (0, 1)
+        spin(rounds * 5e-3)
+
+    costs = probe(0, ((0, 1), (2, 3)), 4, Lines(to_and_fro, shift, lambda values: values))
     # A busy machine only makes it longer.
     assert 2e-3 <= costs.inside.latency_s + 1e-4 < costs.between.latency_s
+    assert costs.crowded.latency_s > 0
+
+
+def test_who_sends_at_once_is_the_largest_node_and_one_rank_writes_it_down():
+    told: list[torch.Tensor] = []
+
+    def tell(values: torch.Tensor) -> torch.Tensor:
+        told.append(values.clone())
+        return values
+
+    alone = Lines(lambda peer, values, rounds: None, lambda ranks, values, rounds: None, tell)
+    asked: list[int] = []
+    for rank in range(4):
+        told.clear()
+        probe(rank, ((0,), (1, 2, 3)), 4, alone)
+        asked.append(int(told[-1].count_nonzero()))
+    # Rank 0: the way between nodes (2 sizes) and adds. Rank 1: alone and all at once (2 sizes each).
+    assert asked == [3, 4, 0, 0]
+
+
+def spin(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+@pytest.mark.parametrize("world", [3, 4])
+def test_where_ranks_share_cores_few_messages_win_and_elsewhere_few_hops(world):
+    apart = Costs(Link(1e-4, 1e-9), Link(1e-4, 1e-9), 1e-10)
+    crowded = replace(apart, crowded=Link(1e-4, 3e-10))
+    assert choose(part(world, 256), apart, canonical=False) == {3: "gather", 4: "doubling"}[world]
+    # 2(P-1) messages instead of P·lg P or P(P-1)
+    assert choose(part(world, 256), crowded, canonical=False) == {3: "doubling", 4: "tree"}[world]
 
 
 def test_slow_links_between_nodes_call_for_two_levels_and_tiny_buckets_for_few_hops():

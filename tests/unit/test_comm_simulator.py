@@ -1,6 +1,7 @@
 """The simulator against closed formulas: alpha a message, beta a byte, gamma a byte added."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -163,3 +164,15 @@ def test_a_schedule_whose_ranks_wait_for_ever_is_named():
 
     with pytest.raises(ValueError, match=r"deaf: ranks \[0, 1, 2\] wait for ever"):
         simulate(Schedule("deaf", never, steps, lambda _: 0), part_of(3), UNIFORM)
+
+
+def test_messages_inside_a_crowded_node_begin_one_after_the_other():
+    """Everyone to everyone among three: six messages, each of which holds up those behind it."""
+    crowded = replace(UNIFORM, crowded=Link(2 * ALPHA, 0.0))
+    forecast = simulate(SCHEDULES["gather"], part_of(3, 1), crowded)
+    assert forecast.seconds == pytest.approx(5 * 2 * ALPHA + ALPHA + (BETA + GAMMA) * 4)
+    apart = simulate(SCHEDULES["gather"], part_of(3, 1, groups=((0,), (1,), (2,))), crowded)
+    assert (
+        apart.seconds
+        == simulate(SCHEDULES["gather"], part_of(3, 1, groups=((0,), (1,), (2,))), UNIFORM).seconds
+    )

@@ -1,10 +1,12 @@
-"""Sums among the processes of one node: shared memory beside gloo, both in the same processes, by turns."""
+"""Sums among the processes of one node: shared memory beside gloo, both in the same processes, by turns; and what
+`algorithm: auto` chooses beside the best schedule."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from ringleader.bench import choice
 from ringleader.bench.children import Child
 from ringleader.bench.gate import LOOPBACK
 from ringleader.bench.line import Figure, Target
@@ -32,7 +34,7 @@ _CASES = (
     *(Case(f"{size}-{world}ranks", size, world) for world in WORLDS for size in SIZES),
     Case(LIMIT, "25MB", 2, limit=True),
 )
-CASES = tuple(case.name for case in _CASES)
+CASES = (*(case.name for case in _CASES), *choice.CASES)
 
 
 def run(wish: Wish) -> Iterator[Figure]:
@@ -43,6 +45,7 @@ def run(wish: Wish) -> Iterator[Figure]:
             took = _measure(world, {case.size for case in cases}, blocks=30 if wish.full else 12)
             for case in cases:
                 yield _figure(case, took[case.size])
+    yield from choice.run(wish)
 
 
 def _measure(world: int, sizes: set[str], blocks: int) -> dict[str, dict[str, list[float]]]:

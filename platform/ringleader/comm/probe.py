@@ -1,66 +1,115 @@
-"""What links and adds cost here and now: a few messages to and fro, measured by rank 0 and told to all."""
+"""What links and adds cost here and now: a few messages to and fro, and all at once, measured together, told to all.
+
+One message alone says what it costs when nothing else is under way. The ranks of a node share its cores, so each
+message also holds up the others: P ranks that all send to their neighbours at once need longer than one, by P - 1
+times that.
+"""
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ringleader.comm.simulator import Costs, Link
+from ringleader.comm.simulator import NOTHING, Costs, Link
 
-SMALL, LARGE = 256, 1 << 18
-"""Elements of float32: 1 KB, whose time is nearly all latency, and 1 MB."""
+SMALL, LARGE = 256, 1 << 20
+"""Elements of float32: 1 KB, whose time is nearly all latency, and 4 MB."""
 
-ROUNDS = 5
-ADDS = 20
+ROUNDS, TRIES = {SMALL: 4, LARGE: 1}, {SMALL: 9, LARGE: 5}
+"""Few rounds a try, as an exchange has few hops. The least counts: what else a machine does only makes a try longer."""
 
-PingPong = Callable[[int, Tensor, int], None]
-"""(peer, values, rounds): send the values to the peer and receive them back, so often; the peer calls it too."""
+ADDED, ADDS = 1 << 21, 4
+"""Elements of a row that no cache holds, and how often it is added."""
+
+INSIDE, CROWDED, BETWEEN, ADD = 0, 2, 4, 6
 
 
-def probe(
-    rank: int,
-    groups: tuple[tuple[int, ...], ...],
-    size: int,
-    ping_pong: PingPong,
-    tell: Callable[[Tensor], Tensor],
-) -> Costs:
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """How members send while they measure.
+
+    Attributes:
+        ping_pong: (peer, values, rounds): send the values to the peer and receive them back, so often; both call it.
+        shift: (ranks, values, rounds): each of the ranks sends to the next and receives from the one before, so often,
+            half of the values a message; all of them call it.
+        tell: the sum of everybody's values; everybody calls it.
+    """
+
+    ping_pong: Callable[[int, Tensor, int], None]
+    shift: Callable[[tuple[int, ...], Tensor, int], None]
+    tell: Callable[[Tensor], Tensor]
+
+
+def probe(rank: int, groups: tuple[tuple[int, ...], ...], size: int, lines: Lines) -> Costs:
     """Measure; every member calls this at the same time and gets the same answer.
 
     Args:
         groups: the ranks of each node; empty: all on one.
-        tell: the sum of everybody's values; only rank 0 has some.
     """
-    inside, between = _peers(groups, size)
-    seconds = torch.zeros(5, dtype=torch.float64)
-    for place, peer in ((0, inside), (2, between)):
-        if peer is not None and rank in {0, peer}:
-            other = peer if rank == 0 else 0
-            measured = [_one_way(ping_pong, other, length) for length in (SMALL, LARGE)]
-            if rank == 0:
-                seconds[place : place + 2] = torch.tensor(measured, dtype=torch.float64)
+    nodes = groups or (tuple(range(size)),)
+    near = max(nodes, key=len)
+    far = next((r for r in range(size) if r not in nodes[0]), None)
+    seconds = torch.zeros(ADD + 1, dtype=torch.float64)
+    if len(near) > 1:
+        _to_and_fro(seconds, INSIDE, rank, (near[0], near[1]), lines)
+        lines.tell(torch.zeros(1, dtype=torch.float64))  # nobody sends while others still measure alone
+        _all_at_once(seconds, rank, near, lines)
+    if far is not None:
+        lines.tell(torch.zeros(1, dtype=torch.float64))
+        _to_and_fro(seconds, BETWEEN, rank, (0, far), lines)
+    added = _add_s()  # by all at once, as in an exchange
     if rank == 0:
-        seconds[4] = _add_s()
-    told = tell(seconds).tolist()
-    links = [
-        _link(*told[place : place + 2]) for place, peer in ((0, inside), (2, between)) if peer is not None
+        seconds[ADD] = added
+    told = lines.tell(seconds).tolist()
+    inside, between = (_link(*told[place : place + 2]) for place in (INSIDE, BETWEEN))
+    inside, between = (inside if len(near) > 1 else between), (between if far is not None else inside)
+    crowded = _crowded(told, len(near)) if len(near) > 1 else NOTHING
+    return Costs(inside, between, told[ADD] / (ADDED * 4), crowded)
+
+
+def _to_and_fro(seconds: Tensor, place: int, rank: int, pair: tuple[int, int], lines: Lines) -> None:
+    """One way of a small and of a large message, written down by the first of the pair."""
+    if rank not in pair:
+        return
+    peer = pair[1] if rank == pair[0] else pair[0]
+    for k, length in enumerate((SMALL, LARGE)):
+        values = torch.zeros(length)
+        took = _round_s(lambda rounds, v=values: lines.ping_pong(peer, v, rounds), length)  # type: ignore[misc]
+        if rank == pair[0]:
+            seconds[place + k] = took / 2
+
+
+def _all_at_once(seconds: Tensor, rank: int, near: tuple[int, ...], lines: Lines) -> None:
+    """A round in which all ranks of a node send, small and large, written down by the first of them."""
+    if rank not in near:
+        return
+    for k, length in enumerate((SMALL, LARGE)):
+        values = torch.zeros(2 * length)
+        took = _round_s(lambda rounds, v=values: lines.shift(near, v, rounds), length)  # type: ignore[misc]
+        if rank == near[0]:
+            seconds[CROWDED + k] = took
+
+
+def _round_s(act: Callable[[int], None], length: int) -> float:
+    """Seconds a round."""
+    act(1)  # the first message finds cold paths
+    took = []
+    for _ in range(TRIES[length]):
+        since = time.perf_counter()
+        act(ROUNDS[length])
+        took.append((time.perf_counter() - since) / ROUNDS[length])
+    return min(took)
+
+
+def _crowded(told: list[float], ranks: int) -> Link:
+    """What each message adds to the others of its node."""
+    more = [
+        max(0.0, together - alone) / (ranks - 1)
+        for together, alone in zip(told[CROWDED : CROWDED + 2], told[INSIDE : INSIDE + 2], strict=True)
     ]
-    return Costs(inside=links[0], between=links[-1], add_s_per_byte=told[4] / (LARGE * 4))
-
-
-def _peers(groups: tuple[tuple[int, ...], ...], size: int) -> tuple[int | None, int | None]:
-    """Whom rank 0 measures with: a rank of its own node, and one of another."""
-    own = next((group for group in groups if 0 in group), tuple(range(size)))
-    inside = next((rank for rank in own if rank), None)
-    return inside, next((rank for rank in range(size) if rank not in own), None)
-
-
-def _one_way(ping_pong: PingPong, peer: int, length: int) -> float:
-    values = torch.zeros(length)
-    ping_pong(peer, values, 1)  # the first message finds cold paths
-    since = time.perf_counter()
-    ping_pong(peer, values, ROUNDS)
-    return (time.perf_counter() - since) / (2 * ROUNDS)
+    return _link(more[0], more[1])
 
 
 def _link(small_s: float, large_s: float) -> Link:
@@ -69,7 +118,7 @@ def _link(small_s: float, large_s: float) -> Link:
 
 
 def _add_s() -> float:
-    into, source = torch.zeros(LARGE), torch.zeros(LARGE)
+    into, source = torch.zeros(ADDED), torch.zeros(ADDED)
     into.add_(source)
     since = time.perf_counter()
     for _ in range(ADDS):

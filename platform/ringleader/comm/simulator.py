@@ -3,8 +3,9 @@
 A message of s bytes takes α + β·s. It begins once it is sent, awaited, and both its ports are free: between nodes the
 two nodes' links, inside a node the two ranks' own ports. A port carries one message at a time in each direction, the
 one that has waited longest first, one sender's in the order of its steps. An add of s bytes takes γ·s of its rank's
-time. Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", 1994, with γ as in Thakur,
-Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
+time. The ranks of a node share its cores: of the messages inside it one begins after the other, apart by what each
+costs the others. Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", 1994, with γ as in
+Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
 """
 
 import heapq
@@ -24,6 +25,9 @@ class Link:
     s_per_byte: float
 
 
+NOTHING = Link(0.0, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """The costs of a cluster.
@@ -32,11 +36,14 @@ class Costs:
         inside: between two ranks of one node.
         between: between ranks of two nodes.
         add_s_per_byte: γ, of adding one row to another, by the bytes of one.
+        crowded: what a message inside a node adds to every other one there; nothing where each rank has a machine of
+            its own. As the gap of LogP, Culler et al., "LogP: towards a realistic model of parallel computation", 1993.
     """
 
     inside: Link
     between: Link
     add_s_per_byte: float
+    crowded: Link = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,7 @@ class _Clock:
         self._one_ended: dict[tuple[int, int, int, bool], deque[_Message]] = defaultdict(deque)
         self._turns = [0] * part.world
         self._numbers = count()
+        self._open_s = [0.0] * len(part.nodes)
 
     def post(
         self, source: int, target: int, channel: int, span: Span, now: float, *, sends: bool
@@ -177,7 +185,8 @@ class _Clock:
         away = message.out >= self._world
         link = self._costs.between if away else self._costs.inside
         carried = message.elements * self._element_bytes
-        message.done_s = now + link.latency_s + link.s_per_byte * carried
+        begun = now if away else self._enter(message, now, carried)
+        message.done_s = begun + link.latency_s + link.s_per_byte * carried
         heapq.heappush(self.ticks, (message.done_s, next(self._numbers), message))
         self._busy_out[message.out] = self._busy_in[message.into] = True
         self._wait_out[message.out].remove(message)
@@ -185,6 +194,13 @@ class _Clock:
         if away:
             self.left[message.out - self._world] += carried
             self.entered[message.into - self._world] += carried
+
+    def _enter(self, message: _Message, now: float, carried: int) -> float:
+        """When the node has time for one message more."""
+        node, crowded = self._node_of[message.source], self._costs.crowded
+        begun = max(now, self._open_s[node])
+        self._open_s[node] = begun + crowded.latency_s + crowded.s_per_byte * carried
+        return begun
 
     def _message(self, source: int, target: int, elements: int) -> _Message:
         here, there = self._node_of[source], self._node_of[target]

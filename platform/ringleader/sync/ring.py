@@ -8,7 +8,7 @@ from torch.nn import Parameter
 from ringleader.comm.buckets import Bucket, Buckets
 from ringleader.comm.choice import choose
 from ringleader.comm.communicator import BULK, Communicator, Ticket, end_process
-from ringleader.comm.probe import probe
+from ringleader.comm.probe import Lines, probe
 from ringleader.comm.schedules import SCHEDULES, Part, Step
 from ringleader.comm.schedules.direct import DIRECT
 from ringleader.comm.simulator import Costs
@@ -146,7 +146,8 @@ class Ring:
         if self._communicator is None or self._board is not None or self._algorithm != AUTO:
             return None
         size = self._communicator.size
-        return probe(self._rank, self._groups, size, self._side.ping_pong, self._side.all_reduce)
+        lines = Lines(self._side.ping_pong, self._side.shift, self._side.all_reduce)
+        return probe(self._rank, self._groups, size, lines)
 
     def go_by(self, costs: Costs | None) -> None:
         self._costs = costs

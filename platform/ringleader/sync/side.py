@@ -76,6 +76,19 @@ class Side:
         steps = (turn if self._communicator.rank < peer else turn[::-1]) * rounds
         self._communicator.wait([self.start(steps, values, tag=PROBE, phase="probe")])
 
+    def shift(self, ranks: tuple[int, ...], values: Tensor, rounds: int) -> None:
+        """Each of the ranks sends one half of its values to the next and receives the other from the one before; the
+        next round sends what came."""
+        assert self._communicator is not None, "a member that is alone has nobody to measure with"
+        me, half = ranks.index(self._communicator.rank), values.numel() // 2
+        after, before = ranks[(me + 1) % len(ranks)], ranks[me - 1]
+        halves = ((0, half), (half, 2 * half))
+        steps: list[Step] = []
+        for turn in range(rounds):
+            out, into = halves[turn % 2], halves[1 - turn % 2]
+            steps += [Receive(before, 0, into, 0), Send(after, 0, out, 0)]
+        self._communicator.wait([self.start(tuple(steps), values, tag=PROBE, phase="probe")])
+
     def start(self, steps: tuple[Step, ...], row: Tensor, *, tag: int, phase: str) -> Ticket:
         assert self._communicator is not None, "a member that is alone sends nothing"
         return self._communicator.submit(steps, [row], tag=tag, phase=phase, bucket=None, lane=EXPRESS)

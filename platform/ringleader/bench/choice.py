@@ -1,0 +1,115 @@
+"""What `algorithm: auto` chooses beside the best of all schedules, measured in the same processes by turns."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from ringleader.bench.children import Child
+from ringleader.bench.gate import LOOPBACK
+from ringleader.bench.line import Figure, Target
+from ringleader.bench.registry import Wish
+
+MEMBER = "ringleader.bench.choice_member"
+DEADLINE_S = 300.0
+WORLDS = (2, 3, 4)
+SIZES = {"1KB": 1 << 10, "64KB": 64 << 10, "1MB": 1 << 20, "25MB": 25 << 20, "100MB": 100 << 20}
+USUAL = ("1KB", "64KB", "1MB", "25MB")
+OVERS = ("gloo", "shared")
+LEAST = "auto-least"
+TARGET = Target("ratio", ">=", 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One bucket size in one world; `over` sockets, or in memory that all ranks share."""
+
+    over: str
+    size: str
+    world: int
+
+    @property
+    def name(self) -> str:
+        where = "" if self.over == "gloo" else f"{self.over}-"
+        return f"auto-{where}{self.size}-{self.world}ranks"
+
+
+POINTS = tuple(Point(over, size, world) for over in OVERS for world in WORLDS for size in SIZES)
+CASES = (*(point.name for point in POINTS), LEAST)
+
+
+def run(wish: Wish) -> Iterator[Figure]:
+    """The share of the best schedule's speed that the chosen one reaches, then the least of all shares."""
+    wanted = [
+        p for p in POINTS if (wish.wants(p.name) or wish.wants(LEAST)) and (wish.full or p.size in USUAL)
+    ]
+    least: list[tuple[float, str]] = []
+    for over in OVERS:
+        for world in WORLDS:
+            points = [p for p in wanted if (p.over, p.world) == (over, world)]
+            found = _measure(over, world, points, blocks=24 if wish.full else 12) if points else {}
+            for point in points:
+                figure = _figure(point, found[str(SIZES[point.size])])
+                least.append((median(figure.ours), point.name))
+                yield figure
+    if least:
+        yield _least(least)
+
+
+def shares(took: dict[str, Sequence[float]], chosen: str) -> tuple[str, list[float]]:
+    """The best way by its median, and turn by turn the share of its speed that the chosen one reached."""
+    best = min(took, key=lambda name: (median(took[name]), name != chosen))
+    return best, [theirs / ours for theirs, ours in zip(took[best], took[chosen], strict=True)]
+
+
+def _measure(over: str, world: int, points: Sequence[Point], blocks: int) -> dict[str, Any]:
+    store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+    words = [f"--port={store.port}", f"--world={world}", f"--blocks={blocks}", f"--over={over}"]
+    words += [f"--nbytes={SIZES[point.size]}" for point in points]
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    members = [Child(MEMBER, [*words, f"--rank={rank}"], threads) for rank in range(world)]
+    try:
+        (found, *_), *_ = [member.answers(DEADLINE_S) for member in members]
+    finally:
+        for member in members:
+            member.end()
+    return dict(found)
+
+
+def _figure(point: Point, found: dict[str, Any]) -> Figure:
+    took = found["took"]
+    best, ours = shares(took, found["chosen"])
+    times = ", ".join(
+        f"{name} {median(took[name]) * 1e3:.3g} ms" for name in sorted(took, key=lambda n: median(took[n]))
+    )
+    where = "over sockets of this machine" if point.over == "gloo" else "in shared memory"
+    return Figure(
+        case=point.name,
+        unit="ratio",
+        better="higher",
+        ours=ours,
+        peers=[1.0],
+        peer_name="limit",
+        target=TARGET,
+        settings=(
+            f"{point.name}: {point.world} processes, 1 thread each, {where}; chosen {found['chosen']}, best {best}; "
+            f"medians of the slowest member: {times}"
+        ),
+    )
+
+
+def _least(found: list[tuple[float, str]]) -> Figure:
+    share, name = min(found)
+    return Figure(
+        case=LEAST,
+        unit="ratio",
+        better="higher",
+        ours=[share],
+        peers=[1.0],
+        peer_name="limit",
+        target=TARGET,
+        settings=f"{LEAST}: the least share of {len(found)} points, that of {name}; their median is "
+        f"{median(share for share, _ in found):.3g}",
+    )

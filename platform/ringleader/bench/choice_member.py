@@ -1,0 +1,158 @@
+"""One rank of the benchmark of `algorithm: auto`: the choice by measured costs, then every schedule, by turns."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from ringleader.bench.broken import PeerFailed
+from ringleader.bench.children import die_with_parent
+from ringleader.bench.gate import LOOPBACK
+from ringleader.comm.choice import choose, forecasts
+from ringleader.comm.communicator import BULK, Communicator
+from ringleader.comm.memory import keep_freed_memory
+from ringleader.comm.probe import Lines, probe
+from ringleader.comm.schedules import SCHEDULES, Part, Step
+from ringleader.comm.segments import Arena
+from ringleader.comm.transports import Transport
+from ringleader.comm.transports.meeting import Call, meet
+from ringleader.comm.tree import Node, tree_over
+from ringleader.sync.side import Side
+
+DEADLINE_S = 120.0
+BLOCK_S = 0.03
+"""How long a block should last; the number of sums in it is the same for all members."""
+
+IN_PLACE = "in_place"
+Sum = Callable[[], object]
+
+
+def main() -> None:
+    asked = _arguments()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    store = TCPStore(LOOPBACK, asked.port, is_master=False)
+    patience = timedelta(seconds=DEADLINE_S)
+    group = PrefixStore("beside", store)
+    dist.init_process_group("gloo", store=group, rank=asked.rank, world_size=asked.world, timeout=patience)
+    call = Call(LOOPBACK, asked.port, asked.over, asked.rank, asked.world, DEADLINE_S, kinds=(asked.over,))
+    transport = meet(call)
+    communicator = Communicator(transport)
+    side = Side(communicator)
+    costs = probe(
+        asked.rank, transport.groups, asked.world, Lines(side.ping_pong, side.shift, side.all_reduce)
+    )
+    found: dict[object, object] = {}
+    for slot, nbytes in enumerate(asked.nbytes):
+        part = _part(transport, nbytes // 4)
+        chosen = IN_PLACE if transport.shared else choose(part, costs, canonical=False)
+        ways = _ways(communicator, transport, part, slot, chosen)
+        found[nbytes] = {
+            "chosen": chosen,
+            "forecasts": forecasts(part, costs, canonical=False),
+            "took": _by_turns(ways, asked.blocks),
+        }
+    dist.barrier()
+    communicator.close()
+    dist.destroy_process_group()
+    if asked.rank == 0:
+        found["costs"] = asdict(costs)
+        print(json.dumps(found), flush=True)
+
+
+def _part(transport: Transport, length: int) -> Part:
+    """What this rank does in a sum to which every rank brings one row."""
+    world = transport.size
+    rows = tuple((Node(0, r),) for r in range(world))
+    tree = tree_over(world, frozenset(range(world)))
+    return Part(transport.rank, length, rows, tree, groups=transport.groups)
+
+
+def _ways(
+    communicator: Communicator, transport: Transport, part: Part, slot: int, chosen: str
+) -> dict[str, Sum]:
+    """Every way that takes other steps than those before it; the chosen one comes first. Each is checked once."""
+    row = torch.zeros(part.length)
+    ways: dict[str, tuple[Tensor, Sum]] = {
+        name: (row, _over(communicator, steps, row)) for name, steps in _distinct(part, chosen).items()
+    }
+    board = transport.board(slot + 1)
+    if board is not None:
+        arena = Arena()
+        home = arena.empty(part.length, torch.float32)
+        ways[IN_PLACE] = (
+            home,
+            lambda: communicator.wait(
+                [communicator.submit_in_place(board, part, [(home, home)], arena, bucket=slot)]
+            ),
+        )
+    for name, (values, way) in ways.items():
+        _check(name, values, way, transport)
+    return {name: way for name, (_, way) in ways.items()}
+
+
+def _distinct(part: Part, chosen: str) -> dict[str, tuple[Step, ...]]:
+    """This rank's steps of every schedule that differs for some rank from those before it."""
+    names: dict[tuple[tuple[Step, ...], ...], str] = {}
+    for name in sorted(SCHEDULES, key=lambda name: (name != chosen, name)):
+        steps = SCHEDULES[name].steps
+        names.setdefault(tuple(tuple(steps(replace(part, rank=r))) for r in range(part.world)), name)
+    return {name: taken[part.rank] for taken, name in names.items()}
+
+
+def _over(communicator: Communicator, steps: Sequence[Step], row: Tensor) -> Sum:
+    return lambda: communicator.wait(
+        [communicator.submit(steps, [row], tag=64, phase="reduce", bucket=0, lane=BULK)]
+    )
+
+
+def _check(name: str, values: Tensor, way: Sum, transport: Transport) -> None:
+    values.fill_(transport.rank + 1.0)
+    way()
+    if not torch.equal(values, torch.full_like(values, transport.size * (transport.size + 1) / 2)):
+        raise PeerFailed(f"{name} summed {values.numel()} elements wrongly")
+    values.zero_()
+
+
+def _by_turns(ways: dict[str, Sum], blocks: int) -> dict[str, list[float]]:
+    """Seconds a sum of the slowest member, one value a block."""
+    counts = {name: max(1, int(BLOCK_S / max(_block(way, 2), 1e-6))) for name, way in ways.items()}
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(blocks):
+        names = list(ways)
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            took[name].append(_block(ways[name], counts[name]))
+    return took
+
+
+def _block(way: Sum, count: int) -> float:
+    way()  # the first one finds cold caches
+    dist.barrier()
+    since = time.perf_counter()
+    for _ in range(count):
+        way()
+    slowest = torch.tensor((time.perf_counter() - since) / count, dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return float(slowest.item())
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for name in ("port", "world", "rank", "blocks"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--over", choices=("gloo", "shared"), required=True)
+    parser.add_argument("--nbytes", type=int, action="append", required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main()
