@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch.distributed import TCPStore
 
+from ringleader.comm.timeline import Stretch
 from ringleader.comm.transports.meeting import Call, meet
 from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
@@ -153,6 +154,8 @@ class Prompter:
 
     def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
         self._pipe.send(("ledger", (step, shards, rows)))
+
+    def trace(self, stretch: Stretch) -> None: ...
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None: ...
 

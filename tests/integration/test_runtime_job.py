@@ -10,6 +10,7 @@ import pytest
 import torch
 from integration.ray_home import IngestServer, ray_head
 from integration.runtime_job import TRAIN, alive, start
+from trace_file import check_nested, complete, inside, is_step, read, steps_of, workers
 from waiting import wait_for
 
 from ringleader.errors import RingleaderError
@@ -106,6 +107,53 @@ def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(clust
     assert recovered["steps_lost"] == 0
     assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))
     assert [e["cause"] for e in ingest.events("generation.formed")][-2:] == ["lost", "join"]
+    run.leave_nothing()
+
+
+def test_a_trace_holds_every_settled_step_once_through_a_kill(cluster, home, ingest, package):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "traced",
+        workers={"min": 1, "max": 2},
+        params={"epochs": 60, "pause": 0.01},
+        debug={"trace": True},
+    )
+    run.until_world(2)
+    run.until_step(run.step() + 10)
+    os.kill(run.pids()["w1"], signal.SIGKILL)
+    wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w2"])
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    events = read(Path(outcome["result"]["trace_uri"].removeprefix("file://")))
+    check_nested(events)
+    steps = steps_of(events)
+    assert steps["w0"] == list(range(1, 241))
+    for other in ("w1", "w2"):  # from its first step to its last one that was settled
+        assert steps[other] == list(range(steps[other][0], steps[other][-1] + 1))
+    assert steps["w2"][-1] == 240
+    exposed = {m["step"]: m["values"]["comm_exposed_fraction"] for m in ingest.stream("metrics")}
+    (survivor,) = [process for process, worker in workers(events).items() if worker == "w0"]
+    for step in (e for e in events if is_step(e) and e["pid"] == survivor):
+        waits = [e["dur"] for e in inside(events, step) if e["name"] == "exposed"]
+        # Both ends of each span are rounded to a nanosecond.
+        rounding = 1e-3 * (len(waits) + 1) / step["dur"]
+        assert sum(waits) / step["dur"] == pytest.approx(
+            exposed[step["args"]["first"]], rel=1e-6, abs=rounding
+        )
+    (broken,) = [
+        e for e in complete(events) if e["pid"] == survivor and e["tid"] == 0 and "broken" in e["args"]
+    ]
+    assert broken["name"] in {"backward", "exchange"}
+    recoveries = [e for e in complete(events) if e["name"] == "recovery" and e["pid"] == survivor]
+    assert [
+        sorted(i["name"] for i in inside(events, r) if i["name"] in {"regroup", "heal"}) for r in recoveries
+    ] == [["heal", "regroup"]] * len(recoveries)
+    assert len(recoveries) >= 2  # after the loss, and at the boundary where the replacement joined
+    buckets = [e for e in complete(events) if e["cat"] == "buckets" and "broken" not in e["args"]]
+    assert {(e["args"]["schedule"], e["args"]["bytes"] > 0) for e in buckets} == {("in_place", True)}
     run.leave_nothing()
 
 

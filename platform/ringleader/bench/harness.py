@@ -18,6 +18,7 @@ from ringleader.bench.broken import PeerFailed
 from ringleader.bench.children import die_with_parent
 from ringleader.bench.gate import LOOPBACK, Turnstile
 from ringleader.bench.workloads import WORKLOADS, Workload
+from ringleader.comm.timeline import Stretch
 from ringleader.comm.transports.meeting import Call, meet
 from ringleader.elastic import Plan
 from ringleader.spec import JobSpec
@@ -88,6 +89,8 @@ class Nowhere:
     def metrics(self, step: int, generation: int, values: dict[str, float]) -> None: ...
 
     def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None: ...
+
+    def trace(self, stretch: Stretch) -> None: ...
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None: ...
 

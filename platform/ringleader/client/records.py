@@ -95,6 +95,7 @@ class Result(Mapping[str, Any]):
     idle_s: float
     recovery_s: float
     ledger_uri: str
+    trace_uri: str
 
     @classmethod
     def of(cls, view: views.Result) -> Self:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -18,11 +18,15 @@ from torch import Tensor
 from ringleader.comm.executor import Scratch, execute
 from ringleader.comm.schedules import Part, Step
 from ringleader.comm.segments import Arena
+from ringleader.comm.timeline import BUCKETS, TRAINING, WORDS, Timeline
 from ringleader.comm.transports import Board, Transport
 from ringleader.errors import ExchangeBroken
 
 BULK, EXPRESS = 0, 1
 """The two lanes: buckets in their order; words, small sums and state beside them."""
+
+LANES = (BUCKETS, WORDS)
+"""Their names in a timeline."""
 
 JOIN_S = 2.0
 LOOK_S = 1.0
@@ -32,11 +36,13 @@ EX_SOFTWARE = 70
 class Ticket:
     """One exchange handed to a lane."""
 
-    __slots__ = ("bucket", "finished", "phase")
+    __slots__ = ("bucket", "finished", "nbytes", "phase", "schedule")
 
-    def __init__(self, phase: str, bucket: int | None) -> None:
+    def __init__(self, phase: str, bucket: int | None, nbytes: int = 0, schedule: str = "") -> None:
         self.phase = phase
         self.bucket = bucket
+        self.nbytes = nbytes
+        self.schedule = schedule
         self.finished = False
 
 
@@ -44,19 +50,24 @@ Job = tuple[Ticket, Callable[[Scratch], None]]
 
 
 class Communicator:
-    """Runs exchanges over one transport. `submit`, `wait`, `close` belong to the training thread, `abort` to any."""
+    """Runs exchanges over one transport. `submit`, `wait`, `close` belong to the training thread, `abort` to any.
 
-    def __init__(self, transport: Transport) -> None:
+    Args:
+        timeline: where to write down what the lanes do and how long the training thread is blocked.
+    """
+
+    def __init__(self, transport: Transport, timeline: Timeline | None = None) -> None:
         self.rank = transport.rank
         self.size = transport.size
         self.blocked_s = 0.0
         self._transport = transport
+        self._timeline = timeline
         self._changed = threading.Condition()
         self._error: ExchangeBroken | None = None
         self._unfinished = 0
         self._queues: list[queue.SimpleQueue[Job | None]] = [queue.SimpleQueue() for _ in (BULK, EXPRESS)]
         self._threads = [
-            threading.Thread(target=self._serve, args=(q,), name=f"ringleader-comm-{lane}", daemon=True)
+            threading.Thread(target=self._serve, args=(q, lane), name=f"ringleader-comm-{lane}", daemon=True)
             for lane, q in enumerate(self._queues)
         ]
         for thread in self._threads:
@@ -71,6 +82,7 @@ class Communicator:
         phase: str,
         bucket: int | None,
         lane: int,
+        schedule: str = "",
     ) -> Ticket:
         """Start a schedule's steps on `rows`, which belong to the lane until `wait` returns."""
         ready = _recorded(rows)
@@ -79,10 +91,16 @@ class Communicator:
             ready()
             execute(steps, rows, scratch, self._transport, tag)
 
-        return self._submit(run, phase, bucket, lane)
+        return self._submit(run, Ticket(phase, bucket, rows[0].nbytes, schedule), lane)
 
     def submit_call(
-        self, act: Callable[[Scratch, Transport], None], rows: Sequence[Tensor], *, phase: str, bucket: int
+        self,
+        act: Callable[[Scratch, Transport], None],
+        rows: Sequence[Tensor],
+        *,
+        phase: str,
+        bucket: int,
+        schedule: str = "",
     ) -> Ticket:
         """Start an exchange that is no schedule on `rows`, which belong to the lane until `wait` returns."""
         ready = _recorded(rows)
@@ -91,7 +109,7 @@ class Communicator:
             ready()
             act(scratch, self._transport)
 
-        return self._submit(run, phase, bucket, BULK)
+        return self._submit(run, Ticket(phase, bucket, sum(row.nbytes for row in rows), schedule), BULK)
 
     def submit_native(self, row: Tensor, *, phase: str, bucket: int) -> Ticket:
         """Start the library's own all-reduce on `row`."""
@@ -101,7 +119,7 @@ class Communicator:
             ready()
             self._transport.native_all_reduce(row).wait()
 
-        return self._submit(run, phase, bucket, BULK)
+        return self._submit(run, Ticket(phase, bucket, row.nbytes, "native"), BULK)
 
     def submit_in_place(
         self, board: Board, part: Part, moves: Sequence[tuple[Tensor, Tensor]], arena: Arena, *, bucket: int
@@ -120,11 +138,11 @@ class Communicator:
                     home.copy_(row)
             board.reduce(bucket, part, homes, addresses)
 
-        return self._submit(run, "reduce", bucket, BULK)
+        return self._submit(run, Ticket("reduce", bucket, homes[0].nbytes, "in_place"), BULK)
 
     def submit_act(self, act: Callable[[], None], *, phase: str, bucket: int | None) -> Ticket:
         """Start anything that waits for others, in its order among the buckets."""
-        return self._submit(lambda _: act(), phase, bucket, BULK)
+        return self._submit(lambda _: act(), Ticket(phase, bucket), BULK)
 
     def wait(self, tickets: Sequence[Ticket]) -> None:
         """Block until all are done.
@@ -140,7 +158,10 @@ class Communicator:
                     self._changed.wait(LOOK_S)
                 error = self._error
         finally:
-            self.blocked_s += time.perf_counter() - since
+            until = time.perf_counter()
+            self.blocked_s += until - since
+            if self._timeline is not None:
+                self._timeline.add(TRAINING, "exposed", since, until)
         if error is not None:
             raise _again(error)
 
@@ -166,21 +187,23 @@ class Communicator:
         self._transport.close()
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _submit(self, run: Callable[[Scratch], None], phase: str, bucket: int | None, lane: int) -> Ticket:
+    def _submit(self, run: Callable[[Scratch], None], ticket: Ticket, lane: int) -> Ticket:
         if self._error is not None:
             raise _again(self._error)
-        ticket = Ticket(phase, bucket)
         with self._changed:
             self._unfinished += 1
         self._queues[lane].put((ticket, run))
         return ticket
 
-    def _serve(self, jobs: "queue.SimpleQueue[Job | None]") -> None:
+    def _serve(self, jobs: "queue.SimpleQueue[Job | None]", lane: int) -> None:
         scratch = Scratch()
         while (job := jobs.get()) is not None and self._error is None:
             ticket, run = job
+            since = time.perf_counter()
             error = _attempt(ticket, run, scratch, self.rank)
             del job, run
+            if self._timeline is not None:
+                _write_down(self._timeline, lane, ticket, since, error)
             if error is not None:
                 self._break(error)
                 return
@@ -215,6 +238,16 @@ def _attempt(
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
     return ExchangeBroken(rank=rank, phase=ticket.phase, bucket=ticket.bucket, why=why)
+
+
+def _write_down(
+    timeline: Timeline, lane: int, ticket: Ticket, since: float, error: ExchangeBroken | None
+) -> None:
+    facts: dict[str, Any] = {"phase": ticket.phase, "bytes": ticket.nbytes}
+    facts |= {"schedule": ticket.schedule} if ticket.schedule else {}
+    facts |= {"broken": error.why} if error is not None else {}
+    name = ticket.phase if ticket.bucket is None else f"bucket {ticket.bucket}"
+    timeline.add(LANES[lane], name, since, time.perf_counter(), **facts)
 
 
 def _again(error: ExchangeBroken) -> ExchangeBroken:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ringleader.comm.timeline import Stretch, Unsettled
 from ringleader.runtime.lines import Lines
 from ringleader.runtime.messages import Beat, Happened, Identity, Metrics, Rows
 
@@ -29,6 +30,8 @@ class Desk:
         self._metrics: list[Metrics] = []
         self._rows: list[Rows] = []
         self._events: list[Happened] = []
+        self._stretches: list[Stretch] = []
+        self._unsettled = Unsettled()
         self._recorded = 0
         self._generation = 0
         self._first_step: int | None = None
@@ -49,12 +52,18 @@ class Desk:
         with self._lock:
             self._rows.append(packed)
 
+    def trace(self, stretch: Stretch) -> None:
+        self._unsettled.add(stretch)
+
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         with self._lock:
             self._events.append(Happened(kind, generation, data))
 
     def settled(self, step: int) -> None:
         self.lines.settled(step)
+        stretches = self._unsettled.settled(step)
+        with self._lock:
+            self._stretches += stretches
 
     def replayed(self) -> None:
         self.lines.replayed()
@@ -103,6 +112,7 @@ class Desk:
             metrics, self._metrics = tuple(self._metrics), []
             rows, self._rows = tuple(self._rows), []
             events, self._events = tuple(self._events), []
+            stretches, self._stretches = tuple(self._stretches), []
             healed, self._healed_at = self._healed_at, None
             committed, self._committed_at = self._committed_at, None
             return Beat(
@@ -119,6 +129,7 @@ class Desk:
                 metrics=metrics,
                 rows=rows,
                 events=events,
+                stretches=stretches,
                 lines=lines,
                 lines_dropped=dropped,
             )

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ringleader.comm.timeline import Stretch
 from ringleader.elastic.instructions import Role
 from ringleader.spec import JobSpec
 
@@ -168,6 +169,7 @@ class Beat:
     metrics: tuple[Metrics, ...] = ()
     rows: tuple[Rows, ...] = ()
     events: tuple[Happened, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
     lines: tuple[Line, ...] = ()
     lines_dropped: int = 0
 

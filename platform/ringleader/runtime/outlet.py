@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from ringleader.comm.chrome import TraceFile
 from ringleader.elastic.instructions import End
 from ringleader.runtime.ledger import Ledger
 from ringleader.runtime.messages import Beat, Launch, Line, Metrics
@@ -27,6 +28,7 @@ class Outlet:
         self._last_step = 0
         self._spool = Spool(launch.spool)
         self._ledger = Ledger(launch.spool) if launch.spec.debug.ledger else None
+        self._trace = TraceFile(launch.spool) if launch.spec.debug.trace else None
         self.poster = Poster(
             url=launch.ingest_url,
             token=launch.ingest_token,
@@ -53,6 +55,9 @@ class Outlet:
             if self._ledger is not None:
                 for rows in beat.rows:
                     self._ledger.add(rows)
+            if self._trace is not None:
+                for stretch in beat.stretches:
+                    self._trace.add(beat.worker, stretch)
             for happened in beat.events:
                 self.event(happened.kind, happened.generation, happened.data)
             for line in beat.lines:
@@ -84,15 +89,19 @@ class Outlet:
         self.poster.close()
         if self._ledger is not None:
             self._ledger.close()
+        if self._trace is not None:
+            self._trace.close()
         self._spool.discard()
 
     def _end(self, end: End, finished: dict[str, Any] | None) -> None:
         reason = None
+        with self._taking:  # also of an attempt that failed or was cancelled
+            trace = self._trace.finish(self._launch.artifacts).as_uri() if self._trace is not None else ""
         if end.outcome == "failed":
             reason = {"code": end.reason, "message": end.message, "hint": end.hint}
         result = None
         if end.outcome == "succeeded" and finished is not None:
-            result = self._result(finished).model_dump(mode="json")
+            result = self._result(finished, trace).model_dump(mode="json")
         record = {"at": _now(), "outcome": end.outcome, "reason": reason, "result": result}
         self._spool.put("outcome", record)
 
@@ -108,7 +117,7 @@ class Outlet:
         at = datetime.fromtimestamp(line.at, UTC).isoformat()
         self._spool.put("logs", {"at": at, "worker": worker, "level": line.level, "line": line.text[:16_000]})
 
-    def _result(self, finished: dict[str, Any]) -> Result:
+    def _result(self, finished: dict[str, Any], trace: str) -> Result:
         artifacts = self._launch.artifacts
         weights = artifacts / WEIGHTS
         loss = finished.get("loss")
@@ -123,6 +132,7 @@ class Outlet:
             weights_sha256=finished["digest"],
             weights_uri=weights.as_uri() if weights.exists() else "",
             ledger_uri=self._ledger.finish(artifacts).as_uri() if self._ledger is not None else "",
+            trace_uri=trace,
             wall_s=finished["wall_s"],
             compute_s=finished["compute_s"],
             exposed_communication_s=finished["exposed_s"],

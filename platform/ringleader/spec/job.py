@@ -192,6 +192,7 @@ class Debug(Part):
     """What to record beyond the usual."""
 
     ledger: Annotated[bool, Field(strict=True)] = False
+    trace: Annotated[bool, Field(strict=True)] = False
 
 
 class JobSpec(Part):

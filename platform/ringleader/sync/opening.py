@@ -9,6 +9,7 @@ from ringleader.comm.buckets import Buckets
 from ringleader.comm.schedules import SCHEDULES
 from ringleader.comm.schedules.direct import DIRECT
 from ringleader.comm.schedules.schedule import always
+from ringleader.comm.timeline import Timeline
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.sync.coded import Coding
@@ -34,6 +35,7 @@ class Opening:
     word_length: int
     buckets: Buckets
     coding: Coding | None
+    timeline: Timeline | None
 
 
 def open_exchange(
@@ -49,6 +51,7 @@ def open_exchange(
     buckets: Buckets | None,
     coding: Coding | None = None,
     tables: Mapping[int, str] = NO_TABLES,
+    timeline: Timeline | None = None,
 ) -> Exchange:
     """Open one generation's exchange.
 
@@ -61,6 +64,7 @@ def open_exchange(
         buckets: the exchange of the generation before's `.buckets`, or None; used again where that is safe.
         coding: how gradients are coded; the same object in every generation of a worker, which keeps what it owes.
         tables: the names of the parameters whose gradients come as rows, by number; the same in every generation.
+        timeline: where to write down when what is exchanged; None: nowhere.
     """
     refuse_coding(coding, architecture, algorithm, same_bits=same_bits)
     messages = (architecture != "parameter_server" and algorithm != AUTO) or coding is not None
@@ -75,6 +79,7 @@ def open_exchange(
         word_length,
         reusable(buckets, parameters, share_out(parameters, plan.servers), tables, shared=in_place),
         coding,
+        timeline,
     )
     return ARCHITECTURES[architecture](opening)
 
@@ -119,6 +124,7 @@ def _ring(opening: Opening) -> Exchange:
         transport=opening.transport,
         buckets=opening.buckets,
         coding=opening.coding,
+        timeline=opening.timeline,
     )
 
 
@@ -133,6 +139,7 @@ def _parameter_server(opening: Opening) -> Exchange:
         same_bits=opening.same_bits,
         transport=opening.transport,
         buckets=opening.buckets,
+        timeline=opening.timeline,
     )
 
 

@@ -14,6 +14,7 @@ from ringleader.comm.communicator import Communicator, Ticket, end_process
 from ringleader.comm.schedules import Part, Receive, Send, Step
 from ringleader.comm.schedules.star import pull, push
 from ringleader.comm.simulator import Costs
+from ringleader.comm.timeline import Timeline
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.sync.contribution import Contribution
@@ -28,6 +29,7 @@ class ParameterServer:
 
     Args:
         buckets: in shared memory where the transport shares it; each with its owner.
+        timeline: where to write down when what is exchanged.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class ParameterServer:
         same_bits: bool,
         transport: Transport,
         buckets: Buckets,
+        timeline: Timeline | None = None,
     ) -> None:
         if plan.servers < 1:
             raise ValueError("this exchange needs a server, the plan has none; plan one or more")
@@ -46,7 +49,7 @@ class ParameterServer:
         self._servers = plan.servers
         self._first = plan.world
         self.updates = rank >= self._first
-        self._communicator = Communicator(transport)
+        self._communicator = Communicator(transport, timeline)
         self._side = Side(self._communicator)
         board = transport.board(2 * len(buckets.buckets)) if buckets.arena is not None else None
         self._in_place = board is not None

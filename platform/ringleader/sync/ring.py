@@ -12,6 +12,7 @@ from ringleader.comm.probe import Lines, probe
 from ringleader.comm.schedules import SCHEDULES, Part, Step
 from ringleader.comm.schedules.direct import DIRECT
 from ringleader.comm.simulator import Costs
+from ringleader.comm.timeline import Timeline
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.sync.coded import CodedSums, Coding
@@ -35,6 +36,7 @@ class Ring:
         same_bits: one slice per logical shard, added in canonical order; else one merged slice per worker.
         transport: None for a world of one.
         coding: how gradients are coded; None: they are not.
+        timeline: where to write down when what is exchanged.
     """
 
     updates = True
@@ -50,13 +52,14 @@ class Ring:
         transport: Transport | None,
         buckets: Buckets,
         coding: Coding | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         self._buckets = buckets
         self._algorithm = algorithm
         self._rank = rank
         self._same_bits = same_bits
         self._costs: Costs | None = None
-        self._communicator = Communicator(transport) if transport is not None else None
+        self._communicator = Communicator(transport, timeline) if transport is not None else None
         self._board = (
             transport.board(len(buckets.buckets))
             if transport is not None and buckets.arena is not None
@@ -83,7 +86,7 @@ class Ring:
             number=len(buckets.buckets),
         )
         self._tickets: list[Ticket] = []
-        self._steps: dict[tuple[frozenset[int], int], tuple[Step, ...]] = {}
+        self._steps: dict[tuple[frozenset[int], int], tuple[str, tuple[Step, ...]]] = {}
         self._closed = False
 
     @property
@@ -204,8 +207,9 @@ class Ring:
             ticket = self._communicator.submit_native(rows[0], phase="reduce", bucket=bucket.number)
         else:
             tag = BUCKETS + 2 * bucket.number
+            schedule, steps = self._steps_of(bucket)
             ticket = self._communicator.submit(
-                self._steps_of(bucket), rows, tag=tag, phase="reduce", bucket=bucket.number, lane=BULK
+                steps, rows, tag=tag, phase="reduce", bucket=bucket.number, lane=BULK, schedule=schedule
             )
         self._tickets.append(ticket)
 
@@ -222,14 +226,17 @@ class Ring:
             row.zero_()
         work = coded.work(bucket, BUCKETS + 2 * bucket.number)
         self._tickets.append(
-            self._communicator.submit_call(work, [row], phase="reduce", bucket=bucket.number)
+            self._communicator.submit_call(
+                work, [row], phase="reduce", bucket=bucket.number, schedule=self._way(bucket)
+            )
         )
 
-    def _steps_of(self, bucket: Bucket) -> tuple[Step, ...]:
+    def _steps_of(self, bucket: Bucket) -> tuple[str, tuple[Step, ...]]:
         part = self._mine.part(bucket)
         key = (part.tree.present, bucket.number)
         if key not in self._steps:
-            self._steps[key] = tuple(SCHEDULES[self._schedule(part, bucket)].steps(part))
+            name = self._schedule(part, bucket)
+            self._steps[key] = name, tuple(SCHEDULES[name].steps(part))
         return self._steps[key]
 
     def _way(self, bucket: Bucket) -> str:

@@ -5,11 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from ringleader.comm.timeline import TRAINING, Timeline
+
 
 @dataclass(slots=True)
 class Split:
-    """Seconds by kind since the session began."""
+    """Seconds by kind since the session began; `timeline` gets them one by one."""
 
+    timeline: Timeline | None = None
     now: Callable[[], float] = perf_counter
     exposed_s: float = 0.0
     idle_s: float = 0.0
@@ -34,7 +37,10 @@ class Split:
         try:
             yield
         finally:
-            self.idle_s += self.now() - start
+            until = self.now()
+            self.idle_s += until - start
+            if self.timeline is not None:
+                self.timeline.add(TRAINING, "idle", start, until)
 
     @contextmanager
     def recovery(self) -> Iterator[None]:
@@ -43,4 +49,7 @@ class Split:
         try:
             yield
         finally:
-            self.recovery_s += self.now() - start
+            until = self.now()
+            self.recovery_s += until - start
+            if self.timeline is not None:
+                self.timeline.add(TRAINING, "recovery", start, until)

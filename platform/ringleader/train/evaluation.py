@@ -49,7 +49,11 @@ class Evaluation:
                 return dict(group.calls.finished[number].result)
             assert group.seat is not None
             missing = [k for k in group.seat.plan.shards_of(group.seat.rank) if k not in sums]
+            if group.timeline is not None:
+                group.timeline.begin("evaluate", call=number)
             names = self._sum(question, missing, sums, number) or names or self._names(question)
+            if group.timeline is not None:
+                group.timeline.end()
             try:
                 pending = self._meet(exchange, number, EVALUATE)
                 reduced = exchange.all_reduce(self._table(sums))

@@ -6,6 +6,7 @@ from time import perf_counter
 
 import numpy as np
 
+from ringleader.comm.timeline import Timeline
 from ringleader.errors import CallMismatch, NonFiniteLoss, StepMisuse
 from ringleader.train.cursor import Epoch, checksum
 from ringleader.train.group import Group
@@ -63,8 +64,10 @@ class Recorder:
         """
         group = self._group
         assert group.seat is not None
+        first, since = group.step - len(reports) + 1, self._committed_at
         step_s, exposed = self._pace(len(reports))
-        first = group.step - len(reports) + 1
+        if group.timeline is not None:
+            self._trace(group.timeline, first, since)
         records = []
         for k, report in enumerate(reports):
             values = dict(zip(names, report.values, strict=False)) | {
@@ -78,6 +81,26 @@ class Recorder:
             if group.spec.debug.ledger:
                 records[-1].shards, records[-1].rows = _rows_of_step(epoch, offset + k)
         return records
+
+    def close(self) -> None:
+        """What was done after the last step is no step's, and is told beside them."""
+        if self._group.timeline is not None:
+            since, self._committed_at = self._committed_at, perf_counter()
+            self._trace(self._group.timeline, self._group.step + 1, since)
+
+    def _trace(self, timeline: Timeline, first: int, since: float) -> None:
+        group = self._group
+        assert group.seat is not None
+        group.reporter.trace(
+            timeline.cut(
+                first=first,
+                last=group.step,
+                generation=group.seat.plan.generation,
+                rank=group.seat.rank,
+                since=since,
+                until=self._committed_at,
+            )
+        )
 
     def _pace(self, steps: int) -> tuple[float, float]:
         """Seconds a step took since the commit before, and the share of exposed communication."""

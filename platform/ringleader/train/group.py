@@ -52,6 +52,7 @@ class Group:
         self.reporter = reporter
         self.coordinator = coordinator
         self.split = split
+        self.timeline = split.timeline
         self.step = 0
         self.applied = 0
         self.samples = 0
@@ -149,6 +150,8 @@ class Group:
         """The running transaction did not happen; the next plan says where to go on."""
         self._must_park = True
         self._leaving = str(error)
+        if self.timeline is not None:
+            self.timeline.unwind(self._leaving)
         self.held.rewind_kept()
         self.buffers.forget()
 
@@ -198,11 +201,16 @@ class Group:
             self.split.exposed_s += self.exchange.exposed_s
             self.exchange.close()
             self.exchange = None
+        if self.timeline is not None:
+            self.timeline.begin("regroup", left=generation)
         self.seat = self.coordinator.next_seat(
             Parked(generation, self.applied, max(self.step, self.updated), self._leaving)
         )
         self._must_park = False
         self._leaving = ""
+        if self.timeline is not None:
+            self.timeline.end()
+            self.timeline.begin("heal", generation=self.seat.plan.generation)
         try:
             self._open()
             self._heal()
@@ -210,6 +218,8 @@ class Group:
         except ExchangeBroken as error:
             self.broke(error)
             return
+        if self.timeline is not None:
+            self.timeline.end()
         plan = self.seat.plan
         self.reporter.take_office(speaks=self.seat.rank == 0, recorded_step=plan.recorded_step)
         self._tell_choice()
@@ -231,6 +241,7 @@ class Group:
             buckets=self._buckets,
             coding=self._coding,
             tables=self._table_names,
+            timeline=self.timeline,
         )
         self._buckets = self.exchange.buckets
 

@@ -4,10 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from ringleader.comm.chrome import TraceFile
+from ringleader.comm.timeline import Stretch, Unsettled
 from ringleader.elastic import Plan
 from ringleader.spec import JobSpec
 from ringleader.train.run import Finished, TrainingFunction, run
@@ -46,10 +49,12 @@ class Alone:
 
 @dataclass(slots=True)
 class Recorded:
-    """An outlet that keeps what was settled: {step: values} and {step: (shards, rows)}."""
+    """An outlet that keeps what was settled: {step: values}, {step: (shards, rows)} and what was done when."""
 
     values: dict[int, dict[str, float]] = field(default_factory=dict)
     rows: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    stretches: list[Stretch] = field(default_factory=list)
+    _unsettled: Unsettled = field(default_factory=Unsettled)
 
     def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
         self.values[step] = values
@@ -57,11 +62,14 @@ class Recorded:
     def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
         self.rows[step] = (shards, rows)
 
+    def trace(self, stretch: Stretch) -> None:
+        self._unsettled.add(stretch)
+
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         pass
 
     def settled(self, step: int) -> None:
-        pass
+        self.stretches += self._unsettled.settled(step)
 
     def replayed(self) -> None:
         pass
@@ -69,23 +77,39 @@ class Recorded:
     def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
         pass
 
+    def leave_trace(self, spec: JobSpec, folder: Path) -> None:
+        """Write trace.json of what is settled, where the job asks for it."""
+        if not spec.debug.trace:
+            return
+        with TemporaryDirectory() as spool:
+            file = TraceFile(Path(spool))
+            for stretch in self.stretches:
+                file.add("w0", stretch)
+            file.finish(folder)
+
     def recorded_step(self) -> int:
         return max(self.values, default=-1) + 1
 
 
 @contextmanager
-def local_session(spec: JobSpec | dict[str, Any]) -> Iterator[Session]:
+def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None) -> Iterator[Session]:
     """A session of one member: `with ringleader.local_session(spec) as session: train(session)`.
 
     The loop computes every logical shard itself, so a reproducible job ends with the bits of any cluster.
+
+    Args:
+        artifacts: where `debug: {trace: true}` leaves trace.json; the current folder where it is left out.
     """
     checked = spec if isinstance(spec, JobSpec) else JobSpec.parse(spec)
     seed_all(checked.seed, "init")
-    session = Session(_alone(checked), Alone(checked.shards), Recorded())
+    outlet = Recorded()
+    session = Session(_alone(checked), Alone(checked.shards), outlet)
     try:
         yield session
+        session._group.reporter.settle()  # nobody is left who could take the last step back
     finally:
         session._group.close()
+        outlet.leave_trace(checked, artifacts or Path())
 
 
 def run_local(
@@ -102,6 +126,7 @@ def run_local(
         server=False,
         artifacts=artifacts,
     )
+    outlet.leave_trace(checked, artifacts)
     return finished, outlet
 
 

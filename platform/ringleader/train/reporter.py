@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ringleader.comm.timeline import Stretch
 from ringleader.train.seams import Outlet
 
 
@@ -50,6 +51,10 @@ class Reporter:
         """An event that all members could tell; rank 0 does."""
         if self._speaks:
             self._outlet.event(kind, generation, data)
+
+    def trace(self, stretch: Stretch) -> None:
+        """What this member did for the transaction that is about to be committed; every member tells its own."""
+        self._outlet.trace(stretch)
 
     def open(self, records: list[Record]) -> None:
         """A transaction of these steps is committed; the one before it is settled."""

@@ -60,7 +60,7 @@ class Rounds:
         self._outlet = outlet
         self._device = device
         self._turns = Turns(group.spec.seed)
-        self._recorder = Recorder(group)
+        self.recorder = Recorder(group)
         self._reports: dict[int, SliceReport] = {}
         self._mine: list[int] = []
         self._offset = 0
@@ -83,6 +83,8 @@ class Rounds:
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
         self._turns.running = None
+        if self._group.timeline is not None:
+            self._group.timeline.unwind("the loop was left")
 
     def request_stop(self) -> None:
         self._stop = True
@@ -111,6 +113,8 @@ class Rounds:
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """One inner step of the running replica; on the worker's last one the exchange, the outer step, the commit."""
         turn, report = self._turns.end(loss, weight, values)
+        if self._group.timeline is not None:
+            self._group.timeline.end()
         if self._failed or self._span is None:
             return
         self._reports[self._span.slot(self._offset, turn.shard)] = report
@@ -131,6 +135,8 @@ class Rounds:
                     batch = to_device(next(pieces), self._device)
                 step = self._group.step + offset - span.offsets.start
                 self._turns.begin(_slice(loop.epoch, offset, shard, step))
+                if self._group.timeline is not None:
+                    self._group.timeline.begin("forward", slice=shard)
                 yield batch
                 self._turns.check_ended()
                 if self._failed:
@@ -147,7 +153,11 @@ class Rounds:
             why = "the generation was given up"
             raise ExchangeBroken(rank=group.seat.rank, phase="forward", bucket=None, why=why)
         seed_all(group.spec.seed, "update", *turn.stream)
+        if group.timeline is not None:
+            group.timeline.begin("inner step", slice=turn.shard)
         self._outer.inner_step(loss)
+        if group.timeline is not None:
+            group.timeline.end()
         offsets = span.offsets_of(turn.shard)
         if self._offset != offsets[-1]:
             return
@@ -178,6 +188,8 @@ class Rounds:
         assert span is not None
         assert group.seat is not None
         self._progress(loop, "exchange")
+        if group.timeline is not None:
+            group.timeline.begin("exchange")
         if self._pieces is not None:
             self._pieces.take()  # the moves are on their way: load the next slice meanwhile
         reduced = exchange.finish(
@@ -193,11 +205,16 @@ class Rounds:
             ),
             group.check,
         )
+        if group.timeline is not None:
+            group.timeline.end()
+            group.timeline.begin("update")
         reports = [self._read(reduced, span, offset) for offset in span.offsets]
         self._outer.commit(span.rows / sum(report.weight for report in reports))
         if 0 in span.present(span.offsets.start):
             group.buffers.commit(group.layout.buffers_of(reduced))
         exchange.publish()
+        if group.timeline is not None:
+            group.timeline.end()
         self._commit(loop, span, reports)
 
     def _read(self, reduced: Tensor, span: Span, offset: int) -> StepReport:
@@ -222,7 +239,7 @@ class Rounds:
             group.loss = report.loss
             group.held.after_update()
         names = self._turns.names
-        group.reporter.open(self._recorder.records(loop.epoch, span.offsets.start, reports, names))
+        group.reporter.open(self.recorder.records(loop.epoch, span.offsets.start, reports, names))
         if reports[0].stop:
             group.finish_call(loop.number)
             self._stop = False

@@ -125,6 +125,8 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
     group.reporter.settle()
     assert group.seat is not None
     seat = group.seat
+    session._steps.recorder.close()
+    outlet.settled(session.global_step + 1)
     group.close()
     if seat.rank == 0:
         weights.write(session._held.module, artifacts / WEIGHTS)

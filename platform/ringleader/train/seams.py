@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ringleader.comm.timeline import Stretch
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 
@@ -58,6 +59,9 @@ class Outlet(Protocol):
     def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
         """The settled rows of one step: (n,) int32 shard and (n,) int64 row of the dataset, checked against the
         checksums that travelled with the gradients."""
+
+    def trace(self, stretch: Stretch) -> None:
+        """What a worker did when, for steps that are just committed; to be kept until they are settled."""
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         """Something that happened and that no step can take back."""

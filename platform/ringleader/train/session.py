@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ringleader.comm.timeline import Timeline
 from ringleader.errors import StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.calls import Calls, Ended
@@ -40,7 +41,7 @@ class Session:
         self._spec = spec
         self._held = Held()
         self._calls = Calls()
-        self._split = Split()
+        self._split = Split(Timeline() if spec.debug.trace else None)
         self._group = Group(
             spec=spec,
             held=self._held,

@@ -49,7 +49,7 @@ class Steps:
         self._outlet = outlet
         self._device = device
         self._turns = Turns(group.spec.seed)
-        self._recorder = Recorder(group)
+        self.recorder = Recorder(group)
         self._last_lane = -1
         self._reports: dict[int, SliceReport] = {}
         self._stop = False
@@ -71,6 +71,8 @@ class Steps:
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
         self._turns.running = None
+        if self._group.timeline is not None:
+            self._group.timeline.unwind("the loop was left")
 
     def request_stop(self) -> None:
         self._stop = True
@@ -111,6 +113,8 @@ class Steps:
             with self._group.split.idle():
                 batch = to_device(next(pieces), self._device)
             self._turns.begin(self._slice(loop, offset, lane, self._group.step))
+            if self._group.timeline is not None:
+                self._group.timeline.begin("forward", slice=lane)
             yield batch
             self._turns.check_ended()
             if self._failed:
@@ -121,6 +125,8 @@ class Steps:
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """Backward of one slice; on the last one the exchange and the commit."""
         turn, report = self._turns.end(loss, weight, values)
+        if self._group.timeline is not None:
+            self._group.timeline.end()
         if self._failed:
             return
         self._reports[turn.shard] = report
@@ -132,10 +138,15 @@ class Steps:
         exchange, loop = self._group.exchange, self._loop
         assert exchange is not None
         assert loop is not None
+        timeline = self._group.timeline
+        if timeline is not None:
+            timeline.begin("backward", slice=lane)
         exchange.begin_slice(lane)
         rows = loop.epoch.batch_rows(self._group.calls.offset)
         (loss * (self._reports[lane].weight / rows)).backward()  # type: ignore[no-untyped-call]
         exchange.end_slice()
+        if timeline is not None:
+            timeline.end()
         if lane == self._last_lane:
             self._finish()
 
@@ -155,6 +166,8 @@ class Steps:
         assert exchange is not None
         assert group.seat is not None
         self._progress(loop, "exchange")
+        if group.timeline is not None:
+            group.timeline.begin("exchange")
         if self._pieces is not None:
             self._pieces.take()  # the buckets are on their way: load the next slice meanwhile
         reduced = exchange.finish(
@@ -171,6 +184,8 @@ class Steps:
             ),
             group.check,
         )
+        if group.timeline is not None:
+            group.timeline.end()
         report = group.layout.read(reduced, world=len(group.seat.plan.members), present=self._present)
         slices = {lane: self._shards_of_lane(lane) for lane in self._present}
         check(report, loop.epoch, group.calls.offset, group.step + 1, slices)
@@ -188,6 +203,8 @@ class Steps:
     def _update(self, report: StepReport) -> None:
         group, loop = self._group, self._loop
         assert loop is not None
+        if group.timeline is not None:
+            group.timeline.begin("update")
         rows = loop.epoch.batch_rows(group.calls.offset)
         for parameter, used in zip(group.parameters, report.used, strict=True):
             if not used:
@@ -196,6 +213,8 @@ class Steps:
                 scale_by(parameter.grad, rows / report.weight)
         assert group.exchange is not None
         group.held.update(group.exchange.complete, applied=group.ahead)
+        if group.timeline is not None:
+            group.timeline.end()
 
     def _commit(self, report: StepReport, reduced: Tensor) -> None:
         group, loop = self._group, self._loop
@@ -211,7 +230,7 @@ class Steps:
         group.loss = report.loss
         self._reports = {}
         group.held.after_update()
-        group.reporter.open(self._recorder.records(loop.epoch, offset, [report], self._turns.names))
+        group.reporter.open(self.recorder.records(loop.epoch, offset, [report], self._turns.names))
         if report.stop:
             group.finish_call(loop.number)
             self._stop = False

@@ -70,6 +70,7 @@ class Result(View):
     idle_s: float
     recovery_s: float
     ledger_uri: str = ""
+    trace_uri: str = ""
 
 
 class JobView(View):

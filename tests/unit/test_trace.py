@@ -1,0 +1,140 @@
+"""The Chrome trace of a run: every step once, spans inside each other, settled ones only, bounded, off by default."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+from trace_file import check_nested, complete, read, steps_of
+
+import ringleader
+from ringleader.comm.chrome import FILE, TraceFile
+from ringleader.comm.timeline import BUCKETS, TRAINING, Stretch, Timeline, Unsettled
+from ringleader.train.local import run_local
+
+SPEC: dict[str, Any] = {
+    "name": "traced",
+    "entrypoint": "unit:train",
+    "workers": {"max": 2},
+    "batch": {"global_size": 16},
+    "debug": {"trace": True},
+}
+STEPS = 8
+
+
+def rows() -> TensorDataset:
+    x = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(x, (x.sum(dim=1) > 0).long())
+
+
+def train(session: ringleader.Session) -> None:
+    net = session.model(nn.Linear(5, 2))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.05))
+    for _ in range(2):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+        session.evaluate(rows(), lambda batch: {"hit": (net(batch[0]).argmax(1) == batch[1]).float()})
+
+
+@pytest.mark.parametrize(
+    "sync", ["ring", {"intra_node": "local_sgd", "inter_node": "local_sgd", "inner_steps": 4}]
+)
+def test_every_step_is_there_once_with_its_slices_and_its_update(tmp_path: Path, sync: Any):
+    finished, _ = run_local(SPEC | {"sync": sync}, train, tmp_path)
+    events = read(tmp_path / FILE)
+    assert finished.steps == STEPS
+    assert steps_of(events) == {"w0": list(range(1, STEPS + 1))}
+    names = [event["name"] for event in complete(events)]
+    assert names.count("forward") == STEPS * 2  # two logical shards, both this worker's
+    assert (
+        names.count("update") == names.count("exchange") == len([n for n in names if n.startswith("step ")])
+    )
+    assert names.count("evaluate") == 2
+    assert names.count("after the last step") == 1
+    check_nested(events)
+
+
+def test_a_local_session_leaves_its_trace_where_it_is_told(tmp_path: Path):
+    with ringleader.local_session(SPEC, tmp_path) as session:
+        train(session)
+    assert steps_of(read(tmp_path / FILE)) == {"w0": list(range(1, STEPS + 1))}
+
+
+def test_without_the_key_nothing_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a span of a job that asks for no trace")
+
+    for name in ("__post_init__", "add", "begin", "end", "cut", "unwind"):
+        monkeypatch.setattr(Timeline, name, refuse, raising=False)
+    finished, outlet = run_local(SPEC | {"debug": {}}, train, tmp_path)
+    assert (finished.steps, outlet.stretches) == (STEPS, [])
+    assert not (tmp_path / FILE).exists()
+
+
+def stretch(first: int, last: int, count: int = 0, track: str = TRAINING) -> Stretch:
+    timeline = Timeline(capacity=3)
+    for k in range(count):
+        timeline.add(track, f"span {k}", first + k / 100, first + (k + 1) / 100)
+    return timeline.cut(first=first, last=last, generation=1, rank=0, since=first, until=last + 1)
+
+
+def test_what_is_begun_ends_inside_of_what_was_begun_before():
+    ticks = iter(range(100))
+    timeline = Timeline(now=lambda: float(next(ticks)), epoch_s=0.0)
+    timeline.begin("exchange")
+    timeline.begin("word")
+    timeline.end()
+    timeline.unwind("lost")
+    timeline.end()  # a break has ended it
+    cut = timeline.cut(first=1, last=1, generation=1, rank=0, since=0.0, until=9.0)
+    assert [(s.name, s.start_s, s.stop_s, s.facts) for s in cut.spans] == [
+        ("word", 1.0, 2.0, {}),
+        ("exchange", 0.0, 3.0, {"broken": "lost"}),
+    ]
+
+
+def test_spans_beyond_the_capacity_are_counted():
+    cut = stretch(1, 1, count=5)
+    assert (len(cut.spans), cut.dropped) == (3, 2)
+
+
+def test_only_settled_steps_leave_and_a_step_that_is_committed_again_leaves_once():
+    waiting = Unsettled()
+    waiting.add(stretch(1, 1))
+    waiting.add(stretch(2, 2))
+    assert [s.last for s in waiting.settled(2)] == [1]
+    again = stretch(2, 2, count=1)
+    waiting.add(again)
+    assert waiting.settled(2) == []
+    assert waiting.settled(3) == [again]
+    assert waiting.settled(9) == []
+
+
+def test_of_a_long_run_the_newest_steps_are_kept(tmp_path: Path):
+    file = TraceFile(tmp_path / "spool", segment_bytes=4000)
+    for step in range(1, 101):
+        file.add("w0", stretch(step, step, count=3, track=BUCKETS))
+    path = file.finish(tmp_path / "artifacts")
+    assert file.finish(tmp_path / "elsewhere") == path
+    kept = steps_of(read(path))["w0"]
+    assert kept == list(range(kept[0], 101))
+    assert json.loads(path.read_text())["otherData"]["lost_transactions"] == kept[0] - 1 > 0
+    assert path.stat().st_size < 2 * 4000 + 2000  # two segments, names and head
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_workers_are_processes_and_their_tracks_threads(tmp_path: Path):
+    file = TraceFile(tmp_path)
+    for worker in ("w0", "w2"):
+        file.add(worker, stretch(1, 1))
+    names = defaultdict(list)
+    for event in read(file.finish(tmp_path)):
+        if event["ph"] == "M":
+            names[event["name"]].append((event["pid"], event["args"]["name"]))
+    assert names["process_name"] == [(1, "w0"), (2, "w2")]
+    assert [name for _, name in names["thread_name"]] == ["training", "buckets", "words"] * 2
