@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ringleader.comm.transports import Transport
-from ringleader.comm.transports.meeting import GLOO, KINDS, Call, Clients, meet
+from ringleader.comm.transports.meeting import DEVICE_KINDS, GLOO, KINDS, Call, Clients, meet
 from ringleader.elastic import Plan
 from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
 from ringleader.runtime.desk import Desk
@@ -105,10 +105,10 @@ def call_of(task: Task, host: str, plan: Plan, rank: int) -> Call:
 
 
 def _kinds(task: Task) -> tuple[str, ...]:
-    """A device's memory cannot be shared, and only gloo has a library's own collective."""
-    if task.spec.workers.gpus > 0 or task.spec.sync.algorithm == "native":
-        return (GLOO,)
-    return KINDS
+    """Of the ways between host memories only gloo has a library's own collective."""
+    if task.spec.workers.gpus > 0:
+        return DEVICE_KINDS
+    return (GLOO,) if task.spec.sync.algorithm == "native" else KINDS
 
 
 def _train(task: Task, package: bytes | None, seats: Seats, desk: Desk) -> Ended:

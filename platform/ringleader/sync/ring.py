@@ -8,6 +8,7 @@ from torch.nn import Parameter
 from ringleader.comm.buckets import Bucket, Buckets
 from ringleader.comm.choice import choose
 from ringleader.comm.communicator import BULK, Communicator, Ticket, end_process
+from ringleader.comm.grouped import canonical_sum
 from ringleader.comm.probe import Lines, probe
 from ringleader.comm.schedules import SCHEDULES, Part, Step
 from ringleader.comm.schedules.direct import DIRECT
@@ -23,6 +24,7 @@ from ringleader.sync.side import BUCKETS, Side
 from ringleader.sync.ways import IN_PLACE, told
 
 AUTO, NATIVE = "auto", "native"
+ON_DEVICE = "direct, on the device"
 UNMEASURED = "direct"
 """What `auto` stands for before anything is measured: canonical, two hops."""
 
@@ -31,8 +33,8 @@ class Ring:
     """Implements Exchange for `sync: ring` over any schedule, or the library's own all-reduce. Alone it sends nothing.
 
     Args:
-        algorithm: a registered schedule, `native`, or `auto`: in place where all members share memory, else
-            for each bucket the schedule that is quickest by the measured costs.
+        algorithm: a registered schedule, `native`, or `auto`: in place where all members share memory, on the devices
+            where each has its own, else for each bucket the schedule that is quickest by the measured costs.
         same_bits: one slice per logical shard, added in canonical order; else one merged slice per worker.
         transport: None for a world of one.
         coding: how gradients are coded; None: they are not.
@@ -65,6 +67,7 @@ class Ring:
             if transport is not None and buckets.arena is not None
             else None
         )
+        self._together = transport.together if transport is not None else None
         self._side = Side(self._communicator)
         self._coded = CodedSums(coding, buckets, rank=rank, world=plan.world) if coding else None
         self._groups = transport.groups if transport is not None else ()
@@ -146,7 +149,9 @@ class Ring:
         return self._side.receive_state(rank)
 
     def measure(self) -> Costs | None:
-        if self._communicator is None or self._board is not None or self._algorithm != AUTO:
+        if self._communicator is None or self._algorithm != AUTO:
+            return None
+        if self._board is not None or self._together is not None:
             return None
         size = self._communicator.size
         lines = Lines(self._side.ping_pong, self._side.shift, self._side.all_reduce)
@@ -201,7 +206,17 @@ class Ring:
             self._tickets.append(ticket)
             return
         rows = [bucket.row(k) for k in range(count)]
-        if self._algorithm == NATIVE:
+        on_device = self._on_device(bucket)
+        if on_device == ON_DEVICE and self._together is not None:
+            together = self._together.exchange
+            ticket = self._communicator.submit_call(
+                lambda scratch, _: canonical_sum(part, rows, scratch, together),
+                rows,
+                phase="reduce",
+                bucket=bucket.number,
+                schedule=on_device,
+            )
+        elif NATIVE in {self._algorithm, on_device}:
             if not part.rows[part.rank]:
                 rows[0].zero_()
             ticket = self._communicator.submit_native(rows[0], phase="reduce", bucket=bucket.number)
@@ -245,7 +260,13 @@ class Ring:
             return f"{DIRECT.name}, {self._coded.codec}"
         if self._board is not None:
             return IN_PLACE
-        return self._schedule(self._mine.part(bucket), bucket)
+        return self._on_device(bucket) or self._schedule(self._mine.part(bucket), bucket)
+
+    def _on_device(self, bucket: Bucket) -> str:
+        """How `auto` sums what lies on devices that reach each other; empty elsewhere."""
+        if self._together is None or not bucket.like.is_cuda or self._algorithm != AUTO:
+            return ""
+        return ON_DEVICE if self._same_bits else NATIVE
 
     def _schedule(self, part: Part, bucket: Bucket) -> str:
         if self._algorithm != AUTO:

@@ -43,6 +43,7 @@ class GlooTransport:
     """One member's end of one generation. Made by `join`. Implements Transport."""
 
     shared = False
+    together = None
     groups: tuple[tuple[int, ...], ...] = ()
 
     def __init__(

@@ -118,6 +118,7 @@ class InProcessTransport:
     """One thread's end of a hub. Implements Transport."""
 
     shared = False
+    together = None
     groups: tuple[tuple[int, ...], ...] = ()
 
     def __init__(self, hub: Hub, rank: int) -> None:

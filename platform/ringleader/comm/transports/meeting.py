@@ -12,13 +12,17 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from ringleader.comm.transports.flags import SUPPORTED
 from ringleader.comm.transports.gloo import GlooTransport, first_line
 from ringleader.comm.transports.mixed import MixedTransport
+from ringleader.comm.transports.nccl import NcclTransport, apart, own_device
 from ringleader.comm.transports.shared import Place, SharedTransport
 from ringleader.comm.transports.transport import Transport
 from ringleader.errors import ExchangeBroken
 
-SHARED, GLOO = "shared", "gloo"
+SHARED, GLOO, NCCL = "shared", "gloo", "nccl"
 KINDS = (SHARED, GLOO)
-"""Ways to reach a member, the fastest first."""
+"""Ways to reach a member whose gradients lie in host memory, the fastest first."""
+
+DEVICE_KINDS = (NCCL, GLOO)
+"""Where they lie on devices: NCCL beside gloo, or gloo alone."""
 
 POLL_S = 0.02
 MEET_S = 15.0
@@ -34,8 +38,8 @@ class Call:
         prefix: names job, attempt and generation; members under different prefixes never meet.
         deadline_s: for every single wait; for meeting, `MEET_S` if that is less.
         host: the address of this node that the others can reach.
-        kinds: which of `KINDS` may be used; the same for all members. Memory of a device cannot be shared, and only
-            `gloo` has a library's own collectives.
+        kinds: which may be used, of `KINDS` or `DEVICE_KINDS`; the same for all members. Memory of a device cannot be
+            shared, and only `gloo` and `nccl` have a library's own collectives.
     """
 
     store_host: str
@@ -141,6 +145,8 @@ def _connect(call: Call, clients: Clients) -> Transport:
 def _join(call: Call, store: Any) -> Transport:
     """Everybody comes to the same answer: it depends on what all have told all."""
     near = _open(call) if SHARED in call.kinds and SUPPORTED else None
+    if NCCL in call.kinds:
+        return _join_devices(call, store)
     told = _tell(call, store, "place", near.place.encode() if near else "")
     mapped = near.attach([Place.decode(t) if t else None for t in told]) if near else frozenset()
     told = _tell(call, store, "mapped", " ".join(map(str, sorted(mapped))))
@@ -156,6 +162,15 @@ def _join(call: Call, store: Any) -> Transport:
         )
     far = GlooTransport.join(store, call.rank, call.size, call.deadline_s, call.host)
     return far if near is None else MixedTransport(near, far, groups)
+
+
+def _join_devices(call: Call, store: Any) -> Transport:
+    """NCCL needs a device for each member; where two share one, or one has none, everything goes through the host."""
+    devices = [told.decode() for told in _tell(call, store, "device", own_device())]
+    far = GlooTransport.join(store, call.rank, call.size, call.deadline_s, call.host)
+    if not apart(devices):
+        return far
+    return NcclTransport.join(PrefixStore(NCCL, store), far, call.deadline_s)
 
 
 def _open(call: Call) -> SharedTransport | None:

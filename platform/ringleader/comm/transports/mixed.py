@@ -17,6 +17,7 @@ class MixedTransport:
     """
 
     shared = False
+    together = None
 
     def __init__(
         self, near: SharedTransport, far: GlooTransport, groups: tuple[tuple[int, ...], ...]

@@ -68,6 +68,7 @@ class SharedTransport:
     """One member's end of one generation. Made in three moves, see `meeting`. Implements Transport."""
 
     shared = True
+    together = None
     groups: tuple[tuple[int, ...], ...] = ()
 
     def __init__(self, rank: int, size: int, host: str, deadline_s: float) -> None:

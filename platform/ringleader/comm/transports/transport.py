@@ -9,6 +9,9 @@ from torch import Tensor
 from ringleader.comm.schedules.schedule import Part
 from ringleader.comm.segments import Address
 
+Messages = Sequence[tuple[Tensor, int]]
+"""(values, peer) in order."""
+
 
 class Work(Protocol):
     """A transfer under way."""
@@ -33,6 +36,13 @@ class Board(Protocol):
         """(length,) what `peer` offers next in that slot. Raises ExchangeBroken."""
 
 
+class Together(Protocol):
+    """Messages between devices that are handed over together."""
+
+    def exchange(self, sends: Messages, receives: Messages) -> None:
+        """All of a round at once; a pair's match in their order. Raises ExchangeBroken."""
+
+
 class Transport(Protocol):
     """Ordered, tagged point-to-point transfers among the members of one generation.
 
@@ -46,6 +56,10 @@ class Transport(Protocol):
     """Whether all members share memory, so that `board` is not None."""
     groups: tuple[tuple[int, ...], ...]
     """The ranks of each node; empty where all are on one, or nobody knows."""
+
+    @property
+    def together(self) -> "Together | None":
+        """How tensors on devices go from one to the other; None where they have to go through the host."""
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
 

@@ -1,0 +1,192 @@
+"""Members with a CUDA device each: gradients stay on the devices and go over NCCL, all else goes over gloo.
+
+A process group of its own for every generation, and no torch.distributed world around it. NCCL's kernels wait on the
+device without a deadline, and its own watchdog would end the process: so the waits here ask the host whether the device
+is done, until a deadline or the end of the generation, and `abort` ends the kernels. Destroying a communicator is a
+collective call, which a lost member cannot join; aborting it is not.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ringleader.comm.transports.gloo import GlooTransport, first_line
+from ringleader.comm.transports.transport import Messages, Work
+from ringleader.errors import ExchangeBroken
+
+NAP_S = 20e-6
+OURS = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT": "15",
+}
+"""Deadlines are ours: the library's watchdog would take the whole process down with a lost peer. The last one, in
+seconds, is for connections."""
+
+
+def own_device() -> str:
+    """What names this process's device among all others; empty where it has none, or no NCCL."""
+    if not torch.cuda.is_available() or not dist.is_nccl_available():
+        return ""
+    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+
+
+def apart(devices: Sequence[str]) -> bool:
+    """Whether every member has a device of its own, which is what NCCL needs."""
+    return all(devices) and len(set(devices)) == len(devices)
+
+
+@dataclass(slots=True)
+class _NcclWork:
+    """Something under way on the device."""
+
+    owner: "NcclTransport"
+    work: Any
+
+    def wait(self) -> None:
+        """Block the calling thread, not only its stream."""
+        until = time.monotonic() + self.owner.deadline_s
+        try:
+            while not self.work.is_completed():
+                if self.owner.over or time.monotonic() > until:
+                    raise self.owner.broken(f"no answer within {self.owner.deadline_s} s")
+                time.sleep(NAP_S)
+            self.work.wait()
+            why = ""
+        except RuntimeError as error:
+            why = first_line(error)
+        if why or self.owner.over:
+            raise self.owner.broken(why)
+
+
+@dataclass(slots=True)
+class _StagedReceive:
+    """A message that arrives in host memory and then goes to the device."""
+
+    work: Work
+    host: Tensor
+    target: Tensor
+
+    def wait(self) -> None:
+        self.work.wait()
+        self.target.copy_(self.host)
+
+
+class NcclTransport:
+    """One member's end of one generation. Implements Transport, and Together.
+
+    Args:
+        far: connected to all members; it carries what lies in host memory. A schedule named in the job file goes
+            through it too, by way of the host: NCCL matches messages by their order alone, which schedules do not keep.
+    """
+
+    shared = False
+    groups: tuple[tuple[int, ...], ...] = ()
+
+    def __init__(self, far: GlooTransport, group: Any, deadline_s: float) -> None:
+        self.rank = far.rank
+        self.size = far.size
+        self.deadline_s = deadline_s
+        self.over = ""
+        self._far = far
+        self._group = group
+        self._device = torch.device("cuda", torch.cuda.current_device())
+        self._closing = threading.Lock()
+
+    @staticmethod
+    def join(store: Any, far: GlooTransport, deadline_s: float) -> "NcclTransport":
+        """Connect the devices of all members; all of them call this.
+
+        Args:
+            store: the generation's own corner of a TCPStore that lives outside the members.
+
+        Raises:
+            RuntimeError: somebody did not come.
+        """
+        for name, value in OURS.items():
+            os.environ.setdefault(name, value)
+        nccl: Any = dist.ProcessGroupNCCL
+        options = nccl.Options()
+        options._timeout = timedelta(seconds=deadline_s)
+        options.config.blocking = 0  # else nobody could end a connection that a lost member never makes
+        backend = nccl(store, far.rank, far.size, options)
+        backend._set_sequence_number_for_group()
+        backend.eager_connect_single_device(torch.device("cuda", torch.cuda.current_device()))
+        kind: Any = dist.ProcessGroup.BackendType.NCCL
+        group: Any = dist.ProcessGroup(store, far.rank, far.size)
+        group._set_default_backend(kind)
+        group._register_backend(torch.device("cuda"), kind, backend)
+        return NcclTransport(far, group, deadline_s)
+
+    @property
+    def together(self) -> "NcclTransport":
+        return self
+
+    def exchange(self, sends: Messages, receives: Messages) -> None:
+        """All messages of a round in one call; returns when they are done on the device."""
+        if not sends and not receives:
+            return
+        with torch.cuda.device(self._device):
+            self._begin(lambda group: self._in_one(group, sends, receives)).wait()
+
+    def native_all_reduce(self, tensor: Tensor) -> Work:
+        if not tensor.is_cuda:
+            return self._far.native_all_reduce(tensor)
+        with torch.cuda.device(self._device):
+            return self._begin(lambda group: group.allreduce([tensor]))
+
+    def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        return self._far.isend(tensor.cpu(), peer, tag)
+
+    def irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        if not tensor.is_cuda:
+            return self._far.irecv(tensor, peer, tag)
+        host = torch.empty_like(tensor, device="cpu")
+        return _StagedReceive(self._far.irecv(host, peer, tag), host, tensor)
+
+    def board(self, slots: int) -> None:
+        return None
+
+    def broken(self, why: str) -> ExchangeBroken:
+        return ExchangeBroken(rank=self.rank, phase="transfer", bucket=None, why=self.over or why)
+
+    def abort(self) -> None:
+        self._end("the generation was given up")
+        self._far.abort()
+
+    def close(self) -> None:
+        self._end("the transport is closed")
+        self._far.close()
+
+    def _in_one(self, group: Any, sends: Messages, receives: Messages) -> Any:
+        group._start_coalescing(self._device)
+        for values, peer in sends:
+            group.send([values], peer, 0)
+        for values, peer in receives:
+            group.recv([values], peer, 0)
+        return group._end_coalescing(self._device)
+
+    def _begin(self, start: Callable[[Any], Any]) -> _NcclWork:
+        group = self._group
+        if group is None:
+            raise self.broken(self.over)
+        try:
+            return _NcclWork(self, start(group))
+        except RuntimeError as error:
+            why = first_line(error)
+        raise self.broken(why)
+
+    def _end(self, why: str) -> None:
+        with self._closing:
+            self.over = self.over or why
+            group, self._group = self._group, None
+        if group is not None:
+            group.abort()

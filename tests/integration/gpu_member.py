@@ -1,0 +1,46 @@
+"""One member on a device of its own: native and canonical sums, then a wait that somebody else's death has to end."""
+
+import json
+import os
+import sys
+import time
+
+import torch
+
+from ringleader.comm.executor import Scratch
+from ringleader.comm.grouped import canonical_sum
+from ringleader.comm.schedules import Part
+from ringleader.comm.transports.meeting import DEVICE_KINDS, Call, meet
+from ringleader.comm.tree import Node, tree_over
+from ringleader.errors import ExchangeBroken
+
+LENGTH = 100_003
+DEADLINE_S = 5.0
+
+
+def main(rank: int, size: int, port: int) -> None:
+    torch.cuda.set_device(rank)
+    transport = meet(Call("127.0.0.1", port, "gpu/1/1", rank, size, DEADLINE_S, kinds=DEVICE_KINDS))
+    assert transport.together is not None
+    row = torch.full((LENGTH,), float(rank + 1), device="cuda")
+    transport.native_all_reduce(row).wait()
+    rows = tuple((Node(0, r),) for r in range(size))
+    mine = torch.randn(LENGTH, generator=torch.Generator().manual_seed(rank)).cuda()
+    part = Part(rank, LENGTH, rows, tree_over(size, frozenset(range(size))))
+    canonical_sum(part, [mine], Scratch(), transport.together.exchange)
+    said = {"native": row.unique().tolist(), "canonical": mine.cpu().view(torch.int32).sum().item()}
+    if rank == size - 1:
+        print(json.dumps(said), flush=True)
+        os._exit(0)  # as if it were killed
+    since = time.monotonic()
+    try:
+        transport.native_all_reduce(row).wait()
+    except ExchangeBroken as error:
+        said["broken"] = error.why
+    transport.abort()
+    print(json.dumps({**said, "took_s": time.monotonic() - since}), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
