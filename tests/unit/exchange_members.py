@@ -95,12 +95,12 @@ class Member:
                 self.exchange.end_slice()
 
 
-def on_nodes(nodes: Sequence[int], store_port: int) -> list[Transport]:
+def on_nodes(nodes: Sequence[int], store_port: int, prefix: str = "") -> list[Transport]:
     """Members that believe they live on these nodes: shared memory inside a node, gloo between them."""
 
     def join(rank: int) -> Transport:
         host = f"127.0.0.{1 + nodes[rank]}"
-        return meet(Call("127.0.0.1", store_port, f"nodes{nodes}", rank, len(nodes), 60.0, host=host))
+        return meet(Call("127.0.0.1", store_port, f"{prefix}nodes{nodes}", rank, len(nodes), 60.0, host=host))
 
     with ThreadPoolExecutor(len(nodes)) as pool:
         return list(pool.map(join, range(len(nodes))))

@@ -47,6 +47,21 @@ def test_members_of_several_nodes_measure_the_same_costs_and_train_to_the_same_b
         assert all(torch.equal(alone[name], net[name]) for name in alone)
 
 
+def test_links_are_measured_once_and_anew_where_somebody_knows_less_or_something_else(store_port):
+    known = Costs(Link(1.0, 2.0), Link(3.0, 4.0), 5.0)
+    other = replace(known, add_s_per_byte=6.0)
+
+    def found(*before: Costs | None) -> set[Costs | None]:
+        members = on_nodes((0, 1, 1), store_port, str(before))
+        plan = plan_of(3, SHARDS)
+        return set(on_members(plan, lambda m: m.exchange.measure(before[m.rank]), members=members))
+
+    assert found(known, known, known) == {known}
+    for before in ((known, None, known), (known, other, known)):
+        (measured,) = found(*before)
+        assert measured not in {None, known, other}
+
+
 def test_where_the_members_sum_in_shared_memory_nothing_is_measured():
     found = on_members(plan_of(2, SHARDS), lambda m: m.exchange.measure(), shared=True)
     assert found == [None, None]

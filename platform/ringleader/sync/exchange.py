@@ -86,9 +86,12 @@ class Exchange(Protocol):
     def receive_state(self, rank: int) -> Tensor:
         """Receive what `send_state` sent: (n,) uint8."""
 
-    def measure(self) -> Costs | None:
-        """What the links and adds cost, the same for all members, who call this together; None where nothing is
-        chosen by it."""
+    def measure(self, known: Costs | None = None) -> Costs | None:
+        """What the links and adds cost, the same for all members, who call this together.
+
+        Args:
+            known: what this member knows of before; where all know the same, or nothing is chosen by it, that stays.
+        """
 
     def go_by(self, costs: Costs | None) -> None:
         """Choose algorithms by these costs, which are the same for all members."""

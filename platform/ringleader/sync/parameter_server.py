@@ -164,8 +164,8 @@ class ParameterServer:
     def receive_state(self, rank: int) -> Tensor:
         return self._side.receive_state(rank)
 
-    def measure(self) -> None:
-        return None
+    def measure(self, known: Costs | None = None) -> Costs | None:
+        return known
 
     def go_by(self, costs: Costs | None) -> None:
         """Pushes and pulls have one way only."""

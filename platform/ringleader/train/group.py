@@ -31,7 +31,7 @@ class Group:
         applied: transactions applied: steps and finished evaluations.
         epoch: the index of the last batches loop, for what people read.
         loss: the global loss of the newest committed step, None before the first.
-        costs: what links and adds cost, as measured before the first step; None where nothing is chosen by it.
+        costs: what links and adds cost, as measured once; None where nothing has been chosen by it yet.
         updated: global steps that the parameters which this member updates have applied; a server of several may be a
             step ahead of all others after a failure.
     """
@@ -282,11 +282,9 @@ class Group:
             self.exchange.publish()
 
     def _calibrate(self) -> None:
-        """Before the first step all members measure together; who joins later heals what they found."""
-        assert self.seat is not None
+        """The first generation that sends over links measures them; who joins later heals what it found."""
         assert self.exchange is not None
-        if self.seat.plan.start_step == 0:
-            self.costs = self.exchange.measure()
+        self.costs = self.exchange.measure(self.costs)
         self.exchange.go_by(self.costs)
 
     def _tell_choice(self) -> None:
