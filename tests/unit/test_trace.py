@@ -1,7 +1,10 @@
 """The Chrome trace of a run: every step once, spans inside each other, settled ones only, bounded, off by default."""
 
 import json
+import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
-from trace_file import check_nested, complete, read, steps_of
+from trace_file import check_nested, complete, inside, is_step, read, steps_of
 
 import ringleader
 from ringleader.comm.chrome import FILE, TraceFile
 from ringleader.comm.timeline import BUCKETS, TRAINING, Stretch, Timeline, Unsettled
-from ringleader.train.local import run_local
+from ringleader.comm.transports.inprocess import Hub
+from ringleader.elastic import Plan
+from ringleader.spec import JobSpec
+from ringleader.train.local import Alone, Recorded, run_local
+from ringleader.train.run import run
+from ringleader.train.seams import Parked, Seat
 
 SPEC: dict[str, Any] = {
     "name": "traced",
@@ -57,6 +65,92 @@ def test_every_step_is_there_once_with_its_slices_and_its_update(tmp_path: Path,
     assert names.count("evaluate") == 2
     assert names.count("after the last step") == 1
     check_nested(events)
+
+
+class Pair:
+    """Two members as threads: plans are made when both are parked, as the supervisor makes them."""
+
+    def __init__(self) -> None:
+        self.hub = Hub(2)
+        self._parked: dict[int, Parked] = {}
+        self._met = threading.Barrier(2, action=self._plan, timeout=30)
+
+    def seat(self, rank: int, parked: Parked) -> Seat:
+        self._parked[rank] = parked
+        self._met.wait()
+        return Seat(self.plan, rank, self.hub.transport(rank))
+
+    def _plan(self) -> None:
+        self.hub = Hub(2)
+        first, second = (self._parked[rank].applied for rank in range(2))
+        heals = () if first == second else ((("w0", "w1"),) if first < second else (("w1", "w0"),))
+        self.plan = Plan(
+            attempt=1,
+            generation=self._parked[0].generation + 1,
+            members=("w0", "w1"),
+            servers=0,
+            shards=2,
+            start_step=max(first, second),
+            heals=heals,
+            recorded_step=0,
+            meeting="",
+            cause="start",
+        )
+
+
+@dataclass
+class Place(Alone):
+    """One member's coordinator."""
+
+    pair: Pair
+    rank: int
+
+    def next_seat(self, parked: Parked) -> Seat:
+        return self.pair.seat(self.rank, parked)
+
+
+def test_exposed_spans_are_what_is_logged_and_a_break_lies_in_the_step_that_was_redone(tmp_path: Path):
+    pair = Pair()
+    outlets = (Recorded(), Recorded())
+
+    def member(rank: int) -> None:
+        def breaking(session: ringleader.Session) -> None:
+            if rank == 1:
+                session.on_commit(lambda: pair.hub.lose(1) if session.global_step == 5 else None)
+            train(session)
+
+        run(
+            spec=JobSpec.parse(SPEC),
+            function=breaking,
+            coordinator=Place(pair, rank),
+            outlet=outlets[rank],
+            server=False,
+            artifacts=tmp_path / str(rank),
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(member, range(2)))
+    file = TraceFile(tmp_path)
+    for rank, outlet in enumerate(outlets):
+        for part in outlet.stretches:
+            file.add(f"w{rank}", part)
+    events = read(file.finish(tmp_path))
+    check_nested(events)
+    assert steps_of(events)["w0"] == list(range(1, STEPS + 1))
+    for step in (e for e in events if is_step(e) and e["pid"] == 1):
+        waits = [e["dur"] for e in inside(events, step) if e["name"] == "exposed"]
+        # Both ends of each span are rounded to a nanosecond.
+        rounding = 1e-3 * (len(waits) + 1) / step["dur"]
+        logged = outlets[0].values[step["args"]["first"]]["comm_exposed_fraction"]
+        assert sum(waits) / step["dur"] == pytest.approx(logged, rel=1e-6, abs=rounding)
+    (redone,) = [
+        step
+        for step in events
+        if is_step(step) and step["pid"] == 1 and any("broken" in e["args"] for e in inside(events, step))
+    ]
+    assert redone["args"]["first"] in {5, 6}  # the sum of the fifth had gone to rank 0 as well, or not
+    found = {e["name"] for e in inside(events, redone)}
+    assert {"recovery", "regroup", "heal", "forward", "backward", "exchange", "update"} <= found
 
 
 def test_a_local_session_leaves_its_trace_where_it_is_told(tmp_path: Path):

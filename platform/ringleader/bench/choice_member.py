@@ -21,7 +21,7 @@ from ringleader.comm.memory import keep_freed_memory
 from ringleader.comm.probe import Lines, probe
 from ringleader.comm.schedules import SCHEDULES, Part, Step
 from ringleader.comm.segments import Arena
-from ringleader.comm.transports import Transport
+from ringleader.comm.transports import Board, Transport
 from ringleader.comm.transports.meeting import Call, meet
 from ringleader.comm.tree import Node, tree_over
 from ringleader.sync.side import Side
@@ -50,14 +50,19 @@ def main() -> None:
         asked.rank, transport.groups, asked.world, Lines(side.ping_pong, side.shift, side.all_reduce)
     )
     found: dict[object, object] = {}
+    board = transport.board(len(asked.nbytes))
     for slot, nbytes in enumerate(asked.nbytes):
         part = _part(transport, nbytes // 4)
         chosen = IN_PLACE if transport.shared else choose(part, costs, canonical=False)
-        ways = _ways(communicator, transport, part, slot, chosen)
+        ways = _ways(communicator, part, chosen)
+        if board is not None:
+            ways[IN_PLACE] = _in_place(communicator, board, part, slot)
+        for name, (values, way) in ways.items():
+            _check(name, values, way, transport)
         found[nbytes] = {
             "chosen": chosen,
-            "forecasts": forecasts(part, costs, canonical=False),
-            "took": _by_turns(ways, asked.blocks),
+            "forecasts": {n: f.seconds for n, f in forecasts(part, costs, canonical=False).items()},
+            "took": _by_turns({name: way for name, (_, way) in ways.items()}, asked.blocks),
         }
     dist.barrier()
     communicator.close()
@@ -75,27 +80,21 @@ def _part(transport: Transport, length: int) -> Part:
     return Part(transport.rank, length, rows, tree, groups=transport.groups)
 
 
-def _ways(
-    communicator: Communicator, transport: Transport, part: Part, slot: int, chosen: str
-) -> dict[str, Sum]:
-    """Every way that takes other steps than those before it; the chosen one comes first. Each is checked once."""
+def _ways(communicator: Communicator, part: Part, chosen: str) -> dict[str, tuple[Tensor, Sum]]:
+    """The memory and the act of every schedule that takes other steps than those before it; the chosen one first."""
     row = torch.zeros(part.length)
-    ways: dict[str, tuple[Tensor, Sum]] = {
-        name: (row, _over(communicator, steps, row)) for name, steps in _distinct(part, chosen).items()
-    }
-    board = transport.board(slot + 1)
-    if board is not None:
-        arena = Arena()
-        home = arena.empty(part.length, torch.float32)
-        ways[IN_PLACE] = (
-            home,
-            lambda: communicator.wait(
-                [communicator.submit_in_place(board, part, [(home, home)], arena, bucket=slot)]
-            ),
-        )
-    for name, (values, way) in ways.items():
-        _check(name, values, way, transport)
-    return {name: way for name, (_, way) in ways.items()}
+    return {name: (row, _over(communicator, steps, row)) for name, steps in _distinct(part, chosen).items()}
+
+
+def _in_place(communicator: Communicator, board: Board, part: Part, slot: int) -> tuple[Tensor, Sum]:
+    arena = Arena()
+    home = arena.empty(part.length, torch.float32)
+
+    def way() -> None:
+        ticket = communicator.submit_in_place(board, part, [(home, home)], arena, bucket=slot)
+        communicator.wait([ticket])
+
+    return home, way
 
 
 def _distinct(part: Part, chosen: str) -> dict[str, tuple[Step, ...]]:

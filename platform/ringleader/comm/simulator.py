@@ -53,11 +53,13 @@ class Forecast:
     Attributes:
         finish_s: when each rank has done its last step and transfer.
         left_bytes, entered_bytes: what crosses each node's link, outwards and inwards.
+        messages: of all ranks.
     """
 
     finish_s: tuple[float, ...]
     left_bytes: tuple[int, ...]
     entered_bytes: tuple[int, ...]
+    messages: int
 
     @property
     def seconds(self) -> float:
@@ -84,7 +86,8 @@ def simulate(schedule: Schedule, part: Part, costs: Costs, element_bytes: int = 
     stuck = [rank.number for rank in ranks if not rank.finished]
     if stuck:
         raise ValueError(f"{schedule.name}: ranks {stuck} wait for ever; a step of a peer is missing")
-    return Forecast(tuple(rank.now for rank in ranks), tuple(clock.left), tuple(clock.entered))
+    finish_s = tuple(rank.now for rank in ranks)
+    return Forecast(finish_s, tuple(clock.left), tuple(clock.entered), clock.messages)
 
 
 @dataclass(slots=True, eq=False)
@@ -156,6 +159,10 @@ class _Clock:
             message.turn = self._turns[source]
             self._turns[source] += 1
         return message
+
+    @property
+    def messages(self) -> int:
+        return sum(self._turns)
 
     def tick(self) -> list[_Message]:
         """Go to the next moment at which a message ends or becomes able to begin.
