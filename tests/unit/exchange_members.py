@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +18,28 @@ from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.transports.meeting import Call, meet
 from ringleader.comm.transports.shared import SharedTransport
 from ringleader.elastic import Plan
+from ringleader.errors import SpecInvalid
+from ringleader.spec import JobSpec
+from ringleader.spec.job import Architecture, Sync
 from ringleader.sync import Coding, Exchange, open_exchange
+from ringleader.sync.opening import COPYING
 from ringleader.sync.parts import share_out
 from ringleader.train.norms import clip
 
 ROWS = 24
 NO_TABLES: Mapping[int, str] = {}
+
+
+def synchronous() -> dict[str, Sync]:
+    """Every way of keeping in step that the job file admits and that promises the same bits, by its name."""
+    found: dict[str, Sync] = {}
+    for inter, intra in product(get_args(Architecture), repeat=2):
+        with suppress(SpecInvalid):
+            words = {"inter_node": inter, "intra_node": intra}
+            sync = JobSpec.parse({"name": "any", "entrypoint": "any:any", "sync": words}).sync
+            if sync.same_bits:
+                found[sync.architecture] = sync
+    return found
 
 
 def plan_of(workers: int, shards: int, servers: int = 0, generation: int = 1) -> Plan:
@@ -127,6 +146,7 @@ def on_members(
     members: list[Transport] | None = None,
     make: Callable[[], nn.Module] = small_net,
     codings: Sequence[Coding] = (),
+    architecture: str = "",
     capacity_bytes: int = 1 << 10,
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = momentum,
     clip_norm: float | None = None,
@@ -134,6 +154,8 @@ def on_members(
 ) -> list:
     """Run `act` for every member of the plan on its own thread; their results in rank order."""
     size = len(plan.members)
+    architecture = architecture or ("parameter_server" if plan.servers else "ring")
+    parts = 1 if architecture in COPYING else plan.servers
     members = members or transports(size, shared=shared)
     # Made here: the random generator is shared by all threads.
     nets = [make() for _ in range(size)]
@@ -146,11 +168,11 @@ def on_members(
             capacity_bytes=capacity_bytes,
             alone_bytes=4 * capacity_bytes,
             shared=shared,
-            owners=share_out(parameters, plan.servers),
+            owners=share_out(parameters, parts),
             tables=Tables(parameters, tables),
         )
         exchange = open_exchange(
-            architecture="parameter_server" if plan.servers else "ring",
+            architecture=architecture,
             algorithm=algorithm,
             same_bits=same_bits,
             plan=plan,

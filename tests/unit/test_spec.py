@@ -26,7 +26,11 @@ WRONG = [
     ({"env": {"A": "x\x00y"}}, "/env/A", "pattern"),
     ({"env": {"1A": "x"}}, "/env/1A", "pattern"),
     ({"sync": "rung"}, "/sync/intra_node", "'ring', 'parameter_server' or 'local_sgd'"),
-    ({"sync": {"intra_node": "ring", "inter_node": "parameter_server"}}, "/sync", "the same for both"),
+    ({"sync": {"intra_node": "ring", "inter_node": "local_sgd"}}, "/sync", "parameter_server, ring for each"),
+    ({"sync": {"intra_node": "local_sgd"}}, "/sync", "the same for both"),
+    ({"sync": {"intra_node": "parameter_server", "algorithm": "ring"}}, "/sync", "leave it out"),
+    ({"sync": {"inter_node": "parameter_server", "algorithm": "auto"}}, "/sync", "leave it out"),
+    ({"sync": {"inter_node": "parameter_server", "codec": "int8"}}, "/sync", "or codec: none"),
     ({"sync": {"algorithm": "native", "reproducible": True}}, "/sync", "algorithm auto, direct, gather"),
     (
         {"sync": SERVERS | {"algorithm": "ring"}},
@@ -98,6 +102,8 @@ def test_what_is_no_mapping_or_no_yaml_is_refused(tmp_path: Path) -> None:
 def test_one_word_sets_both_architectures() -> None:
     assert JobSpec.parse(GOOD).sync.server_count == 0
     assert JobSpec.parse(GOOD | {"sync": SERVERS | {"servers": 3}}).sync.server_count == 3
+    for mixed in ({"inter_node": "parameter_server"}, {"intra_node": "parameter_server"}):
+        assert JobSpec.parse(GOOD | {"sync": mixed | {"servers": 2}}).sync.server_count == 2
     spec = JobSpec.parse(GOOD | {"sync": "parameter_server"})
     assert spec.sync.server_count == 1
     assert spec.sync.intra_node == spec.sync.inter_node == "parameter_server"

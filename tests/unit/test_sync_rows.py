@@ -10,10 +10,12 @@ from exchange_members import ROWS, Member, on_members, plan_of, slice_rows
 from torch import Tensor, nn
 
 from ringleader.comm.rows import Rows, Tables, added, as_gradient, rows_of
+from ringleader.comm.transports.inprocess import Hub
 from ringleader.errors import StepMisuse
 from ringleader.sync.parts import share_out
 from ringleader.sync.rows import message_bytes
 from ringleader.train.norms import clip, scale_by, total_norm
+from ringleader.train.tables import ROWS_TRAVEL
 
 SHARDS, STEPS = 8, 4
 USERS, ITEMS, WIDTH = 37, 90, 5
@@ -88,6 +90,15 @@ def test_servers_and_ring_have_the_bits_of_one_process(optimizer, clip_norm, sha
         nets = trained(workers, servers, optimizer, clip_norm=clip_norm, absent=ABSENT[k], shared=shared)
         assert len(nets) == workers + servers
         assert all(same(alone[k], net) for net in nets), (servers, workers, ABSENT[k])
+
+
+@pytest.mark.parametrize("architecture", sorted(name for name in ROWS_TRAVEL if "parameter_server" in name))
+def test_rows_have_the_bits_of_one_process_whatever_the_dense_buckets_go_through(architecture):
+    (alone,) = trained(1, 0)
+    hub, nodes = Hub(5), ((0, 1, 3), (2, 4))
+    members = [hub.transport(rank, nodes) for rank in range(hub.size)]
+    for net in trained(3, 2, members=members, architecture=architecture):
+        assert same(alone, net)
 
 
 def test_sums_of_rows_are_those_of_dense_gradients():

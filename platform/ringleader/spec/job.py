@@ -20,6 +20,9 @@ from ringleader.spec.yaml_file import Unreadable, read
 from ringleader.text import is_utf8, utf8
 
 Architecture = Literal["ring", "parameter_server", "local_sgd"]
+SERVERS: Architecture = "parameter_server"
+MIXED: frozenset[Architecture] = frozenset({"ring", SERVERS})
+"""Architectures of which one may stand between nodes and another inside them."""
 OuterStep = Literal["average", "nesterov"]
 Algorithm = Literal[
     "auto",
@@ -99,16 +102,17 @@ class Sync(Part):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.intra_node != self.inter_node:
+        if self.intra_node != self.inter_node and not {self.intra_node, self.inter_node} <= MIXED:
             raise ValueError(
-                f"intra_node ({self.intra_node}) and inter_node ({self.inter_node}) differ; allowed: the same for both"
+                f"intra_node ({self.intra_node}) and inter_node ({self.inter_node}) do not go together; "
+                f"allowed: the same for both, or one of {', '.join(sorted(MIXED))} for each"
             )
-        if self.architecture != "parameter_server" and self.servers is not None:
+        if not self.server_count and self.servers is not None:
             raise ValueError(
                 f"servers is not used by {self.architecture}; allowed: leave it out, or parameter_server"
             )
-        if self.architecture == "parameter_server" and self.algorithm is not None:
-            raise ValueError("algorithm is not used by parameter_server; allowed: leave it out")
+        if self.server_count and self.algorithm is not None:
+            raise ValueError(f"algorithm is not used by {self.architecture}; allowed: leave it out")
         if self.architecture == "local_sgd":
             self._rounds_possible()
         elif self.inner_steps is not None or self.outer is not None:
@@ -156,13 +160,20 @@ class Sync(Part):
             )
 
     @property
-    def architecture(self) -> Architecture:
-        return self.intra_node
+    def architecture(self) -> str:
+        """The word for both, or `inter_node/intra_node` where they differ."""
+        same = self.inter_node == self.intra_node
+        return self.inter_node if same else f"{self.inter_node}/{self.intra_node}"
 
     @property
     def server_count(self) -> int:
         """Parameter servers beside the workers."""
-        return (self.servers or 1) if self.architecture == "parameter_server" else 0
+        return (self.servers or 1) if SERVERS in (self.inter_node, self.intra_node) else 0
+
+    @property
+    def servers_are_copies(self) -> bool:
+        """Whether each server holds all parameters and optimiser state, so that one of them can be replaced."""
+        return self.intra_node == SERVERS and self.inter_node != SERVERS
 
     @property
     def same_bits(self) -> bool:

@@ -1,7 +1,8 @@
 """How gradients get to the servers and weights come back: by messages, or in memory that all members share.
 
-Every bucket has one owner among the servers. A push leaves the canonical sum of everybody's partial sums in the owner's
-row 0; a publication brings the owner's weights to everybody else, who takes over all of them or none.
+Every bucket is updated by its owner among the servers, or by all of them. A push leaves the canonical sum of all
+partial sums in row 0 of whoever updates it; a publication brings the weights to everybody else, who takes over all of
+them or none.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from ringleader.comm.buckets import Bucket, Buckets
 from ringleader.comm.communicator import BULK, Communicator, Ticket
-from ringleader.comm.schedules import Part, Step
-from ringleader.comm.schedules.star import pull, push
+from ringleader.comm.schedules import Add, Part, Step
 from ringleader.comm.transports import Board
+from ringleader.sync.routes import Routes
 from ringleader.sync.side import BUCKETS
 
 PartOf = Callable[[Bucket], Part]
+Route = Callable[[Part, int], Iterable[Step]]
 
 
 class Delivery(Protocol):
@@ -31,38 +33,35 @@ class Delivery(Protocol):
 
 
 class Messages:
-    """Implements Delivery over any transport.
+    """Implements Delivery over any transport."""
 
-    Args:
-        first: the rank of server 0.
-    """
-
-    def __init__(self, communicator: Communicator, buckets: Buckets, first: int) -> None:
+    def __init__(self, communicator: Communicator, buckets: Buckets, routes: Routes) -> None:
         self._communicator = communicator
         self._buckets = buckets
-        self._first = first
+        self._routes = routes
+        self._own, self._foreign = _by_source(buckets, communicator.rank, routes)
+        self._known: dict[tuple[str, int, frozenset[int]], tuple[tuple[Step, ...], int]] = {}
 
     def push(self, bucket: Bucket, part: Part) -> Ticket:
-        return self._submit(bucket, part, push(part, self._first + bucket.owner), "push")
+        return self._submit(bucket, part, self._routes.push, "push")
 
     def publish(self, part_of: PartOf) -> None:
-        own, foreign = _by_owner(self._buckets, self._communicator.rank - self._first)
-        for bucket in own:
+        for bucket in self._own:
             self._buckets.load_parameters(bucket)
         self._communicator.wait(
-            [
-                self._submit(b, part_of(b), pull(part_of(b), self._first + b.owner), "publish")
-                for b in self._buckets.buckets
-            ]
+            [self._submit(b, part_of(b), self._routes.pull, "publish") for b in self._buckets.buckets]
         )
-        self._buckets.store_parameters(foreign)
+        self._buckets.store_parameters(self._foreign)
 
-    def _submit(self, bucket: Bucket, part: Part, steps: Iterable[Step], phase: str) -> Ticket:
-        rows = [bucket.row(k) for k in range(max(1, len(part.rows[part.rank])))]
+    def _submit(self, bucket: Bucket, part: Part, route: Route, phase: str) -> Ticket:
+        key = (phase, bucket.number, part.tree.present)
+        if key not in self._known:
+            steps = tuple(route(part, bucket.owner))
+            self._known[key] = steps, max(len(part.rows[part.rank]), _rows_named(steps))
+        steps, count = self._known[key]
+        rows = [bucket.row(k) for k in range(count)]
         tag = BUCKETS + 2 * bucket.number
-        return self._communicator.submit(
-            tuple(steps), rows, tag=tag, phase=phase, bucket=bucket.number, lane=BULK
-        )
+        return self._communicator.submit(steps, rows, tag=tag, phase=phase, bucket=bucket.number, lane=BULK)
 
 
 class InPlace:
@@ -72,15 +71,19 @@ class InPlace:
     A server changes its weights only once everybody has pushed the next step, and so has taken over these.
 
     Args:
-        board: with two slots for each bucket: for what workers offer, and for the owner's weights.
+        board: with two slots for each bucket: for what workers offer, and for the weights.
+        workers: the ranks below this have rows to offer.
     """
 
-    def __init__(self, communicator: Communicator, buckets: Buckets, first: int, board: Board) -> None:
+    def __init__(
+        self, communicator: Communicator, buckets: Buckets, routes: Routes, board: Board, *, workers: int
+    ) -> None:
         self._communicator = communicator
         self._buckets = buckets
-        self._first = first
+        self._routes = routes
         self._board = board
-        self._own, self._foreign = _by_owner(buckets, communicator.rank - first)
+        self._workers = workers
+        self._own, self._foreign = _by_source(buckets, communicator.rank, routes)
         for bucket in self._own:
             buckets.settle(bucket)
         self._found: dict[int, Tensor] = {}
@@ -88,9 +91,9 @@ class InPlace:
 
     def push(self, bucket: Bucket, part: Part) -> Ticket:
         act = _nothing
-        if part.rank == self._first + bucket.owner:
-            act = self._gathering(bucket, part)
-        elif part.rank < self._first:
+        if self._routes.source(part.rank, bucket.owner) == part.rank:
+            act = self._summing(bucket, part)
+        elif part.rank < self._workers:
             act = self._offering(bucket, part)
         return self._communicator.submit_act(act, phase="push", bucket=bucket.number)
 
@@ -103,9 +106,10 @@ class InPlace:
             if sources:
                 torch._foreach_copy_(self._targets, sources)
 
-    def _gathering(self, bucket: Bucket, part: Part) -> Callable[[], None]:
+    def _summing(self, bucket: Bucket, part: Part) -> Callable[[], None]:
         into = bucket.row(0)
-        return lambda: self._board.gather(bucket.number, part, into)
+        address = self._address(into)
+        return lambda: self._routes.sum_in_place(self._board, bucket.number, part, (into, address))
 
     def _offering(self, bucket: Bucket, part: Part) -> Callable[[], None]:
         moves = bucket.move_home(len(part.rows[part.rank]))
@@ -120,7 +124,10 @@ class InPlace:
 
     def _find(self) -> None:
         for bucket in self._foreign:
-            slot, peer = self._weights_slot(bucket), self._first + bucket.owner
+            slot, peer = (
+                self._weights_slot(bucket),
+                self._routes.source(self._communicator.rank, bucket.owner),
+            )
             self._found[bucket.number] = self._board.offered(slot, peer, bucket.length, bucket.like.dtype)
 
     def _weights_slot(self, bucket: Bucket) -> int:
@@ -131,12 +138,23 @@ class InPlace:
         return self._buckets.arena.address(tensor)
 
 
-def _by_owner(buckets: Buckets, server: int) -> tuple[list[Bucket], list[Bucket]]:
-    """The buckets of this server (none for a worker, whose number is negative), and all others."""
-    return (
-        [b for b in buckets.buckets if b.owner == server],
-        [b for b in buckets.buckets if b.owner != server],
-    )
+def _by_source(buckets: Buckets, rank: int, routes: Routes) -> tuple[list[Bucket], list[Bucket]]:
+    """The buckets whose weights this member makes (none for a worker), and all others."""
+    own = [b for b in buckets.buckets if routes.source(rank, b.owner) == rank]
+    return own, [b for b in buckets.buckets if routes.source(rank, b.owner) != rank]
+
+
+def _rows_named(steps: Iterable[Step]) -> int:
+    """How many rows the steps need; row 0 is always there."""
+    return 1 + max((place for step in steps for place in _places(step)), default=0)
+
+
+def _places(step: Step) -> tuple[int, ...]:
+    match step:
+        case Add():
+            return step.into, step.source
+        case _:
+            return (step.place,)
 
 
 def _nothing() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch.nn import Parameter
 
@@ -18,6 +19,7 @@ from ringleader.sync.exchange import Exchange
 from ringleader.sync.parameter_server import ParameterServer
 from ringleader.sync.parts import share_out
 from ringleader.sync.ring import AUTO, NATIVE, Ring
+from ringleader.sync.routes import MakeRoutes, between_copies, nodes_of, through_aggregators, through_rings
 
 NO_TABLES: Mapping[int, str] = {}
 
@@ -56,8 +58,8 @@ def open_exchange(
     """Open one generation's exchange.
 
     Args:
-        architecture: `ring`, `parameter_server`, or `local_sgd`, whose outer sum is a ring's.
-        algorithm: a registered schedule, `native`, or `auto`; the parameter server does not use it.
+        architecture: as `Sync.architecture` names it, one of `ARCHITECTURES`; the outer sum of `local_sgd` is a ring's.
+        algorithm: a registered schedule, `native`, or `auto`; where there are servers it is not used.
         same_bits: one slice per logical shard in canonical order. False: a worker's rows come as one merged slice,
             and `present` and `begin_slice` speak of ranks instead of shards.
         transport: None for a world of one.
@@ -67,7 +69,7 @@ def open_exchange(
         timeline: where to write down when what is exchanged; None: nowhere.
     """
     refuse_coding(coding, architecture, algorithm, same_bits=same_bits)
-    messages = (architecture != "parameter_server" and algorithm != AUTO) or coding is not None
+    messages = (not plan.servers and algorithm != AUTO) or coding is not None
     in_place = not messages and transport is not None and transport.shared
     opening = Opening(
         admit(algorithm, same_bits=same_bits),
@@ -77,7 +79,9 @@ def open_exchange(
         transport,
         parameters,
         word_length,
-        reusable(buckets, parameters, share_out(parameters, plan.servers), tables, shared=in_place),
+        reusable(
+            buckets, parameters, share_out(parameters, _shares(architecture, plan)), tables, shared=in_place
+        ),
         coding,
         timeline,
     )
@@ -128,7 +132,7 @@ def _ring(opening: Opening) -> Exchange:
     )
 
 
-def _parameter_server(opening: Opening) -> Exchange:
+def _with_servers(make_routes: MakeRoutes, opening: Opening) -> Exchange:
     if opening.transport is None:
         raise ValueError(
             "a parameter server and its workers are at least two members; this one has no transport"
@@ -140,11 +144,23 @@ def _parameter_server(opening: Opening) -> Exchange:
         transport=opening.transport,
         buckets=opening.buckets,
         timeline=opening.timeline,
+        routes=make_routes(opening.plan, nodes_of(opening.transport), opening.same_bits),
     )
+
+
+def _shares(architecture: str, plan: Plan) -> int:
+    """Into how many parts the parameters are cut."""
+    return 1 if architecture in COPYING else plan.servers
 
 
 ARCHITECTURES: dict[str, Callable[[Opening], Exchange]] = {
     "ring": _ring,
     "local_sgd": _ring,
-    "parameter_server": _parameter_server,
+    "parameter_server": partial(_with_servers, through_aggregators),
+    "parameter_server/ring": partial(_with_servers, through_rings),
+    "ring/parameter_server": partial(_with_servers, between_copies),
 }
+"""By name: the one word for between and inside nodes, or both as `inter_node/intra_node`."""
+
+COPYING = frozenset({"ring/parameter_server"})
+"""Where every server keeps all parameters."""

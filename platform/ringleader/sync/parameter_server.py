@@ -1,11 +1,12 @@
 """Synchronous parameter servers: workers push partial sums, servers complete them, update, and publish weights.
 
-The servers are the last ranks; each owns some parameters with their optimiser state. They complete the same tree as the
-ring does, so both give the same bits.
+The servers are the last ranks; each owns some parameters with their optimiser state, or all of them (`routes`). They
+complete the same tree as the ring does, so both give the same bits.
 """
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -20,16 +21,18 @@ from ringleader.elastic import Plan
 from ringleader.sync.contribution import Contribution
 from ringleader.sync.delivery import Delivery, InPlace, Messages
 from ringleader.sync.exchange import Check, accept
+from ringleader.sync.routes import Routes
 from ringleader.sync.rows import RowSums, store
 from ringleader.sync.side import BUCKETS, PARTS, WORD, Side, everyones_part, sum_steps
 
 
 class ParameterServer:
-    """Implements Exchange for `sync: parameter_server`, on workers and on servers.
+    """Implements Exchange wherever `sync` names a `parameter_server`, on workers and on servers.
 
     Args:
         buckets: in shared memory where the transport shares it; each with its owner.
         timeline: where to write down when what is exchanged.
+        routes: who keeps what, and through whom it goes.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class ParameterServer:
         same_bits: bool,
         transport: Transport,
         buckets: Buckets,
+        routes: Routes,
         timeline: Timeline | None = None,
     ) -> None:
         if plan.servers < 1:
@@ -53,10 +57,12 @@ class ParameterServer:
         self._side = Side(self._communicator)
         board = transport.board(2 * len(buckets.buckets)) if buckets.arena is not None else None
         self._in_place = board is not None
+        self._share = routes.share(rank) if self.updates else None
+        self._copies = self.updates and self._share is None and plan.servers > 1
         self._delivery: Delivery = (
-            Messages(self._communicator, buckets, self._first)
+            Messages(self._communicator, buckets, routes)
             if board is None
-            else InPlace(self._communicator, buckets, self._first, board)
+            else InPlace(self._communicator, buckets, routes, board, workers=plan.world)
         )
         self._mine = Contribution(
             plan, rank, buckets, same_bits=same_bits, submit=self._push, submit_rows=self._push_rows
@@ -78,10 +84,10 @@ class ParameterServer:
 
     @property
     def part(self) -> list[Parameter] | None:
-        if self._servers == 1 or not self.updates:
+        if self._share is None:
             return None
         owned = zip(self._buckets.parameters, self._buckets.owners, strict=True)
-        return [parameter for parameter, owner in owned if owner == self._rank - self._first]
+        return [parameter for parameter, owner in owned if owner == self._share]
 
     @property
     def used(self) -> list[bool]:
@@ -122,17 +128,15 @@ class ParameterServer:
             check(total)
             self._communicator.wait(self._tickets)
         if self.updates:
-            self._buckets.expose(self._rank - self._first)
+            self._buckets.expose(self._share)
             self._rows.expose()
         return total
 
     def complete(self, values: Tensor) -> Tensor:
-        if self._servers == 1:
+        if self._share is None:
             return values
         total = values.detach().cpu().clone()
-        steps = sum_steps(self._rank - self._first, self._servers, total)
-        among_servers = tuple(_shifted(step, self._first) for step in steps)
-        self._communicator.wait([self._side.start(among_servers, total, tag=PARTS, phase="complete")])
+        self._sum_over_servers(total)
         return total.to(values.device)
 
     def _ask(self, total: Tensor) -> Part:
@@ -149,7 +153,13 @@ class ParameterServer:
         self._communicator.wait([self._side.start(steps, total, tag=WORD, phase="word")])
 
     def publish(self) -> None:
-        """Weights change only once all of them have arrived: a broken publication leaves the old ones."""
+        """Weights change only once all of them have arrived: a broken publication leaves the old ones.
+
+        Servers with copies wait for each other: all have applied a step before any worker has it, so whichever is lost,
+        nobody has to take a step back.
+        """
+        if self._copies:
+            self._sum_over_servers(torch.zeros(1))
         taken = self._rows.pull()
         self._delivery.publish(self._mine.part)
         store(taken)
@@ -187,6 +197,12 @@ class ParameterServer:
             end_process(
                 "a communication thread did not end; it may still write into the other members' memory"
             )
+
+    def _sum_over_servers(self, total: Tensor) -> None:
+        """Leave the sum of what the servers say in `total`; by servers only."""
+        steps = sum_steps(self._rank - self._first, self._servers, total)
+        among_servers = tuple(_shifted(step, self._first) for step in steps)
+        self._communicator.wait([self._side.start(among_servers, total, tag=PARTS, phase="complete")])
 
     def _push_rows(self) -> None:
         self._tickets += self._rows.push(self._mine)

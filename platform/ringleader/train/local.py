@@ -132,7 +132,7 @@ def run_local(
 
 def _alone(spec: JobSpec) -> JobSpec:
     """Servers are other processes: alone, the same sums run as a ring of one, with the same bits."""
-    if spec.sync.architecture != "parameter_server":
+    if not spec.sync.server_count:
         return spec
-    sync = spec.sync.model_copy(update={"intra_node": "ring", "inter_node": "ring"})
+    sync = spec.sync.model_copy(update={"intra_node": "ring", "inter_node": "ring", "servers": None})
     return spec.model_copy(update={"sync": sync})

@@ -8,8 +8,8 @@ from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
 from ringleader.errors import StepMisuse
 
-ROWS_TRAVEL = frozenset({"ring", "parameter_server"})
-"""Architectures whose exchange has a way for rows; local SGD moves whole weights."""
+ROWS_TRAVEL = frozenset({"ring", "parameter_server", "parameter_server/ring"})
+"""Architectures whose exchange has a way for rows; local SGD and servers with copies move whole weights."""
 
 ROW_WISE: dict[type[Optimizer], tuple[str, ...]] = {
     SGD: ("momentum", "weight_decay"),

@@ -4,8 +4,9 @@ The schedule is `direct` without a message: rank r owns span r of every bucket, 
 canonical tree, and writes the result into row 0 of every member, chunk by chunk while the chunk is in cache. Two flags
 a member and bucket order it: `ready` (my rows may be used) and `done` (my span is complete everywhere).
 
-Where servers own the buckets, workers `offer` rows and a server gathers them, then it offers weights and everybody
-reads them. A slot is used for one of the two, always by the same members.
+Where servers own the buckets, workers `offer` rows and a server gathers them (or several that all need the sum, each a
+span of it), then servers offer weights and everybody reads them. A slot is used for one of the two, always by the same
+members.
 """
 
 from collections.abc import Callable, Sequence
@@ -108,6 +109,37 @@ class Board:
             for act, operand in chunk:
                 act(operand)
 
+    def spread(self, slot: int, part: Part, into: tuple[Tensor, Address], owners: range) -> None:
+        """Leave the canonical sum of the rows that the others offer in the memory of every owner, who all call this;
+        each completes its span.
+
+        Args:
+            into: (length,) this owner's memory and where the others find it; no row of the sum.
+
+        Raises:
+            ExchangeBroken: a peer left, died, or did not come before the deadline.
+        """
+        turn = self._turns[slot] = self._turns[slot] + 1
+        base, mine = slot * SLOT_WORDS, self._words[self._rank]
+        _post(mine, base, [into[1]])
+        mine[base + READY] = turn
+        others = [rank for rank in owners if rank != self._rank]
+        givers = [rank for rank in part.peers if part.rows[rank]]
+        everybody = (*others, *givers)
+        for peer in everybody:
+            self._peers.wait(self._words_of(peer), base + READY, turn, peer)
+
+        def plan(posts: Posts) -> list[list[Operation]]:
+            return self._plan_spread(part, posts, into[0], owners)
+
+        for chunk in self._operations(slot, part, everybody, plan):
+            self._peers.check_all(everybody)
+            for act, operand in chunk:
+                act(operand)
+        mine[base + DONE] = turn
+        for peer in others:
+            self._peers.wait(self._words_of(peer), base + DONE, turn, peer)
+
     def offered(self, slot: int, peer: int, length: int, dtype: torch.dtype) -> Tensor:
         """(length,) what `peer` offers next in that slot. Raises ExchangeBroken like `gather`."""
         self._turns[slot] += 1
@@ -146,7 +178,14 @@ class Board:
         ]
         span = even_spans(part.length, part.world)[self._rank]
         chunk = max(1, CHUNK_BYTES // like.element_size())
-        return [_complete(part, everyones, piece) for piece in chunks(span, chunk)]
+        return [_complete(part, everyones, range(part.world), piece) for piece in chunks(span, chunk)]
+
+    def _plan_spread(self, part: Part, posts: Posts, into: Tensor, owners: range) -> list[list[Operation]]:
+        rows = [self._foreign(r, posts[r], into) if r in posts else [] for r in range(part.world)]
+        rows[self._rank] = [into]
+        span = even_spans(part.length, len(owners))[owners.index(self._rank)]
+        chunk = max(1, CHUNK_BYTES // into.element_size())
+        return [_complete(part, rows, owners, piece) for piece in chunks(span, chunk)]
 
     def _plan_gather(self, part: Part, posts: Posts, into: Tensor) -> list[list[Operation]]:
         rows = [self._foreign(r, posts[r], into) if r in posts else [] for r in range(part.world)]
@@ -171,17 +210,17 @@ def _post(words: memoryview, base: int, addresses: Sequence[Address]) -> None:
 
 
 @torch.no_grad()
-def _complete(part: Part, rows: Sequence[Sequence[Tensor]], span: Span) -> list[Operation]:
-    """Add the partial sums over a chunk along the tree, then copy the result into everybody's row 0."""
+def _complete(part: Part, rows: Sequence[Sequence[Tensor]], listeners: range, span: Span) -> list[Operation]:
+    """Add the partial sums over a chunk along the tree, then copy the result into every listener's row 0."""
     start, stop = span
     operands = _operands(part)
     places = [rows[r][k][start:stop] for _, r, k in operands]
-    results = [mine[0][start:stop] for mine in rows]
+    results = {r: rows[r][0][start:stop] for r in listeners}
     if not places:
-        return [(result.copy_, torch.zeros_like(result)) for result in results]
+        return [(result.copy_, torch.zeros_like(result)) for result in results.values()]
     done: list[Operation] = [(places[into].add_, places[source]) for into, source in _adds(part, operands)]
     owner = operands[0][1:]
-    return done + [(result.copy_, places[0]) for r, result in enumerate(results) if (r, 0) != owner]
+    return done + [(result.copy_, places[0]) for r, result in results.items() if (r, 0) != owner]
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 
 import torch
@@ -39,13 +39,14 @@ class Hub:
         self.size = size
         self.deadline_s = deadline_s
         self.bytes_sent = [0] * size
+        self.bytes_between: Counter[tuple[int, int]] = Counter()
         self._changed = threading.Condition()
         self._sends: dict[Lane, deque[_Transfer]] = defaultdict(deque)
         self._receives: dict[Lane, deque[_Transfer]] = defaultdict(deque)
         self._gone: dict[int, str] = {}
 
-    def transport(self, rank: int) -> "InProcessTransport":
-        return InProcessTransport(self, rank)
+    def transport(self, rank: int, groups: tuple[tuple[int, ...], ...] = ()) -> "InProcessTransport":
+        return InProcessTransport(self, rank, groups)
 
     def lose(self, rank: int, why: str = "connection closed by peer") -> None:
         """From any thread: every transfer with `rank`, begun or to come, is broken."""
@@ -83,6 +84,7 @@ class Hub:
             source, target = sends.popleft(), receives.popleft()
             target.tensor.copy_(source.tensor)
             self.bytes_sent[lane[0]] += source.tensor.nbytes
+            self.bytes_between[lane[:2]] += source.tensor.nbytes
             source.done = target.done = True
             self._changed.notify_all()
 
@@ -115,13 +117,17 @@ class _NativeWork:
 
 
 class InProcessTransport:
-    """One thread's end of a hub. Implements Transport."""
+    """One thread's end of a hub. Implements Transport.
+
+    Args:
+        groups: the ranks of each node that this shall look like.
+    """
 
     shared = False
     together = None
-    groups: tuple[tuple[int, ...], ...] = ()
 
-    def __init__(self, hub: Hub, rank: int) -> None:
+    def __init__(self, hub: Hub, rank: int, groups: tuple[tuple[int, ...], ...] = ()) -> None:
+        self.groups = groups
         self.rank = rank
         self.size = hub.size
         self._hub = hub

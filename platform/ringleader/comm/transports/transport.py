@@ -32,6 +32,10 @@ class Board(Protocol):
     def gather(self, slot: int, part: Part, into: Tensor) -> None:
         """Leave the canonical sum of the rows that the others offer in `into`. Raises ExchangeBroken."""
 
+    def spread(self, slot: int, part: Part, into: tuple[Tensor, Address], owners: range) -> None:
+        """On every owner: leave the canonical sum of the rows that the others offer in `into` of all owners, which
+        share the work. Raises ExchangeBroken."""
+
     def offered(self, slot: int, peer: int, length: int, dtype: torch.dtype) -> Tensor:
         """(length,) what `peer` offers next in that slot. Raises ExchangeBroken."""
 

@@ -1,0 +1,190 @@
+"""Pushes to one rank and pulls from it that cross each node's link once, however many ranks live there.
+
+Inside a node some ranks collect: each sums its equal lane of the bucket over the node's ranks, along the tree as far
+as the node's rows go, and sends the partial sums to the root. Weights come back the same way: a lane to its collector,
+which hands it to its node. With n elements and m partial sums that the rows of a node add up to (one where they are a
+node of the tree), m·n leave that node in a push and n enter it in a pull; what the root's own node sends stays inside.
+
+With one collector a node it is a server's aggregator, with all workers a ring's reduce-scatter and all-gather. Where
+the root itself collects for its node, its ranks send to it directly.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from ringleader.comm.schedules.partial import Collection, Source, joined
+from ringleader.comm.schedules.schedule import (
+    PARTIALS,
+    RESULTS,
+    Part,
+    Receive,
+    Send,
+    Span,
+    Step,
+    chunks,
+    even_spans,
+)
+from ringleader.comm.tree import Node, tree_over
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """Ranks that live on one node, and those of them that collect: the root alone, or ranks other than the root."""
+
+    ranks: tuple[int, ...]
+    collectors: tuple[int, ...]
+
+    def collector(self, piece: Span, length: int) -> int:
+        """Whose lane a piece lies in."""
+        lanes = even_spans(length, len(self.collectors))
+        owners = zip(self.collectors, lanes, strict=True)
+        return next(rank for rank, (start, stop) in owners if start <= piece[0] < stop)
+
+    def others(self, *but: int) -> list[int]:
+        return [rank for rank in self.ranks if rank not in but]
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """The ways between a root and some houses, which no rank belongs to two of. Ranks in none of them take no part."""
+
+    root: int
+    houses: tuple[House, ...]
+
+    def pieces(self, part: Part) -> list[Span]:
+        """The bucket in messages: cut wherever a lane of any house ends, so that both ends of a transfer cut alike."""
+        n = part.length
+        cuts = {0, n, *(stop for h in self.houses for _, stop in even_spans(n, len(h.collectors)))}
+        ends = sorted(cuts)
+        return [piece for span in pairwise(ends) for piece in chunks(span, part.chunk)]
+
+    def house(self, rank: int) -> House | None:
+        return next((house for house in self.houses if rank in house.ranks), None)
+
+
+def by_one(ranks: tuple[int, ...], root: int) -> House:
+    """The root collects at home, elsewhere the lowest rank: a worker where there is one, servers are the last ranks."""
+    return House(ranks, (root if root in ranks else min(ranks),))
+
+
+def by_workers(ranks: tuple[int, ...], root: int, workers: int) -> House:
+    """All workers collect, ranks below `workers`; where none lives it goes as `by_one`."""
+    here = tuple(rank for rank in ranks if rank < workers)
+    return House(ranks, here) if here else by_one(ranks, root)
+
+
+def push(part: Part, relay: Relay) -> Iterator[Step]:
+    """The root's rows become what everybody's rows add up to, as far as the tree goes over them: row 0 alone where that
+    is everything. Others' rows are used up."""
+    here = relay.house(part.rank)
+    if here is None:
+        return
+    pieces = relay.pieces(part)
+    if part.rank == relay.root:
+        yield from _collect(part, _at_root(part, relay), pieces, pass_to=None)
+        return
+    mine = [piece for piece in pieces if here.collector(piece, part.length) == part.rank]
+    sending = _send_rows(part, here, pieces)
+    mates = _rows_of(part, here.others(part.rank, relay.root))
+    yield from _collect(part, mates, mine, pass_to=relay.root, meanwhile=sending)
+
+
+def pull(part: Part, relay: Relay) -> Iterator[Step]:
+    """Everybody's row 0 becomes the root's."""
+    here = relay.house(part.rank)
+    if here is None:
+        return
+    n, pieces = part.length, relay.pieces(part)
+    if part.rank == relay.root:
+        for piece in pieces:
+            for peer in _listeners(relay, piece, n):
+                yield Send(peer, 0, piece, RESULTS)
+        return
+    for piece in pieces:
+        collector = here.collector(piece, n)
+        yield Receive(relay.root if collector == part.rank else collector, 0, piece, RESULTS)
+    for piece in pieces:
+        if here.collector(piece, n) == part.rank:
+            for peer in here.others(part.rank, relay.root):
+                yield Send(peer, 0, piece, RESULTS)
+
+
+def places(part: Part, relay: Relay) -> tuple[Node, ...]:
+    """The nodes whose sums lie in the root's rows after a push."""
+    return joined(part.tree, (node for house in relay.houses for r in house.ranks for node in part.rows[r]))
+
+
+def by_house(part: Part, houses: tuple[House, ...]) -> Part:
+    """The part with leaves numbered so that each house's rows add up to one node: for sums whose bits may depend on who
+    holds what. Every rank holds one row at most."""
+    room = 1 << max(len(house.ranks) - 1 for house in houses).bit_length()
+    rows: list[tuple[Node, ...]] = [()] * part.world
+    for number, house in enumerate(houses):
+        for seat, rank in enumerate(house.ranks):
+            if part.rows[rank]:
+                rows[rank] = (Node(0, number * room + seat),)
+    present = frozenset(node.index for nodes in rows for node in nodes)
+    tree = tree_over(len(houses) * room, present)
+    alone = tuple(tree.partials(node.index for node in nodes) for nodes in rows)
+    return replace(part, rows=alone, tree=tree, groups=())
+
+
+def _collect(
+    part: Part,
+    foreign: list[tuple[Node, Source]],
+    pieces: list[Span],
+    *,
+    pass_to: int | None,
+    meanwhile: Iterable[Step] = (),
+) -> Iterator[Step]:
+    own = Collection(part, foreign, pieces)
+    yield from own.open()
+    yield from meanwhile
+    for k, piece in enumerate(pieces):
+        if pass_to is None or own.results:
+            yield from own.complete(k)
+        if pass_to is not None:
+            for _, row in own.results:
+                yield Send(pass_to, row, piece, PARTIALS)
+
+
+def _send_rows(part: Part, here: House, pieces: list[Span]) -> Iterator[Step]:
+    for piece in pieces:
+        collector = here.collector(piece, part.length)
+        if collector != part.rank:
+            for row in range(len(part.rows[part.rank])):
+                yield Send(collector, row, piece, PARTIALS)
+
+
+def _at_root(part: Part, relay: Relay) -> list[tuple[Node, Source]]:
+    """What reaches the root: its mates' rows where it collects for them, each house's partial sums otherwise."""
+    foreign: list[tuple[Node, Source]] = []
+    for house in relay.houses:
+        if house.collectors == (relay.root,):
+            foreign += _rows_of(part, house.others(relay.root))
+            continue
+        sums = joined(part.tree, (n for r in house.others(relay.root) for n in part.rows[r]))
+        foreign += [(node, _collector_of(house, part.length)) for node in sums]
+    return foreign
+
+
+def _rows_of(part: Part, ranks: list[int]) -> list[tuple[Node, Source]]:
+    return [(node, _always(rank)) for rank in ranks for node in part.rows[rank]]
+
+
+def _listeners(relay: Relay, piece: Span, length: int) -> Iterator[int]:
+    for house in relay.houses:
+        collector = house.collector(piece, length)
+        if collector == relay.root:
+            yield from house.others(relay.root)
+        else:
+            yield collector
+
+
+def _always(rank: int) -> Source:
+    return lambda _: rank
+
+
+def _collector_of(house: House, length: int) -> Source:
+    return lambda piece: house.collector(piece, length)

@@ -1,0 +1,76 @@
+"""Sums that end at several roots: each collects what its region holds, then the roots sum among themselves.
+
+Among the roots it goes as in `direct`: each owns a span, collects the regions' partial sums of it, completes the tree
+and sends the result to the other roots. With n elements, R roots, each on a node of its own with its whole region, and
+m partial sums a region, (R-1)/R·(m+1)·n leave a node: with m = 1 what an all-reduce between one rank a node moves.
+Handing a root's row out stays inside its region.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ringleader.comm.schedules import relayed
+from ringleader.comm.schedules.partial import Collection, Source
+from ringleader.comm.schedules.relayed import Relay
+from ringleader.comm.schedules.schedule import (
+    PARTIALS,
+    RESULTS,
+    Part,
+    Receive,
+    Send,
+    Span,
+    Step,
+    chunks,
+    even_spans,
+)
+from ringleader.comm.tree import Node
+
+
+def push(part: Part, regions: Sequence[Relay]) -> Iterator[Step]:
+    """Every root's row 0 becomes the sum of everybody's rows.
+
+    Args:
+        regions: one relay a root; every rank is in one of them.
+    """
+    for region in regions:
+        yield from relayed.push(part, region)
+    roots = [region.root for region in regions]
+    if part.rank in roots:
+        held = [relayed.places(part, region) for region in regions]
+        yield from _among_roots(part, roots, held)
+
+
+def pull(part: Part, regions: Sequence[Relay]) -> Iterator[Step]:
+    """Everybody's row 0 becomes that of the root of its region."""
+    for region in regions:
+        yield from relayed.pull(part, region)
+
+
+def _among_roots(part: Part, roots: list[int], held: list[tuple[Node, ...]]) -> Iterator[Step]:
+    me = roots.index(part.rank)
+    spans = even_spans(part.length, len(roots))
+    others = [(k + me) % len(roots) for k in range(1, len(roots))]
+    rows: list[tuple[Node, ...]] = [()] * part.world
+    rows[part.rank] = held[me]
+    foreign = [(node, _from(roots[k])) for k in others for node in held[k]]
+    mine = list(chunks(spans[me], part.chunk))
+    own = Collection(replace(part, rows=tuple(rows)), foreign, mine)
+    yield from own.open()
+    for k in others:
+        for piece in chunks(spans[k], part.chunk):
+            for row in range(len(held[me])):
+                yield Send(roots[k], row, piece, PARTIALS)
+    for k in others:
+        for piece in chunks(spans[k], part.chunk):
+            yield Receive(roots[k], 0, piece, RESULTS)
+    for number, piece in enumerate(mine):
+        yield from own.complete(number)
+        for k in others:
+            yield Send(roots[k], 0, piece, RESULTS)
+
+
+def _from(rank: int) -> Source:
+    def source(_: Span) -> int:
+        return rank
+
+    return source
