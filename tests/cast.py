@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -114,7 +114,10 @@ class Play:
 class Prompter:
     """One worker's coordinator and outlet: talks to the stage over a pipe, and plays its cues."""
 
-    def __init__(self, me: str, pipe: Connection, store: tuple[str, int], cues: tuple[Cue, ...]) -> None:
+    def __init__(
+        self, me: str, pipe: Connection, store: tuple[str, int], cues: tuple[Cue, ...], host: str = LOOPBACK
+    ) -> None:
+        self._host = host
         self._me = me
         self._pipe = pipe
         self._store = store
@@ -135,7 +138,8 @@ class Prompter:
                 rank = plan.rank_of(self._me)
                 self._generation = plan.generation
                 prefix = f"{plan.attempt}/{plan.generation}"
-                transport = meet(Call(*self._store, prefix, rank, len(plan.members), DEADLINE_S))
+                call = Call(*self._store, prefix, rank, len(plan.members), DEADLINE_S, host=self._host)
+                transport = meet(call)
                 return Seat(plan, rank, transport if len(plan.members) > 1 else None)
 
     def plan_pending(self) -> bool:
@@ -209,7 +213,8 @@ def act(
 ) -> None:
     """A worker process."""
     torch.set_num_threads(1)
-    prompter = Prompter(me, pipe, store, tuple(c for c in script.cues.cues if c.worker == me))
+    cues = tuple(c for c in script.cues.cues if c.worker == me)
+    prompter = Prompter(me, pipe, store, cues, f"127.0.0.{1 + script.nodes.get(me, 0)}")
     try:
         end: Any = run(
             spec=script.spec,
@@ -231,12 +236,17 @@ def act(
 
 @dataclass
 class Cast:
-    """The stage: the membership machine with processes at its edge."""
+    """The stage: the membership machine with processes at its edge.
+
+    Attributes:
+        nodes: who believes to live elsewhere than on node 0: members of different nodes share no memory.
+    """
 
     spec: JobSpec
     train: Callable[[Session], None]
     cues: FaultPlan = FaultPlan()
     artifacts: Path = Path("unused")
+    nodes: Mapping[str, int] = field(default_factory=dict)
 
     def play(self) -> Play:
         self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
@@ -249,6 +259,7 @@ class Cast:
             attempt=1,
             shards=self.spec.shards,
             servers=self.spec.sync.server_count,
+            copies=self.spec.sync.servers_are_copies,
             max_failures=self.spec.max_failures,
         )
         self._state, instructions = begin(

@@ -236,14 +236,39 @@ def test_training_goes_on_while_the_control_plane_is_away(cluster, home, ingest,
 def test_parameter_servers_give_the_bits_of_the_ring(cluster, home, ingest, package):
     spec = {"workers": {"min": 2, "max": 2}, "params": {"epochs": 2}}
     digests = []
-    for sync in ("ring", "parameter_server"):
-        run = start(cluster, home, ingest, package, f"as-{sync}", sync=sync, **spec)
+    mixed = [{"inter_node": "parameter_server"}, {"intra_node": "parameter_server", "servers": 2}]
+    for number, sync in enumerate(("ring", "parameter_server", *mixed)):
+        run = start(cluster, home, ingest, package, f"as-{number}", sync=sync, **spec)
         outcome = run.outcome()
         assert outcome["outcome"] == "succeeded", outcome
         digests.append(outcome["result"]["weights_sha256"])
         run.leave_nothing()
         ingest.forget()
-    assert digests[0] == digests[1]
+    assert len(set(digests)) == 1
+
+
+def test_a_killed_server_that_has_a_copy_is_replaced_and_the_weights_stay_the_same(
+    cluster, home, ingest, package, tmp_path
+):
+    sync = {"inter_node": "ring", "intra_node": "parameter_server", "servers": 2}
+    spec = {"workers": {"min": 2, "max": 2}, "params": {"epochs": 60, "pause": 0.01}, "sync": sync}
+    run = start(cluster, home, ingest, package, "copies", **spec)
+    run.until_world(2)
+    run.until_step(run.step() + 3)
+    before = run.pids()
+    os.kill(before["s1"], signal.SIGKILL)
+    wait_for("replacement", lambda: len(ingest.events("worker.joined")) >= 5, 60)
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert [lost["worker"] for lost in ingest.events("worker.lost")] == ["s1"]
+    joined = ingest.events("worker.joined")[-1]["worker"]
+    assert joined.startswith("s")
+    program: dict[str, Any] = {}
+    exec(TRAIN, program)  # the package's own source
+    torch.set_num_threads(1)
+    alone, _ = run_local(run.launch.spec, program["train"], tmp_path)
+    assert outcome["result"]["weights_sha256"] == alone.digest
+    run.leave_nothing()
 
 
 def test_a_recommender_sends_rows_through_servers_and_a_kill_costs_no_bit(

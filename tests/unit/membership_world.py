@@ -42,9 +42,16 @@ class World:
 
     @classmethod
     def of(
-        cls, *, minimum: int, maximum: int, shards: int, servers: int = 0, max_failures: int = 3
+        cls,
+        *,
+        minimum: int,
+        maximum: int,
+        shards: int,
+        servers: int = 0,
+        copies: bool = False,
+        max_failures: int = 3,
     ) -> "World":
-        rules = Rules(attempt=1, shards=shards, servers=servers, max_failures=max_failures)
+        rules = Rules(attempt=1, shards=shards, servers=servers, copies=copies, max_failures=max_failures)
         state, out = begin(rules, minimum=minimum, maximum=maximum, now=0.0)
         world = cls(state)
         world.obey(out)
@@ -103,11 +110,15 @@ class World:
         for process in members:
             assert process.parked, "a plan with somebody who still computes"
         servers = [p for p in members if p.role == "server"]
-        level = min((p.updated for p in servers), default=self.commits)
+        copies = self.state.rules.copies
+        level = (max if copies else min)((p.updated for p in servers), default=self.commits)
         complete = [p for p in members if p.generation > 0 and p.updated <= level]
         if any(p.generation > 0 for p in members):
             assert plan.start_step == max(p.applied for p in complete)
-        assert all(p.updated - level in (0, 1) for p in servers), "a server that nobody can catch up with"
+        if copies:
+            assert level == max(p.updated for p in complete or members), "nobody has the optimiser's state"
+        else:
+            assert all(p.updated - level in (0, 1) for p in servers), "a server that nobody can catch up with"
         heals = dict(plan.heals)
         for name, process in zip(plan.members, members, strict=True):
             if name in heals:
@@ -117,6 +128,7 @@ class World:
                 assert donor.applied == plan.start_step
                 assert donor.updated <= level, "the weights of a server that is ahead"
                 assert plan.start_step == 0 or donor.healed
+                assert process.updated or process.role == "worker" or donor.role == "server" or not level
             else:
                 assert process.applied == plan.start_step, "somebody behind does not heal"
                 assert process.generation > 0 or plan.start_step == 0
@@ -241,6 +253,7 @@ class World:
             and not self.state.broken
             and not self.state.announced
             and len(self.plan.members) - self.plan.servers == self.state.max
+            and self.plan.servers == self.state.rules.servers
             and not any(w.leaving for w in self.state.workers)
         )
 

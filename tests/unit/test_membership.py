@@ -5,8 +5,10 @@ from membership_world import World
 from ringleader.elastic import events as ev
 
 
-def running(*, minimum: int = 1, maximum: int = 3, shards: int = 6, servers: int = 0) -> World:
-    world = World.of(minimum=minimum, maximum=maximum, shards=shards, servers=servers)
+def running(
+    *, minimum: int = 1, maximum: int = 3, shards: int = 6, servers: int = 0, copies: bool = False
+) -> World:
+    world = World.of(minimum=minimum, maximum=maximum, shards=shards, servers=servers, copies=copies)
     world.calm()
     world.commit()
     assert world.whole()
@@ -219,6 +221,64 @@ def test_a_server_that_applied_a_step_alone_waits_for_the_others_to_repeat_it():
         world.commit(only=0)  # all heal, and nobody applies anything
     world.commit()
     assert {p.applied for n, p in world.processes.items() if n in world.plan.members} == {everywhere + 1}
+
+
+def test_a_lost_copy_of_a_server_is_replaced_and_healed_by_another_one():
+    world = running(servers=2, copies=True)
+    world.die("s0")
+    world.hear()
+    for worker in world.alive():
+        world.sense(worker)
+    assert world.plan.members == ("w2", "w3", "w4", "s1")
+    world.commit()
+    world.boot("s5")
+    world.commit()
+    assert world.plan.members == ("w2", "w3", "w4", "s1", "s5")
+    assert world.plan.heals == (("s5", "s1"),)
+    assert not world.end
+
+
+def test_a_new_server_waits_while_only_workers_have_the_scores_of_an_evaluation():
+    """A worker gives it the position, but has no optimiser state."""
+    world = running(servers=2, copies=True)
+    world.die("s0")
+    world.hear()
+    for worker in world.alive():
+        world.sense(worker)
+    world.commit()
+    for worker in ("w2", "w3", "w4"):
+        world.processes[worker].applied += 1
+    world.boot("s5")
+    world.die("w4")
+    world.hear()
+    for worker in world.alive():
+        world.sense(worker)
+    assert world.plan.members == ("w2", "w3", "s1")
+    assert world.plan.heals == (("s1", "w2"),)
+    world.calm()
+    assert [heal for heal in world.plan.heals if heal[0] == "s5"] == [("s5", "s1")]
+
+
+def test_the_copy_of_a_server_that_is_ahead_heals_everybody():
+    world = running(servers=2, copies=True)
+    world.commit(only=1)
+    newest = world.processes["s0"].applied
+    world.die("w3")
+    world.hear()
+    for worker in world.alive():
+        world.sense(worker)
+    assert world.plan.start_step == newest
+    assert {donor for _, donor in world.plan.heals} == {"s0"}
+    assert {receiver for receiver, _ in world.plan.heals} == {"w2", "w4", "s1"}
+
+
+def test_the_last_copy_of_a_server_ends_the_attempt():
+    world = running(servers=2, copies=True)
+    for server in ("s0", "s1"):
+        assert world.end is None
+        world.die(server)
+        world.hear()
+    assert world.end.reason == "platform_error"
 
 
 def test_members_that_end_with_different_weights_are_named():

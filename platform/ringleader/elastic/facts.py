@@ -65,7 +65,7 @@ def lose(state: Membership, worker: str, cause: str, now: float) -> Step:
         return state, ()
     member = found in state.members
     cause = found.cause or cause
-    if found.role == "server":
+    if found.role == "server" and not state.copied(found):
         return end(
             state, End("failed", "platform_error", f"the parameter server {worker} was lost: {cause}.")
         )
@@ -160,7 +160,7 @@ def _committed(state: Membership, event: ev.Committed) -> Step:
 def _drained(state: Membership, event: ev.Drain) -> Step:
     found = state.find(event.worker)
     if found is None or found.role == "server":
-        return state, ()  # a server cannot leave; its loss ends the attempt
+        return state, ()  # a server cannot leave: it stays until it is lost
     if found not in state.members:
         return condemn(state, event.worker, "drain", event.now)
     return state.put(replace(found, leaving="drain")), ()

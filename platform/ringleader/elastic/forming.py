@@ -15,7 +15,8 @@ def newest(state: Membership) -> int | None:
     """The newest step that a parked member holds the state of; None when every holder of the state is gone.
 
     As long as no step has been committed anybody may begin from scratch. A server that has applied a step before the
-    others could does not count: the plan repeats the step, and that server does not apply it again.
+    others could does not count: the plan repeats the step, and that server does not apply it again. Nor do workers
+    count whose weights are of a step that no server is left of: they have no optimiser state to go on with.
     """
     floor = state.plan.start_step if state.plan else 0
     applied = [w.applied for w in state.members if w.phase is Phase.PARKED and w.step <= level(state)]
@@ -26,15 +27,16 @@ def newest(state: Membership) -> int | None:
 
 
 def level(state: Membership) -> float:
-    """The global steps that every parked server has applied; no bound where there are none."""
+    """The global steps of which the parked servers together hold the whole state: those that every one has applied
+    where each has a part, those that any has applied where each has a copy. No bound where there are no servers."""
     steps = [w.step for w in state.members if w.phase is Phase.PARKED and w.role == "server"]
-    return min(steps, default=inf)
+    return (max if state.rules.copies else min)(steps, default=inf)
 
 
 def form(state: Membership, start_step: int, now: float) -> Step:
     """Make the plan after the current one. Everybody in it is parked; the caller saw to `min`."""
     workers = _choose(state, start_step)
-    servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
+    servers = _choose_servers(state, start_step)
     members = (*workers, *servers)
     plan = Plan(
         attempt=state.rules.attempt,
@@ -70,6 +72,14 @@ def _choose(state: Membership, start_step: int) -> tuple[Worker, ...]:
         leaving.sort(key=lambda w: not _holds(w, start_step))  # the newest state must not leave with them
         needed = max(1, needed)
     return (*chosen, *leaving[:needed]) if needed else tuple(chosen)
+
+
+def _choose_servers(state: Membership, start_step: int) -> tuple[Worker, ...]:
+    """All that are parked; a new one comes in when another server can heal it, who alone has the optimiser's state."""
+    servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
+    if start_step == 0 or any(_holds(w, start_step) for w in servers):
+        return servers
+    return tuple(w for w in servers if not w.ready)
 
 
 def _holds(worker: Worker, start_step: int) -> bool:

@@ -19,9 +19,7 @@ Step = tuple[Membership, tuple[Instruction, ...]]
 def begin(rules: Rules, *, minimum: int, maximum: int, now: float) -> Step:
     """The state of a new attempt and the instructions that start its workers."""
     state = Membership(rules=rules, min=minimum, max=min(maximum, rules.shards))
-    state, servers = _start(state, "server", rules.servers, now)
-    state, workers = _staff(state, now)
-    return state, servers + workers
+    return _staff(state, now)
 
 
 def handle(state: Membership, event: ev.Event) -> Step:
@@ -48,6 +46,19 @@ def _staff(state: Membership, now: float) -> Step:
     """Start who is missing, let go who is too many."""
     if state.closing or state.cancel_by is not None:
         return state, ()
+    state, servers = _replace_servers(state, now)
+    state, workers = _staff_workers(state, now)
+    return state, servers + workers
+
+
+def _replace_servers(state: Membership, now: float) -> Step:
+    """A lost server is replaced where another can heal the new one; elsewhere its loss ends the attempt."""
+    condemned = Phase.CONDEMNED if state.rules.copies else None
+    servers = state.where(lambda w: w.role == "server" and w.phase is not condemned)
+    return _start(state, "server", max(0, state.rules.servers - len(servers)), now)
+
+
+def _staff_workers(state: Membership, now: float) -> Step:
     staff = state.where(lambda w: w.role == "worker" and not w.leaving and w.phase is not Phase.CONDEMNED)
     missing = state.max - len(staff)
     if missing < 0:
@@ -124,6 +135,8 @@ def _somebody_leaves(state: Membership) -> bool:
 
 
 def _somebody_joins(state: Membership, now: float) -> bool:
+    if state.where(lambda w: w.ready and w.role == "server"):
+        return True
     ready = state.where(lambda w: w.ready and w.role == "worker")
     staying = [m for m in state.members if m.role == "worker" and not m.leaving]
     if not ready or len(staying) >= state.max:

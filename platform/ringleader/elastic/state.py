@@ -27,6 +27,7 @@ class Rules:
     Attributes:
         shards: the number of logical shards; also the most workers that can take part.
         servers: parameter servers beside the workers.
+        copies: each server holds the whole state, so that a lost one is replaced as long as another lives.
         max_failures: how many workers may die before they ever committed a step.
         grace_s: how long enough workers wait for those still starting before the first plan.
         join_grace_s: how long a ready joiner waits for others, to join with them.
@@ -37,6 +38,7 @@ class Rules:
     attempt: int
     shards: int
     servers: int = 0
+    copies: bool = False
     max_failures: int = 3
     grace_s: float = 5.0
     join_grace_s: float = 2.0
@@ -144,6 +146,14 @@ class Membership:
             return ()
         known = {w.id: w for w in self.workers if w.generation == self.generation}
         return tuple(known[m] for m in self.plan.members if m in known)
+
+    def copied(self, server: Worker) -> bool:
+        """Whether all that this server holds is held by another one too, so that the group survives its loss."""
+        if not self.rules.copies:
+            return False
+        others = self.where(lambda w: w.role == "server" and w.id != server.id and w.generation > 0)
+        nothing_yet = self.plan is None or server.generation == 0
+        return nothing_yet or any(w.phase is not Phase.CONDEMNED for w in others)
 
     @property
     def closing(self) -> bool:

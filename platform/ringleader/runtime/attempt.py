@@ -80,6 +80,7 @@ class Attempt:
             attempt=launch.attempt,
             shards=launch.spec.shards,
             servers=server_count(launch),
+            copies=launch.spec.sync.servers_are_copies,
             max_failures=launch.spec.max_failures,
         )
         self._state, out = begin(rules, minimum=workers.min, maximum=workers.max, now=monotonic())

@@ -254,7 +254,6 @@ class Group:
         assert self.seat is not None
         assert self.exchange is not None
         plan, me = self.seat.plan, self.seat.plan.members[self.seat.rank]
-        keep = self._own_part(plan)
         payload = None
         for receiver, donor in plan.heals:
             if donor == me:
@@ -262,14 +261,20 @@ class Group:
                 self.exchange.send_state(plan.rank_of(receiver), payload)
             elif receiver == me:
                 received = self.exchange.receive_state(plan.rank_of(donor))
+                keep = self._own_part(plan, donor)
                 self._restore(self.held.restore(received, keep), whole=not keep)
-        if plan.servers > 1:
+        if plan.servers > 1 and not self.spec.sync.servers_are_copies:
             self._level()
 
-    def _own_part(self, plan: Plan) -> list[Parameter]:
-        """What no peer has the newest of: a server's parameters, once it has applied a step."""
+    def _own_part(self, plan: Plan, donor: str) -> list[Parameter]:
+        """What the donor has not the newest of: a server's own share, once it has applied a step, and all of it where
+        the donor is a worker, who is ahead by an evaluation at most and has no optimiser state."""
         assert self.exchange is not None
-        return (self.exchange.part or []) if self.updated else []
+        assert self.seat is not None
+        if not self.updated:
+            return []
+        served = self.seat.rank >= plan.world > plan.rank_of(donor)
+        return self.exchange.part or (self.parameters if served else [])
 
     def _level(self) -> None:
         """Where all servers are at the same step their weights go to everybody: a server has the newest ones of its own
