@@ -1,0 +1,68 @@
+"""Who turns files into a checkpoint: once every writer is done and the step is settled, and never before."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ringleader.checkpoint.folder import Folder
+from ringleader.checkpoint.manifest import Manifest, Position, Saved
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A checkpoint exists now.
+
+    Attributes:
+        removed: names of older ones that had to go for it.
+    """
+
+    manifest: Manifest
+    uri: str
+    copied_s: float
+    removed: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(piece.size_bytes for piece in self.manifest.pieces)
+
+
+class Committer:
+    """One attempt's. Called from one thread.
+
+    Args:
+        keep: how many checkpoints stay.
+        spec: the job file, for the manifest.
+    """
+
+    def __init__(self, folder: Folder, *, keep: int, spec: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._spec = spec
+        self._written: dict[str, dict[int, Saved]] = {}
+
+    def add(self, saved: Saved) -> None:
+        self._written.setdefault(saved.position.name, {})[saved.number] = saved
+
+    def settle(self, step: float) -> Committed | None:
+        """All steps up to `step` are settled: commit the newest of them that is complete; older ones are let go."""
+        complete = [
+            parts
+            for parts in self._written.values()
+            if 0 in parts and len(parts) == parts[0].count and parts[0].position.step <= step
+        ]
+        if not complete:
+            return None
+        parts = max(complete, key=lambda parts: parts[0].position.step)
+        first = parts[0]
+        # A worker may still be writing an older one: that is never complete here, and goes with the next.
+        self._written = {name: other for name, other in self._written.items() if name > first.position.name}
+        return self._commit(first.position, [parts[number] for number in range(first.count)])
+
+    def _commit(self, position: Position, parts: list[Saved]) -> Committed:
+        pieces = tuple(piece for saved in parts for piece in saved.pieces)
+        self._folder.check_there(position.name, pieces)
+        manifest = Manifest(position, pieces, self._spec)
+        self._folder.commit(position.name, manifest)
+        removed = self._folder.thin_out(self._keep)
+        copied_s = max(saved.copied_s for saved in parts)
+        return Committed(manifest, self._folder.place_of(position.name), copied_s, tuple(removed))

@@ -1,0 +1,113 @@
+"""The folder of a job's checkpoints, on any file system that pyarrow knows."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import fs
+
+from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Piece
+
+MANIFEST = "manifest.json"
+
+
+class Folder:
+    """Writes, finds, reads and thins out the checkpoints below one URI.
+
+    Args:
+        uri: a path, or a URI of a pyarrow file system such as `s3://bucket/folder`.
+
+    Raises:
+        ValueError: pyarrow knows no such file system.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri.rstrip("/")
+        self._fs: fs.FileSystem
+        self._root: str
+        try:
+            self._fs, self._root = fs.FileSystem.from_uri(self.uri) if "://" in uri else _local(self.uri)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{uri!r} names no file system for checkpoints: {error}") from None
+
+    def write(self, name: str, file: str, content: bytes) -> Piece:
+        """One file of a checkpoint; returns what its manifest has to say of it."""
+        folder = f"{self._root}/{name}"
+        self._fs.create_dir(folder, recursive=True)
+        with self._fs.open_output_stream(f"{folder}/{file}") as stream:
+            stream.write(content)
+        return Piece.of(file, content)
+
+    def commit(self, name: str, manifest: Manifest) -> None:
+        """From here on the checkpoint exists."""
+        self.write(name, MANIFEST, manifest.encode())
+
+    def check_there(self, name: str, pieces: Sequence[Piece]) -> None:
+        """Raises CheckpointUnreadable: naming a file that was written, but cannot be seen from here."""
+        infos = self._fs.get_file_info([f"{self._root}/{name}/{piece.name}" for piece in pieces])
+        for piece, info in zip(pieces, infos, strict=True):
+            if info.size != piece.size_bytes:
+                why = (
+                    f"{piece.name} was written, but is not there: workers on several nodes need checkpoint.uri in a "
+                    f"place that all of them share"
+                )
+                raise CheckpointUnreadable(self.place_of(name), why)
+
+    def names(self) -> list[str]:
+        """Of all that have a manifest, the newest first."""
+        selector = fs.FileSelector(self._root, recursive=True, allow_not_found=True)
+        paths = (info.path for info in self._fs.get_file_info(selector) if info.base_name == MANIFEST)
+        return sorted((path.split("/")[-2] for path in paths), reverse=True)
+
+    def place_of(self, name: str) -> str:
+        """Its URI."""
+        return f"{self.uri}/{name}"
+
+    def read(self, name: str) -> tuple[Manifest, dict[str, bytes]]:
+        """The manifest, and every file by its name.
+
+        Raises:
+            CheckpointUnreadable: naming the file that is missing, torn or changed.
+        """
+        place = self.place_of(name)
+        manifest = Manifest.decode(place, self._read(place, name, MANIFEST))
+        contents = {}
+        for piece in manifest.pieces:
+            contents[piece.name] = self._read(place, name, piece.name)
+            if wrong := piece.check(contents[piece.name]):
+                raise CheckpointUnreadable(place, wrong)
+        return manifest, contents
+
+    def thin_out(self, keep: int) -> list[str]:
+        """Remove all but the newest `keep` checkpoints, and what never became one before the oldest kept.
+
+        Returns:
+            the names removed.
+        """
+        kept = self.names()[:keep]
+        if not kept:
+            return []
+        doomed = [name for name in self._folders() if name < kept[-1]]
+        for name in doomed:
+            # The manifest goes first: what is half removed is no checkpoint.
+            if self._fs.get_file_info(f"{self._root}/{name}/{MANIFEST}").type is fs.FileType.File:
+                self._fs.delete_file(f"{self._root}/{name}/{MANIFEST}")
+            self._fs.delete_dir(f"{self._root}/{name}")
+        return doomed
+
+    def _folders(self) -> Iterator[str]:
+        selector = fs.FileSelector(self._root, allow_not_found=True)
+        infos: Sequence[fs.FileInfo] = self._fs.get_file_info(selector)
+        return (info.base_name for info in infos if info.type is fs.FileType.Directory)
+
+    def _read(self, place: str, name: str, file: str) -> bytes:
+        try:
+            with self._fs.open_input_stream(f"{self._root}/{name}/{file}") as stream:
+                content: bytes = stream.read()
+                return content
+        except (FileNotFoundError, OSError) as error:
+            raise CheckpointUnreadable(place, f"{file} cannot be read ({error})") from None
+
+
+def _local(path: str) -> tuple[fs.FileSystem, str]:
+    return fs.LocalFileSystem(), str(Path(path).expanduser().resolve())

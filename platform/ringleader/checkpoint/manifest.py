@@ -1,0 +1,134 @@
+"""The manifest of a checkpoint: written last, it says which files belong to it and what their bytes add up to."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+from ringleader.errors import RingleaderError
+
+FORMAT = 1
+"""Of the files; a reader refuses what it does not know."""
+
+
+class CheckpointUnreadable(RingleaderError):
+    """A checkpoint is torn, corrupt, or of another program."""
+
+    code = "checkpoint_unreadable"
+
+    def __init__(self, place: str, why: str) -> None:
+        super().__init__(
+            f"the checkpoint {place} cannot be used: {why}.",
+            hint="Start from an older one, or remove it.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One file of a checkpoint.
+
+    Attributes:
+        sha256: of its bytes, in hex.
+    """
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, name: str, content: bytes | memoryview) -> "Piece":
+        return cls(name, len(content), hashlib.sha256(content).hexdigest())
+
+    def check(self, content: bytes | memoryview) -> str:
+        """What is wrong with the bytes that were read, or nothing."""
+        if len(content) != self.size_bytes:
+            return f"{self.name} has {len(content)} bytes instead of {self.size_bytes}"
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            return f"the bytes of {self.name} have changed since they were written"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Which state a checkpoint holds, and who wrote it.
+
+    Attributes:
+        step, applied: global steps and transactions (steps and finished evaluations) that it has applied.
+    """
+
+    step: int
+    applied: int
+    attempt: int
+    generation: int
+
+    @property
+    def name(self) -> str:
+        """Of the checkpoint in its job's folder; names sort by step."""
+        return f"step-{self.step:012d}-a{self.attempt}-g{self.generation}"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What one writer says when its files are written.
+
+    Attributes:
+        number, count: which of how many writers.
+        copied_s: seconds that its training thread waited for the copy.
+    """
+
+    position: Position
+    number: int
+    count: int
+    pieces: tuple[Piece, ...]
+    copied_s: float
+
+
+@cache
+def _versions() -> Mapping[str, str]:
+    names = ("ringleader", "torch", "numpy", "safetensors")
+    return {"python": platform.python_version()} | {name: version(name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What makes the files of one settled step a checkpoint.
+
+    Attributes:
+        pieces: every file, in the order of the writers.
+        versions: of the programs that wrote it, by name.
+        spec: the job file, as accepted.
+    """
+
+    position: Position
+    pieces: tuple[Piece, ...]
+    spec: Mapping[str, Any]
+    versions: Mapping[str, str] = field(default_factory=lambda: dict(_versions()))
+
+    def encode(self) -> bytes:
+        """JSON that holds the checksum of itself."""
+        body = asdict(self) | {"format": FORMAT}
+        return json.dumps({"sha256": _digest(body), "manifest": body}, indent=1).encode()
+
+    @classmethod
+    def decode(cls, place: str, content: bytes) -> "Manifest":
+        """Raises CheckpointUnreadable: torn, changed, or of a format that this reader does not know."""
+        try:
+            outer = json.loads(content)
+            body, sent = outer["manifest"], outer["sha256"]
+            known = body.pop("format")
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise CheckpointUnreadable(place, "its manifest is no whole JSON document") from None
+        if known != FORMAT:
+            raise CheckpointUnreadable(place, f"it has format {known!r}, this program reads {FORMAT}")
+        if _digest(body | {"format": known}) != sent:
+            raise CheckpointUnreadable(place, "its manifest has changed since it was written")
+        pieces = tuple(Piece(**piece) for piece in body.pop("pieces"))
+        return cls(position=Position(**body.pop("position")), pieces=pieces, **body)
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,76 @@
+"""A nested state as a skeleton and its tensors, and which writer writes which of them."""
+
+import io
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PLAIN = frozenset(
+    {
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    }
+)
+"""Types that a tensor file holds as they are; tensors of all others stay in the skeleton."""
+
+
+def take_apart(state: Any) -> tuple[bytes, list[Tensor]]:
+    """The skeleton of a state, and its tensors in the order in which they are met. A tensor met twice comes once."""
+    buffer = io.BytesIO()
+    collector = _Collector(buffer)
+    collector.dump(state)
+    return buffer.getvalue(), collector.tensors
+
+
+def put_together(skeleton: bytes, tensors: Sequence[Tensor]) -> Any:
+    """The state again. The skeleton is unpickled: it must come from whoever may run code here."""
+    return _Restorer(io.BytesIO(skeleton), tensors).load()
+
+
+def assign(sizes: Sequence[int], writers: int) -> tuple[int, ...]:
+    """The writer of each tensor by its size in bytes: the largest first, each to the writer with the fewest bytes."""
+    loads = [0] * writers
+    chosen = [0] * len(sizes)
+    for number in sorted(range(len(sizes)), key=lambda n: (-sizes[n], n)):
+        least = loads.index(min(loads))
+        chosen[number] = least
+        loads[least] += sizes[number]
+    return tuple(chosen)
+
+
+class _Collector(pickle.Pickler):
+    """Replaces plain tensors by their number."""
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer, protocol=5)
+        self.tensors: list[Tensor] = []
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not isinstance(obj, Tensor) or obj.layout is not torch.strided or obj.dtype not in PLAIN:
+            return None
+        place = (obj.data_ptr(), obj.dtype, tuple(obj.shape), obj.stride())
+        if obj.numel() == 0 or place not in self._numbers:
+            self._numbers[place] = len(self.tensors)
+            self.tensors.append(obj.detach())
+        return self._numbers[place]
+
+
+class _Restorer(pickle.Unpickler):
+    def __init__(self, buffer: io.BytesIO, tensors: Sequence[Tensor]) -> None:
+        super().__init__(buffer)
+        self._tensors = tensors
+
+    def persistent_load(self, number: int) -> Tensor:
+        return self._tensors[number]

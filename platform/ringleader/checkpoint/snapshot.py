@@ -1,0 +1,145 @@
+"""One member's part of a committed state: copied at a boundary, written while training goes on."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_of
+from safetensors.torch import save as bytes_of
+from torch import Tensor
+
+from ringleader.checkpoint.folder import Folder
+from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Piece
+from ringleader.checkpoint.pieces import assign, put_together, take_apart
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a checkpoint a member writes.
+
+    A checkpoint holds one state, or one of each parameter server; a state's tensors are shared out to its writers.
+
+    Attributes:
+        state, states: which of how many states.
+        writer, writers: which of how many members write it.
+    """
+
+    state: int = 0
+    states: int = 1
+    writer: int = 0
+    writers: int = 1
+
+    @property
+    def number(self) -> int:
+        """Of the writer, counted over all states."""
+        return self.state * self.writers + self.writer
+
+    @property
+    def count(self) -> int:
+        """How many writers the checkpoint has."""
+        return self.states * self.writers
+
+    @property
+    def skeleton(self) -> str:
+        return f"state-{self.state}.pkl"
+
+    @property
+    def tensors(self) -> str:
+        return f"state-{self.state}-{self.writer + 1}-of-{self.writers}.safetensors"
+
+
+class Snapshot:
+    """The copy of what this member has to write. Making it is all that the training thread waits for.
+
+    Args:
+        state: the same on all its writers, down to the sizes of its tensors.
+
+    Attributes:
+        size_bytes: of the tensors copied.
+        took_s: seconds that the copy took.
+    """
+
+    def __init__(self, state: Any, part: Part) -> None:
+        since = time.perf_counter()
+        skeleton, tensors = take_apart(state)
+        owners = assign([tensor.nbytes for tensor in tensors], part.writers)
+        self._part = part
+        self._skeleton = skeleton if part.writer == 0 else None
+        self._tensors: Mapping[int, Tensor] = {
+            number: _copy(tensor)
+            for number, (tensor, owner) in enumerate(zip(tensors, owners, strict=True))
+            if owner == part.writer
+        }
+        self.size_bytes = sum(tensor.nbytes for tensor in self._tensors.values())
+        self.took_s = time.perf_counter() - since
+
+    def write(self, folder: Folder, name: str) -> list[Piece]:
+        """Write the files; returns what the manifest has to say of them."""
+        pieces = []
+        if self._skeleton is not None:
+            pieces.append(folder.write(name, self._part.skeleton, self._skeleton))
+        content = bytes_of({str(number): tensor for number, tensor in self._tensors.items()})
+        pieces.append(folder.write(name, self._part.tensors, content))
+        return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint that was read whole.
+
+    Attributes:
+        place: its URI, for messages.
+        states: one, or one of each parameter server.
+    """
+
+    place: str
+    manifest: Manifest
+    states: list[Any]
+
+
+def read(folder: Folder, name: str) -> Found:
+    """Raises CheckpointUnreadable: naming the file that is missing, torn, changed or of another program."""
+    manifest, contents = folder.read(name)
+    place = folder.place_of(name)
+    states: list[Any] = []
+    while (skeleton := contents.get(Part(len(states)).skeleton)) is not None:
+        start = f"state-{len(states)}-"
+        tensors: dict[int, Tensor] = {}
+        for file, content in contents.items():
+            if file.startswith(start):
+                tensors.update(_numbered(place, file, content))
+        states.append(_restored(place, skeleton, tensors))
+    return Found(place, manifest, states)
+
+
+def newest(folder: Folder) -> tuple[Found | None, list[CheckpointUnreadable]]:
+    """The newest that can be read whole, and what was wrong with those after it."""
+    passed_over: list[CheckpointUnreadable] = []
+    for name in folder.names():
+        try:
+            return read(folder, name), passed_over
+        except CheckpointUnreadable as error:
+            passed_over.append(error)
+    return None, passed_over
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def _numbered(place: str, file: str, content: bytes) -> dict[int, Tensor]:
+    try:
+        return {int(number): tensor for number, tensor in tensors_of(content).items()}
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointUnreadable(place, f"{file} is no tensor file ({error})") from None
+
+
+def _restored(place: str, skeleton: bytes, tensors: Mapping[int, Tensor]) -> Any:
+    try:
+        return put_together(skeleton, [tensors[number] for number in range(len(tensors))])
+    except Exception as error:  # unpickling runs whatever classes the state is made of
+        why = f"its state cannot be put together ({type(error).__name__}: {error})"
+        raise CheckpointUnreadable(place, why) from error

@@ -1,0 +1,152 @@
+"""Checkpoints are read back equal, at any number of writers, and never half."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ringleader.checkpoint.folder import MANIFEST, Folder
+from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Position
+from ringleader.checkpoint.snapshot import Part, Snapshot, newest, read
+
+PLACES = ("state-0.pkl", "state-0-1-of-2.safetensors", "state-0-2-of-2.safetensors", MANIFEST)
+
+
+def name_at(step: int) -> str:
+    return at(step).name
+
+
+def at(step: int) -> Position:
+    return Position(step, step, 1, 4)
+
+
+def make_state() -> dict[str, Any]:
+    """A trained model's state with all that is odd: a tied weight, an empty tensor, halves, numbers, a set."""
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.BatchNorm1d(20), torch.nn.Linear(20, 3))
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.randn(8, 30)).sum().backward()
+    optimizer.step()
+    return {
+        "models": [net.state_dict()],
+        "tied": net[0].weight.detach(),
+        "optimizers": [optimizer.state_dict()],
+        "halves": torch.arange(5, dtype=torch.bfloat16),
+        "empty": torch.empty(0, 4),
+        "across": torch.arange(6.0).reshape(2, 3).T,
+        "complex": torch.tensor([1 + 2j]),
+        "rest": {"step": 7, "names": {"a", "b"}, "loss": None},
+    }
+
+
+def save(folder: Folder, state: Any, *, step: int = 7, writers: int = 2) -> str:
+    name = name_at(step)
+    pieces = [
+        piece
+        for writer in range(writers)
+        for piece in Snapshot(state, Part(writer=writer, writers=writers)).write(folder, name)
+    ]
+    folder.commit(name, Manifest(at(step), tuple(pieces), {"name": "job"}))
+    return name
+
+
+def assert_equal(found: Any, state: Any) -> None:
+    if isinstance(state, torch.Tensor):
+        assert found.dtype == state.dtype
+        assert torch.equal(found, state)
+    elif isinstance(state, dict):
+        assert list(found) == list(state)
+        for key in state:
+            assert_equal(found[key], state[key])
+    elif isinstance(state, list):
+        assert len(found) == len(state)
+        for one, other in zip(found, state, strict=True):
+            assert_equal(one, other)
+    else:
+        assert found == state
+
+
+@pytest.mark.parametrize("writers", [1, 2, 3, 40])
+def test_a_state_comes_back_equal_from_any_number_of_writers(tmp_path: Path, writers: int) -> None:
+    folder, state = Folder(str(tmp_path)), make_state()
+    found = read(folder, save(folder, state, writers=writers))
+    assert_equal(found.states, [state])
+    assert found.manifest.spec == {"name": "job"}
+
+
+def test_writers_share_the_bytes() -> None:
+    state = {"layers": [torch.zeros(1000) for _ in range(8)]}
+    sizes = [Snapshot(state, Part(writer=w, writers=4)).size_bytes for w in range(4)]
+    assert sizes == [8000] * 4
+
+
+def test_a_snapshot_keeps_the_state_of_its_moment(tmp_path: Path) -> None:
+    folder, weight = Folder(str(tmp_path)), torch.zeros(10)
+    snapshot = Snapshot({"weight": weight}, Part())
+    weight.add_(1)
+    pieces = snapshot.write(folder, "one")
+    folder.commit("one", Manifest(at(1), tuple(pieces), {}))
+    assert torch.equal(read(folder, "one").states[0]["weight"], torch.zeros(10))
+
+
+def test_a_tied_tensor_is_written_once() -> None:
+    weight = torch.zeros(100)
+    assert Snapshot({"a": weight, "b": weight}, Part()).size_bytes == weight.nbytes
+
+
+@pytest.mark.parametrize("file", PLACES)
+@pytest.mark.parametrize("harm", ["gone", "torn", "changed"])
+def test_a_harmed_checkpoint_is_named_and_passed_over(tmp_path: Path, file: str, harm: str) -> None:
+    folder, state = Folder(str(tmp_path)), make_state()
+    old = save(folder, state, step=5)
+    new = save(folder, state, step=6)
+    path = tmp_path / new / file
+    content = path.read_bytes()
+    middle = len(content) // 2
+    match harm:
+        case "gone":
+            path.unlink()
+        case "torn":
+            path.write_bytes(content[:middle])
+        case _:
+            path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    found, skipped = newest(folder)
+    assert found is not None
+    assert found.place.endswith(old)
+    gone_whole = file == MANIFEST and harm == "gone"
+    assert [new in error.message for error in skipped] == ([] if gone_whole else [True])
+
+
+def test_without_its_manifest_there_is_no_checkpoint(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path))
+    Snapshot(make_state(), Part()).write(folder, name_at(1))
+    assert folder.names() == []
+    assert newest(folder) == (None, [])
+
+
+def test_a_manifest_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path))
+    name = save(folder, make_state())
+    path = tmp_path / name / MANIFEST
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(CheckpointUnreadable, match="format 2"):
+        read(folder, name)
+
+
+def test_the_newest_are_kept_and_older_remains_removed(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path))
+    names = [save(folder, {"w": torch.zeros(3)}, step=step) for step in (1, 20, 300, 4000)]
+    unfinished = [name_at(step) for step in (2, 5000)]
+    for name in unfinished:
+        Snapshot({"w": torch.zeros(3)}, Part()).write(folder, name)
+    assert sorted(folder.thin_out(2)) == [names[0], unfinished[0], names[1]]
+    assert folder.names() == [names[3], names[2]]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [names[2], names[3], unfinished[1]], (
+        "one that is being written stays"
+    )
+
+
+def test_an_unknown_file_system_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="gopher://"):
+        Folder("gopher://place")
