@@ -8,10 +8,12 @@ Workers are forked by a server that has torch loaded, so that a play of a small 
 import multiprocessing as mp
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,9 @@ import numpy as np
 import torch
 from torch.distributed import TCPStore
 
+from ringleader.checkpoint.committer import Committed, Committer
+from ringleader.checkpoint.folder import Folder
+from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch
 from ringleader.comm.transports.meeting import Call, meet
 from ringleader.elastic import events as ev
@@ -88,6 +93,7 @@ class Play:
     values: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     rows: list[tuple[int, np.ndarray, np.ndarray]] = field(default_factory=list)
     pids: dict[str, int] = field(default_factory=dict)
+    checkpoints: list[Committed] = field(default_factory=list)
 
     @property
     def digest(self) -> str:
@@ -127,10 +133,11 @@ class Prompter:
         self._generation = 0
         self._interrupted = 0
         self._recorded = 0
+        self._speaking = threading.Lock()
 
     def next_seat(self, parked: Parked) -> Seat:
         self._cue(parked.step, "parked")
-        self._pipe.send(("parked", parked))
+        self._say(("parked", parked))
         while True:
             kind, content = self._receive()
             if kind == "plan":
@@ -153,15 +160,19 @@ class Prompter:
         return self._interrupted >= self._generation
 
     def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
-        self._pipe.send(("metrics", (step, values)))
+        self._say(("metrics", (step, values)))
         self._recorded = step + 1
 
     def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
-        self._pipe.send(("ledger", (step, shards, rows)))
+        self._say(("ledger", (step, shards, rows)))
 
     def trace(self, stretch: Stretch) -> None: ...
 
-    def event(self, kind: str, generation: int, data: dict[str, Any]) -> None: ...
+    def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        self._say(("event", do.Report(kind, generation, data)))
+
+    def saved(self, saved: Saved) -> None:
+        self._say(("saved", saved))
 
     def settled(self, step: int) -> None: ...
 
@@ -169,11 +180,15 @@ class Prompter:
 
     def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
         if phase == "committed":
-            self._pipe.send(("committed", (self._generation, step)))
+            self._say(("committed", (self._generation, step)))
         self._cue(step, phase)
 
     def recorded_step(self) -> int:
         return self._recorded
+
+    def _say(self, news: tuple[str, Any]) -> None:
+        with self._speaking:
+            self._pipe.send(news)
 
     def _receive(self) -> tuple[str, Any]:
         if not self._pipe.poll(HANG_GUARD_S):
@@ -223,6 +238,7 @@ def act(
             outlet=prompter,
             server=server,
             artifacts=artifacts,
+            checkpoints=script.checkpoints,
         )
         pipe.send(("finished", end))
     except Dismissed:
@@ -247,6 +263,8 @@ class Cast:
     cues: FaultPlan = FaultPlan()
     artifacts: Path = Path("unused")
     nodes: Mapping[str, int] = field(default_factory=dict)
+    attempt: int = 1
+    checkpoints: str | None = None
 
     def play(self) -> Play:
         self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
@@ -254,9 +272,13 @@ class Cast:
         self._pipes: dict[str, Connection] = {}
         self._processes: dict[str, Any] = {}
         self._resizes = list(self.cues.resizes)
+        self._committer: Committer | None = None
+        if self.checkpoints is not None:
+            folder, keep = Folder(self.checkpoints), self.spec.checkpoint.keep
+            self._committer = Committer(folder, keep=keep, spec=self.spec.model_dump(mode="json"))
         workers = self.spec.workers
         rules = Rules(
-            attempt=1,
+            attempt=self.attempt,
             shards=self.spec.shards,
             servers=self.spec.sync.server_count,
             copies=self.spec.sync.servers_are_copies,
@@ -308,7 +330,13 @@ class Cast:
                 self._handle(
                     ev.Parked(name, content.generation, content.applied, content.step, content.why, now)
                 )
+            case "event":
+                self._play.reports.append(content)
+            case "saved":
+                assert self._committer is not None
+                self._committer.add(content)
             case "committed":
+                self._settle(content[1] - 1)
                 self._handle(ev.Committed(name, *content, now))
                 self._resize(content[1])
             case "metrics":
@@ -322,6 +350,11 @@ class Cast:
                 self._handle(ev.Raised(name, *content, now))
             case "failed":
                 self._handle(ev.Failed(name, *content, now))
+
+    def _settle(self, step: float) -> None:
+        committed = self._committer.settle(step) if self._committer is not None else None
+        if committed is not None:
+            self._play.checkpoints.append(committed)
 
     def _resize(self, step: int) -> None:
         for cue in [r for r in self._resizes if r[0] <= step]:
@@ -354,6 +387,8 @@ class Cast:
                 case do.Report():
                     self._play.reports.append(instruction)
                 case do.End():
+                    if instruction.outcome == "succeeded":
+                        self._settle(inf)
                     self._play.outcome = instruction.outcome
                     self._play.reason, self._play.message = instruction.reason, instruction.message
 

@@ -129,6 +129,7 @@ def start(
     job: str,
     *,
     function: str = "train",
+    attempt: int = 1,
     **spec: Any,
 ) -> Run:
     checked = JobSpec.parse(
@@ -142,7 +143,7 @@ def start(
     )
     launch = Launch(
         job_id=job,
-        attempt=1,
+        attempt=attempt,
         spec=checked,
         package=package,
         ingest_url=ingest.url,

@@ -322,6 +322,41 @@ def test_a_worker_killed_in_a_round_of_local_sgd_costs_no_bit(cluster, home, ing
     run.leave_nothing()
 
 
+def test_an_attempt_that_lost_everybody_is_followed_from_its_newest_checkpoint(
+    cluster, home, ingest, package, tmp_path
+):
+    spec = {
+        "workers": {"min": 2, "max": 2},
+        "params": {"epochs": 30, "pause": 0.01},
+        "checkpoint": {"every_steps": 10, "keep": 2},
+    }
+    first = start(cluster, home, ingest, package, "unlucky", **spec)
+    first.until_step(35)
+    for pid in first.pids().values():
+        os.kill(pid, signal.SIGKILL)
+    outcome = first.outcome()
+    assert (outcome["outcome"], outcome["reason"]["code"]) == ("failed", "min_workers_lost")
+    saved = [event["step"] for event in ingest.events("checkpoint.saved")]
+    assert saved[:3] == [10, 20, 30]
+    first.leave_nothing()
+    ingest.forget()
+    second = start(cluster, home, ingest, package, "unlucky", attempt=2, **spec)
+    outcome = second.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    (restored,) = ingest.events("checkpoint.restored")
+    assert restored["step"] == saved[-1]
+    assert outcome["result"]["steps"] == 120
+    assert outcome["result"]["checkpoint_uri"].endswith("step-000000000120-a2-g1")
+    folder = home / "checkpoints" / "unlucky"
+    assert sorted(p.name for p in folder.iterdir()) == ["step-000000000110-a2-g1", "step-000000000120-a2-g1"]
+    program: dict[str, Any] = {}
+    exec(TRAIN, program)  # the package's own source
+    torch.set_num_threads(1)
+    alone, _ = run_local(second.launch.spec, program["train"], tmp_path)
+    assert outcome["result"]["weights_sha256"] == alone.digest
+    second.leave_nothing()
+
+
 def test_a_lost_supervisor_takes_its_workers_and_places_with_it_and_gets_no_second_life(
     cluster, home, ingest, package
 ):

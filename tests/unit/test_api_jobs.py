@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from control_plane import RESULT, SPEC, Stage, line, metric, outcome, stage, status
+from control_plane import RESULT, SPEC, Stage, event, line, metric, outcome, stage, status
 
 from ringleader.wire import package
 from ringleader.wire.views import JobView, Problem
@@ -210,6 +210,7 @@ def test_an_unknown_id_is_not_found_everywhere(here: Stage) -> None:
         "/metrics",
         "/metrics?name=x",
         "/workers",
+        "/checkpoints",
         "/artifacts",
         "/artifacts/x",
     ):
@@ -269,6 +270,7 @@ def test_only_an_ended_job_is_deleted_and_then_gone(here: Stage) -> None:
     job_id = here.running()
     here.post(job_id, records=[metric(1, 0, loss=1.0), line(1, "hello")])
     (here.home / "jobs" / job_id / "artifacts").mkdir(parents=True)
+    (here.home / "checkpoints" / job_id / "step-1").mkdir(parents=True)
     assert here.client.delete(f"/api/v1/jobs/{job_id}").status_code == 409
     here.post(job_id, records=[outcome(1, "succeeded", result=RESULT)])
     here.tick()
@@ -277,6 +279,29 @@ def test_only_an_ended_job_is_deleted_and_then_gone(here: Stage) -> None:
     assert here.client.get("/api/v1/jobs").json()["items"] == []
     here.tick()
     assert not (here.home / "jobs" / job_id).exists()
+    assert not (here.home / "checkpoints" / job_id).exists()
+
+
+def test_checkpoints_are_listed_until_they_are_removed(here: Stage) -> None:
+    job_id = here.running()
+
+    def saved(step: int, *removed: int) -> dict[str, Any]:
+        names = [f"step-{old}" for old in removed]
+        return {
+            "step": step,
+            "uri": f"file:///c/step-{step}",
+            "size_bytes": 10,
+            "copied_s": 0.0,
+            "removed": names,
+        }
+
+    records = [event(1, "checkpoint.saved", **saved(5)), event(2, "checkpoint.saved", **saved(10))]
+    here.post(job_id, records=[*records, event(3, "checkpoint.saved", **saved(15, 5))])
+    items = here.client.get(f"/api/v1/jobs/{job_id}/checkpoints").json()["items"]
+    assert [(item["step"], item["uri"], item["attempt"]) for item in items] == [
+        (15, "file:///c/step-15", 1),
+        (10, "file:///c/step-10", 1),
+    ]
 
 
 def zipped(entries: dict[str, bytes], mode: int = 0o100644) -> bytes:

@@ -25,7 +25,8 @@ class Forgetting:
         for job_id, exported in rows:
             if self._exporting and exported is False:
                 continue
-            shutil.rmtree(self._home / "jobs" / job_id, ignore_errors=True)
+            for folder in ("jobs", "checkpoints"):
+                shutil.rmtree(self._home / folder / job_id, ignore_errors=True)
             with self._store.write() as session:
                 job = session.get(Job, job_id)
                 if job is not None:

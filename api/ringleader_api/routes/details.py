@@ -1,4 +1,4 @@
-"""/jobs/{id}/metrics, /workers, /artifacts."""
+"""/jobs/{id}/metrics, /workers, /checkpoints, /artifacts."""
 
 from typing import Annotated
 
@@ -7,6 +7,7 @@ from fastapi.responses import FileResponse
 
 from ringleader_api.routes.here import ByOperator, Here, refusals
 from ringleader_api.services.artifacts import ArtifactPage
+from ringleader_api.services.checkpoints import CheckpointPage, checkpoints
 from ringleader_api.services.metrics import MetricCurve, MetricNames
 from ringleader_api.services.workers import WorkerPage, workers
 
@@ -31,6 +32,12 @@ def metrics(
 def list_workers(here: Here, _: ByOperator, job_id: str) -> WorkerPage:
     """The job's living members."""
     return workers(here.store, job_id)
+
+
+@router.get("/checkpoints", responses=refusals(404))
+def list_checkpoints(here: Here, _: ByOperator, job_id: str) -> CheckpointPage:
+    """The states that a later attempt can start from."""
+    return checkpoints(here.store, job_id)
 
 
 @router.get("/artifacts", responses=refusals(404))

@@ -122,6 +122,16 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
     const title = `Buckets summed by ${words(data, "algorithm")}`;
     return { title, detail: listed(ways(data)), tone: "info" };
   }
+  if (event.type === "checkpoint.saved" || event.type === "checkpoint.restored") {
+    const saved = event.type === "checkpoint.saved";
+    const size = numeric(data, "size_bytes");
+    const detail = listed([size === undefined ? "" : bytes(size), words(data, "uri")]);
+    return { title: `Checkpoint ${saved ? "saved" : "restored"}${where}`, detail, tone: saved ? "plain" : "good" };
+  }
+  if (event.type === "checkpoint.failed" || event.type === "checkpoint.skipped") {
+    const what = event.type === "checkpoint.failed" ? "could not be written" : "was passed over";
+    return { title: `A checkpoint ${what}`, detail: words(data, "why"), tone: "warn" };
+  }
   if (event.type === "recovered") return recovered(event);
   if (event.type.startsWith("job.")) return stateChange(event);
   return { title: event.type, detail: rest(data), tone: "plain" };

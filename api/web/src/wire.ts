@@ -48,6 +48,7 @@ export interface Result {
   idle_s: number;
   recovery_s: number;
   ledger_uri: string;
+  checkpoint_uri: string;
 }
 
 export interface Job {

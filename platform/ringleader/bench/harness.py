@@ -18,6 +18,7 @@ from ringleader.bench.broken import PeerFailed
 from ringleader.bench.children import die_with_parent
 from ringleader.bench.gate import LOOPBACK, Turnstile
 from ringleader.bench.workloads import WORKLOADS, Workload
+from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch
 from ringleader.comm.transports.meeting import Call, meet
 from ringleader.elastic import Plan
@@ -93,6 +94,8 @@ class Nowhere:
     def trace(self, stretch: Stretch) -> None: ...
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None: ...
+
+    def saved(self, saved: Saved) -> None: ...
 
     def settled(self, step: int) -> None: ...
 

@@ -96,6 +96,7 @@ class Result(Mapping[str, Any]):
     recovery_s: float
     ledger_uri: str
     trace_uri: str
+    checkpoint_uri: str
 
     @classmethod
     def of(cls, view: views.Result) -> Self:

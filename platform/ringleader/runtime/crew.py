@@ -169,7 +169,14 @@ class Crew:
     def _task(self, worker: str, role: Role) -> Task:
         launch = self._launch
         return Task(
-            launch.job_id, launch.attempt, worker, role, launch.spec, launch.artifacts, launch.scratch
+            launch.job_id,
+            launch.attempt,
+            worker,
+            role,
+            launch.spec,
+            launch.artifacts,
+            launch.scratch,
+            launch.checkpoints,
         )
 
     def _take_returns(self) -> None:

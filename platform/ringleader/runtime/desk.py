@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch, Unsettled
 from ringleader.runtime.lines import Lines
 from ringleader.runtime.messages import Beat, Happened, Identity, Metrics, Rows
@@ -32,6 +33,7 @@ class Desk:
         self._events: list[Happened] = []
         self._stretches: list[Stretch] = []
         self._unsettled = Unsettled()
+        self._saved: list[Saved] = []
         self._recorded = 0
         self._generation = 0
         self._first_step: int | None = None
@@ -58,6 +60,10 @@ class Desk:
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         with self._lock:
             self._events.append(Happened(kind, generation, data))
+
+    def saved(self, saved: Saved) -> None:
+        with self._lock:
+            self._saved.append(saved)
 
     def settled(self, step: int) -> None:
         self.lines.settled(step)
@@ -113,6 +119,7 @@ class Desk:
             rows, self._rows = tuple(self._rows), []
             events, self._events = tuple(self._events), []
             stretches, self._stretches = tuple(self._stretches), []
+            saved, self._saved = tuple(self._saved), []
             healed, self._healed_at = self._healed_at, None
             committed, self._committed_at = self._committed_at, None
             return Beat(
@@ -130,6 +137,7 @@ class Desk:
                 rows=rows,
                 events=events,
                 stretches=stretches,
+                saved=saved,
                 lines=lines,
                 lines_dropped=dropped,
             )

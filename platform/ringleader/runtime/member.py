@@ -124,6 +124,7 @@ def _train(task: Task, package: bytes | None, seats: Seats, desk: Desk) -> Ended
             outlet=desk,
             server=task.role == "server",
             artifacts=task.artifacts,
+            checkpoints=task.checkpoints,
         )
     return Ended("finished", result=asdict(finished))
 

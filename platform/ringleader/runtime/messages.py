@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch
 from ringleader.elastic.instructions import Role
 from ringleader.spec import JobSpec
@@ -43,6 +44,12 @@ class Launch:
     @property
     def artifacts(self) -> Path:
         return Path(self.home) / "jobs" / self.job_id / "artifacts"
+
+    @property
+    def checkpoints(self) -> str:
+        """The URI of their folder."""
+        uri = self.spec.checkpoint.uri or str(Path(self.home) / "checkpoints")
+        return f"{uri.rstrip('/')}/{self.job_id}"
 
     @property
     def spool(self) -> Path:
@@ -98,6 +105,7 @@ class Task:
     spec: JobSpec
     artifacts: Path
     scratch: Path
+    checkpoints: str
 
     @property
     def folder(self) -> Path:
@@ -170,6 +178,7 @@ class Beat:
     rows: tuple[Rows, ...] = ()
     events: tuple[Happened, ...] = ()
     stretches: tuple[Stretch, ...] = ()
+    saved: tuple[Saved, ...] = ()
     lines: tuple[Line, ...] = ()
     lines_dropped: int = 0
 

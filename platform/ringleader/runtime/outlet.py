@@ -9,6 +9,7 @@ from typing import Any
 
 from ringleader.comm.chrome import TraceFile
 from ringleader.elastic.instructions import End
+from ringleader.runtime.checkpoints import Checkpoints
 from ringleader.runtime.ledger import Ledger
 from ringleader.runtime.messages import Beat, Launch, Line, Metrics
 from ringleader.runtime.poster import Poster
@@ -29,6 +30,7 @@ class Outlet:
         self._spool = Spool(launch.spool)
         self._ledger = Ledger(launch.spool) if launch.spec.debug.ledger else None
         self._trace = TraceFile(launch.spool) if launch.spec.debug.trace else None
+        self._checkpoints = Checkpoints(launch, self.event)
         self.poster = Poster(
             url=launch.ingest_url,
             token=launch.ingest_token,
@@ -58,6 +60,7 @@ class Outlet:
             if self._trace is not None:
                 for stretch in beat.stretches:
                     self._trace.add(beat.worker, stretch)
+            self._checkpoints.take(beat)
             for happened in beat.events:
                 self.event(happened.kind, happened.generation, happened.data)
             for line in beat.lines:
@@ -94,6 +97,7 @@ class Outlet:
         self._spool.discard()
 
     def _end(self, end: End, finished: dict[str, Any] | None) -> None:
+        newest = self._checkpoints.finish() if end.outcome == "succeeded" else ""
         reason = None
         with self._taking:  # also of an attempt that failed or was cancelled
             trace = self._trace.finish(self._launch.artifacts).as_uri() if self._trace is not None else ""
@@ -101,7 +105,7 @@ class Outlet:
             reason = {"code": end.reason, "message": end.message, "hint": end.hint}
         result = None
         if end.outcome == "succeeded" and finished is not None:
-            result = self._result(finished, trace).model_dump(mode="json")
+            result = self._result(finished, trace, newest).model_dump(mode="json")
         record = {"at": _now(), "outcome": end.outcome, "reason": reason, "result": result}
         self._spool.put("outcome", record)
 
@@ -117,7 +121,7 @@ class Outlet:
         at = datetime.fromtimestamp(line.at, UTC).isoformat()
         self._spool.put("logs", {"at": at, "worker": worker, "level": line.level, "line": line.text[:16_000]})
 
-    def _result(self, finished: dict[str, Any], trace: str) -> Result:
+    def _result(self, finished: dict[str, Any], trace: str, checkpoint_uri: str) -> Result:
         artifacts = self._launch.artifacts
         weights = artifacts / WEIGHTS
         loss = finished.get("loss")
@@ -131,6 +135,7 @@ class Outlet:
             reproducible_why=finished["reproducible_why"],
             weights_sha256=finished["digest"],
             weights_uri=weights.as_uri() if weights.exists() else "",
+            checkpoint_uri=checkpoint_uri,
             ledger_uri=self._ledger.finish(artifacts).as_uri() if self._ledger is not None else "",
             trace_uri=trace,
             wall_s=finished["wall_s"],

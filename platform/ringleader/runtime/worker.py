@@ -71,6 +71,7 @@ class Worker:
 def import_engine() -> None:
     """Everything between a worker's first word from its supervisor and its first step."""
     import numpy.ctypeslib  # noqa: F401 - safetensors does, when it looks whether it can write the weights
+    import pyarrow.fs  # noqa: F401 - checkpoints
     import torch._dynamo  # noqa: F401 - the first optimiser of a process imports it: over a second
 
     import ringleader.runtime.member

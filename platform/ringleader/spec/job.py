@@ -193,6 +193,14 @@ class Sync(Part):
         return (self.outer or "average") if self.architecture == "local_sgd" else None
 
 
+class Checkpoint(Part):
+    """How often the committed state is written to files that a later attempt starts from, and where."""
+
+    every_steps: PositiveInt | None = 500
+    keep: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 3
+    uri: Annotated[str, Field(min_length=1, max_length=2000, pattern=r"^(/|[a-z][a-z0-9]*://)")] | None = None
+
+
 class Policy(Part):
     """When a worker that beats but does not advance is evicted."""
 
@@ -218,6 +226,7 @@ class JobSpec(Part):
     workers: Workers = Workers()
     batch: Batch = Batch()
     sync: Sync = Sync()
+    checkpoint: Checkpoint = Checkpoint()
     seed: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] = 0
     project: Name = "default"
     max_failures: Count = 3

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ringleader.checkpoint.manifest import Position
+from ringleader.checkpoint.snapshot import Part
 from ringleader.comm.buckets import Buckets as GradientBuckets
 from ringleader.comm.simulator import Costs
 from ringleader.elastic import Plan
@@ -18,6 +20,7 @@ from ringleader.train.clock import Split
 from ringleader.train.held import Held
 from ringleader.train.outer import Outer
 from ringleader.train.reporter import Reporter
+from ringleader.train.saving import Saver, joined
 from ringleader.train.seams import Coordinator, Parked, Seat
 from ringleader.train.tables import ROWS_TRAVEL, tables_of
 from ringleader.train.word import WordLayout
@@ -45,6 +48,7 @@ class Group:
         reporter: Reporter,
         coordinator: Coordinator,
         split: Split,
+        saver: Saver,
     ) -> None:
         self.spec = spec
         self.held = held
@@ -53,6 +57,7 @@ class Group:
         self.coordinator = coordinator
         self.split = split
         self.timeline = split.timeline
+        self.saver = saver
         self.step = 0
         self.applied = 0
         self.samples = 0
@@ -141,6 +146,17 @@ class Group:
                 self._change_generation()
         return self.exchange
 
+    def committed(self, steps: int = 1) -> None:
+        """A transaction of so many steps is committed and published: copy it for a checkpoint where one is due."""
+        assert self.seat is not None
+        if not self.saver.due(self.step - steps, self.step):
+            return
+        plan = self.seat.plan
+        part = _part_of(self.seat, copies=self.spec.sync.servers_are_copies)
+        if part is not None:
+            position = Position(self.step, self.applied, plan.attempt, plan.generation)
+            self.saver.save(self._state_of(part), part, position)
+
     def leave_at_boundary(self) -> None:
         """The reduced word named a newer plan: this generation is over."""
         self._must_park = True
@@ -170,6 +186,7 @@ class Group:
 
     def close(self) -> None:
         """Leave the group for good; weights stay."""
+        self.saver.close()
         if self.exchange is not None:
             self.split.exposed_s += self.exchange.exposed_s
             self.exchange.close()
@@ -254,6 +271,7 @@ class Group:
         assert self.seat is not None
         assert self.exchange is not None
         plan, me = self.seat.plan, self.seat.plan.members[self.seat.rank]
+        self._resume(plan, me)
         payload = None
         for receiver, donor in plan.heals:
             if donor == me:
@@ -265,6 +283,24 @@ class Group:
                 self._restore(self.held.restore(received, keep), whole=not keep)
         if plan.servers > 1 and not self.spec.sync.servers_are_copies:
             self._level()
+
+    def _resume(self, plan: Plan, me: str) -> None:
+        """A later attempt begins with the newest checkpoint: whom the others heal from takes it."""
+        receivers = {receiver for receiver, _ in plan.heals}
+        if plan.attempt == 1 or plan.start_step or self.applied or me in receivers:
+            return
+        found = self.saver.newest()
+        if found is not None:
+            rest = self.held.take(joined(found.states))
+            self._restore(rest | {"costs": None}, whole=True)
+            self.saver.tell_start(found, plan.generation)
+
+    def _state_of(self, part: Part) -> dict[str, Any]:
+        """What this member writes: all, or the part that it alone updates."""
+        assert self.exchange is not None
+        if part.state == 0:
+            return self.held.state(self._rest())
+        return self.held.state_of(self.exchange.part or [])
 
     def _own_part(self, plan: Plan, donor: str) -> list[Parameter]:
         """What the donor has not the newest of: a server's own share, once it has applied a step, and all of it where
@@ -329,3 +365,15 @@ class Group:
         if self.outer:
             self.outer.load_state_dict(rest["outer"])
         self.buffers.adopt()
+
+
+def _part_of(seat: Seat, *, copies: bool) -> Part | None:
+    """The part of a checkpoint that a member writes: equals share out one state, other servers write their own."""
+    plan, server = seat.plan, seat.rank - seat.plan.world
+    if not plan.servers:
+        return Part(writer=seat.rank, writers=plan.world)
+    if server < 0:
+        return None
+    if copies:
+        return Part(writer=server, writers=plan.servers)
+    return Part(state=server, states=plan.servers)

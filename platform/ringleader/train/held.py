@@ -123,17 +123,36 @@ class Held:
         for name, state in self._committed_kept.items():
             self.kept[name].load_state_dict(copy.deepcopy(state))
 
-    def payload(self, rest: dict[str, Any]) -> Tensor:
-        """All committed state as (n,) uint8, to heal a peer with."""
-        state = {
+    def state(self, rest: dict[str, Any]) -> dict[str, Any]:
+        """All committed state: the live objects' own tensors, and `rest`."""
+        return {
             "models": [model.state_dict() for model in self.models],
             "optimizers": [optimizer.state_dict() for optimizer, _ in self.optimizers],
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
             "kept": {name: kept.state_dict() for name, kept in self.kept.items()},
             "rest": rest,
         }
+
+    def state_of(self, parameters: Sequence[nn.Parameter]) -> dict[str, Any]:
+        """The values of these parameters under their names in the models, and their optimiser states."""
+        wanted = {id(p) for p in parameters}
+        models = [
+            {name: p.detach() for name, p in model.named_parameters() if id(p) in wanted}
+            for model in self.models
+        ]
+        optimizers = []
+        for optimizer, _ in self.optimizers:
+            saved = optimizer.state_dict()
+            live = (p for group in optimizer.param_groups for p in group["params"])
+            numbers = (n for group in saved["param_groups"] for n in group["params"])
+            own = {number for p, number in zip(live, numbers, strict=True) if id(p) in wanted}
+            optimizers.append({"state": {n: state for n, state in saved["state"].items() if n in own}})
+        return {"models": models, "optimizers": optimizers}
+
+    def payload(self, rest: dict[str, Any]) -> Tensor:
+        """All committed state as (n,) uint8, to heal a peer with."""
         buffer = io.BytesIO()
-        torch.save(state, buffer)
+        torch.save(self.state(rest), buffer)
         return torch.from_numpy(np.frombuffer(buffer.getbuffer(), dtype=np.uint8))
 
     def restore(self, payload: Tensor, keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
@@ -142,9 +161,13 @@ class Held:
         Args:
             keep: parameters that the peer does not own: they stay as they are, with their optimiser state.
         """
-        own = _Own.of(keep, [optimizer for optimizer, _ in self.optimizers]) if keep else None
         # Members of one job trust each other: kept objects may hold any type, so this is a full unpickling.
         state = torch.load(io.BytesIO(payload.numpy().tobytes()), weights_only=False)
+        return self.take(state, keep)
+
+    def take(self, state: dict[str, Any], keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
+        """Take over what `state` gave; as `restore`."""
+        own = _Own.of(keep, [optimizer for optimizer, _ in self.optimizers]) if keep else None
         self._check_same_program(state)
         for model, saved in zip(self.models, state["models"], strict=True):
             model.load_state_dict(saved)

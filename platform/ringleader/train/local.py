@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.chrome import TraceFile
 from ringleader.comm.timeline import Stretch, Unsettled
 from ringleader.elastic import Plan
@@ -66,6 +67,9 @@ class Recorded:
         self._unsettled.add(stretch)
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        pass
+
+    def saved(self, saved: Saved) -> None:
         pass
 
     def settled(self, step: int) -> None:

@@ -216,6 +216,7 @@ class Rounds:
         if group.timeline is not None:
             group.timeline.end()
         self._commit(loop, span, reports)
+        group.committed(len(reports))
 
     def _read(self, reduced: Tensor, span: Span, offset: int) -> StepReport:
         """What the reduced word says about one batch, checked."""

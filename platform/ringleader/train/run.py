@@ -77,12 +77,14 @@ def run(
     outlet: Outlet,
     server: bool,
     artifacts: Path,
+    checkpoints: str | None = None,
 ) -> Finished:
     """Run `function` to its end as one member of a group.
 
     Args:
         server: this member owns no shard; it runs the same function and holds the optimiser.
         artifacts: where rank 0 leaves `weights.safetensors`.
+        checkpoints: the URI of the folder of the job's checkpoints; None: none are written.
 
     Raises:
         RingleaderError: of the class that says why the job fails.
@@ -90,7 +92,7 @@ def run(
     """
     keep_freed_memory()
     seed_all(spec.seed, "init")
-    session = Session(spec, coordinator, outlet)
+    session = Session(spec, coordinator, outlet, checkpoints)
     try:
         _call(function, session)
         return _finish(session, outlet, artifacts)

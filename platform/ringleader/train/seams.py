@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
@@ -65,6 +66,9 @@ class Outlet(Protocol):
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         """Something that happened and that no step can take back."""
+
+    def saved(self, saved: Saved) -> None:
+        """This member's files of a checkpoint are written. From any thread."""
 
     def settled(self, step: int) -> None:
         """All steps below `step` are settled: log lines printed before may leave."""

@@ -19,6 +19,7 @@ from ringleader.train.group import Group
 from ringleader.train.held import Held, Stateful
 from ringleader.train.reporter import Reporter
 from ringleader.train.rounds import Rounds
+from ringleader.train.saving import Saver
 from ringleader.train.seams import Coordinator, Outlet
 from ringleader.train.slices import Collate, check_dataset
 from ringleader.train.steps import Loop, Steps
@@ -37,7 +38,9 @@ class Session:
     `global_step` and `epoch`. What has to happen once per step goes through `scheduler`, `on_commit` and `keep`.
     """
 
-    def __init__(self, spec: JobSpec, coordinator: Coordinator, outlet: Outlet) -> None:
+    def __init__(
+        self, spec: JobSpec, coordinator: Coordinator, outlet: Outlet, checkpoints: str | None = None
+    ) -> None:
         self._spec = spec
         self._held = Held()
         self._calls = Calls()
@@ -49,6 +52,7 @@ class Session:
             reporter=Reporter(outlet),
             coordinator=coordinator,
             split=self._split,
+            saver=Saver(spec, checkpoints, outlet),
         )
         self._device = torch.device("cuda" if spec.workers.gpus and torch.cuda.is_available() else "cpu")
         transaction = Rounds if spec.sync.architecture == "local_sgd" else Steps

@@ -198,6 +198,7 @@ class Steps:
         else:
             exchange.publish()
             self._commit(report, reduced)
+        group.committed()
 
     @torch.no_grad()
     def _update(self, report: StepReport) -> None:

@@ -71,6 +71,7 @@ class Result(View):
     recovery_s: float
     ledger_uri: str = ""
     trace_uri: str = ""
+    checkpoint_uri: str = ""
 
 
 class JobView(View):
