@@ -96,7 +96,7 @@ class Run:
         wait_for(f"world of {size}", lambda: self.world() == size, 60)
 
     def outcome(self, deadline_s: float = 60) -> dict[str, Any]:
-        found = wait_for("outcome", self.ingest.outcome, deadline_s)
+        found = wait_for("outcome", lambda: self.ingest.outcome(self.launch.attempt), deadline_s)
         assert found is not None
         return found
 

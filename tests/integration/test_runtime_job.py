@@ -343,7 +343,7 @@ def test_an_attempt_that_lost_everybody_is_followed_from_its_newest_checkpoint(
     second = start(cluster, home, ingest, package, "unlucky", attempt=2, **spec)
     outcome = second.outcome()
     assert outcome["outcome"] == "succeeded", outcome
-    (restored,) = ingest.events("checkpoint.restored")
+    (restored,) = ingest.events("checkpoint.restored", attempt=2)
     assert restored["step"] == saved[-1]
     assert outcome["result"]["steps"] == 120
     assert outcome["result"]["checkpoint_uri"].endswith("step-000000000120-a2-g1")
