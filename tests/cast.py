@@ -56,6 +56,7 @@ class Cue:
     generation: int = 0
     sign: Path = Path()
     past: int = 0
+    joined: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,10 @@ class FaultPlan:
     def kill(self, worker: str, *, at_step: int, phase: str = "forward", past: int = 0) -> "FaultPlan":
         return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "kill", past=past)))
 
-    def hold(self, worker: str, *, at_step: int, for_generation: int) -> "FaultPlan":
-        """The worker goes on only when it has heard that this generation is coming."""
-        return replace(self, cues=(*self.cues, Cue(worker, at_step, "forward", "hold", for_generation)))
+    def hold(self, worker: str, *, at_step: int, for_generation: int, joined: str = "") -> "FaultPlan":
+        """The worker goes on only when it has heard that this generation is coming, or is in a plan with `joined`."""
+        cue = Cue(worker, at_step, "forward", "hold", for_generation, joined=joined)
+        return replace(self, cues=(*self.cues, cue))
 
     def stumble(self, worker: str, *, at_step: int, phase: str, once: Path) -> "FaultPlan":
         """The worker's exchange breaks, after somebody has made the file `once`."""
@@ -130,6 +132,7 @@ class Prompter:
         self._cues = list(cues)
         self._reached: Counter[tuple[int, str]] = Counter()
         self._pending = 0
+        self._members: tuple[str, ...] = ()
         self._generation = 0
         self._interrupted = 0
         self._recorded = 0
@@ -143,7 +146,7 @@ class Prompter:
             if kind == "plan":
                 plan: Plan = content
                 rank = plan.rank_of(self._me)
-                self._generation = plan.generation
+                self._generation, self._members = plan.generation, plan.members
                 prefix = f"{plan.attempt}/{plan.generation}"
                 call = Call(*self._store, prefix, rank, len(plan.members), DEADLINE_S, host=self._host)
                 transport = meet(call)
@@ -213,7 +216,7 @@ class Prompter:
             if cue.act == "stumble":
                 await_file(cue.sign)
                 raise ExchangeBroken(rank=-1, phase=phase, bucket=None, why="the script says so")
-            while self._pending < cue.generation:
+            while self._pending < cue.generation and cue.joined not in self._members:
                 self._receive()
 
 

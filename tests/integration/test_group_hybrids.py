@@ -62,12 +62,15 @@ def test_a_killed_worker_of_two_nodes_costs_no_bit(
 def test_a_killed_server_with_a_copy_is_replaced_and_costs_no_bit(
     undisturbed: str, tmp_path: Path, name: str, victim: str, phase: str
 ) -> None:
-    faults = FaultPlan().kill(victim, at_step=7, phase=phase).hold("w2", at_step=11, for_generation=3)
+    """The new one may be ready before the others have parked, and is then in the next plan."""
+    faults = FaultPlan().kill(victim, at_step=7, phase=phase)
+    faults = faults.hold("w2", at_step=11, for_generation=3, joined="s5")
     play = Cast(job(sync=sync_of(name)), train, faults, tmp_path, NODES).play()
     check(play, undisturbed)
     assert [lost["worker"] for lost in play.reported("worker.lost")] == [victim]
-    assert [plan.servers for plan in play.plans] == [2, 1, 2]
-    assert play.worlds == [3, 3, 3]
+    assert {victim, "s5"} & set(play.plans[-1].members) == {"s5"}
+    assert [plan.servers for plan in play.plans] in ([2, 1, 2], [2, 2])
+    assert set(play.worlds) == {3}
 
 
 def missing_an_evaluation(session: Session) -> None:
