@@ -1,0 +1,229 @@
+"""Who computes which item of a loop, and when an update is due: the queue that asynchronous modes keep. Pure.
+
+An item is one logical shard's rows of one batch, numbered offset * L + shard. Items are leased in ascending order; what
+comes back unused goes to the front. An item is taken once: whatever else is pushed under its number is a replay.
+"""
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from ringleader.elastic.items import Items
+
+
+class Verdict(IntEnum):
+    """What becomes of a push: it counts; it counted before; it came too late and its item is computed again."""
+
+    TAKEN = 0
+    REPEATED = 1
+    REFUSED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """An item in the hands of a worker.
+
+    Attributes:
+        clock: the update that it is meant for, counted from the loop's start.
+        version: how many updates there were when it was leased.
+    """
+
+    item: int
+    worker: int
+    clock: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The items of a loop: all L of every batch but the last, which may be short.
+
+    Attributes:
+        steps: batches of the loop.
+        last: the shards that have rows in the last one.
+    """
+
+    steps: int
+    shards: int
+    last: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        return (self.steps - 1) * self.shards + len(self.last)
+
+    def present(self, offset: int) -> tuple[int, ...]:
+        """The shards that have rows in a batch, ascending."""
+        return self.last if offset == self.steps - 1 else tuple(range(self.shards))
+
+    def count(self, offset: int) -> int:
+        """Items of a batch."""
+        return len(self.last) if offset == self.steps - 1 else self.shards
+
+    def steps_within(self, items: int) -> int:
+        """Whole batches that so many items make."""
+        return self.steps if items >= self.total else items // self.shards
+
+    def after(self, item: int) -> int | None:
+        """The lowest item above the given one."""
+        offset, shard = divmod(item + 1, self.shards)
+        for here in range(offset, self.steps):
+            for found in self.present(here):
+                if here > offset or found >= shard:
+                    return here * self.shards + found
+        return None
+
+
+class Discipline(Protocol):
+    """When an item may be leased, and which pushes make an update."""
+
+    def clock(self, leases: "Leases", item: int) -> int:
+        """The update that an item leased now is meant for."""
+
+    def admits(self, leases: "Leases", item: int) -> bool:
+        """Whether the item may be leased now."""
+
+    def in_time(self, leases: "Leases", version: int) -> bool:
+        """Whether a gradient computed at that version still counts."""
+
+    def due(self, leases: "Leases") -> bool:
+        """Whether the next update has all that it is made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class EachAlone:
+    """`async`: every item is an update."""
+
+    def clock(self, leases: "Leases", item: int) -> int:
+        return item // leases.batches.shards
+
+    def admits(self, leases: "Leases", item: int) -> bool:
+        return True
+
+    def in_time(self, leases: "Leases", version: int) -> bool:
+        return True
+
+    def due(self, leases: "Leases") -> bool:
+        return len(leases.taken) > leases.version
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """`ssp`: clock c is the update of batch c; its items are computed at version c - staleness or newer."""
+
+    staleness: int
+
+    def clock(self, leases: "Leases", item: int) -> int:
+        return item // leases.batches.shards
+
+    def admits(self, leases: "Leases", item: int) -> bool:
+        return leases.version >= self.clock(leases, item) - self.staleness
+
+    def in_time(self, leases: "Leases", version: int) -> bool:
+        return True
+
+    def due(self, leases: "Leases") -> bool:
+        clock = leases.version
+        return clock < leases.batches.steps and leases.arrived[clock] == leases.batches.count(clock)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCome:
+    """Backup workers: update v is made of the first n items computed at version v, n = items of batch v; up to
+    `spare` more are under way, whose late pushes are refused."""
+
+    spare: int
+
+    def clock(self, leases: "Leases", item: int) -> int:
+        return leases.version
+
+    def admits(self, leases: "Leases", item: int) -> bool:
+        version = leases.version
+        if version >= leases.batches.steps:
+            return False
+        begun = leases.arrived[version] + sum(lease.version == version for lease in leases.out.values())
+        return begun < leases.batches.count(version) + self.spare
+
+    def in_time(self, leases: "Leases", version: int) -> bool:
+        return version == leases.version
+
+    def due(self, leases: "Leases") -> bool:
+        clock = leases.version
+        return clock < leases.batches.steps and leases.arrived[clock] == leases.batches.count(clock)
+
+
+class Leases:
+    """The queue of one loop. Whoever keeps it calls `advance` once it has made the update that is due.
+
+    Attributes:
+        version: updates made.
+        taken: items whose push counts.
+        arrived: taken items by the update that they are part of.
+        out: the leases in workers' hands, by item.
+    """
+
+    def __init__(self, batches: Batches, discipline: Discipline) -> None:
+        self.batches = batches
+        self.discipline = discipline
+        self.version = 0
+        self.taken = Items()
+        self.arrived: Counter[int] = Counter()
+        self.out: dict[int, Lease] = {}
+        self._returned: list[int] = []
+        self._fresh = batches.after(-1)
+
+    @property
+    def due(self) -> bool:
+        return self.discipline.due(self)
+
+    @property
+    def exhausted(self) -> bool:
+        """Every item is in an update."""
+        return len(self.taken) == self.batches.total and not self.due
+
+    def lease(self, worker: int) -> Lease | None:
+        """The next item for a worker; None as long as there is none that it may have."""
+        item = self._returned[0] if self._returned else self._fresh
+        if item is None or not self.discipline.admits(self, item):
+            return None
+        if self._returned:
+            heapq.heappop(self._returned)
+        else:
+            self._fresh = self.batches.after(item)
+        lease = Lease(item, worker, self.discipline.clock(self, item), self.version)
+        self.out[item] = lease
+        return lease
+
+    def push(self, item: int, version: int) -> Verdict:
+        """A gradient of `item` came in, computed at `version`. Only what is out can come in."""
+        if item in self.taken:
+            return Verdict.REPEATED
+        if item not in self.out:
+            return Verdict.REFUSED
+        if not self.discipline.in_time(self, version):
+            self._return(item)
+            return Verdict.REFUSED
+        del self.out[item]
+        self.arrived[self.discipline.clock(self, item)] += 1
+        self.taken.add(item)
+        return Verdict.TAKEN
+
+    def advance(self) -> None:
+        """The update that was due is made."""
+        assert self.due, "no update is due"
+        self.version += 1
+
+    def give_back(self, worker: int) -> None:
+        """What this worker has in hand goes back to the front."""
+        for lease in [lease for lease in self.out.values() if lease.worker == worker]:
+            self._return(lease.item)
+
+    def give_all_back(self) -> None:
+        """A new generation: nobody has anything in hand."""
+        for item in list(self.out):
+            self._return(item)
+
+    def _return(self, item: int) -> None:
+        del self.out[item]
+        heapq.heappush(self._returned, item)

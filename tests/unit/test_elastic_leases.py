@@ -1,0 +1,151 @@
+"""The queue of items under any history of workers, losses and replays: each item once, never too early."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringleader.elastic.leases import Batches, Bounded, Discipline, EachAlone, FirstCome, Leases, Verdict
+
+WORKERS = 3
+ACTS = st.lists(
+    st.tuples(st.sampled_from(("lease", "push", "push", "lose", "generation")), st.integers(0, WORKERS - 1)),
+    max_size=200,
+)
+DISCIPLINES: list[Discipline] = [
+    EachAlone(),
+    *(Bounded(staleness) for staleness in (0, 1, 3)),
+    *(FirstCome(spare) for spare in (0, 1, 2)),
+]
+
+
+@st.composite
+def loops(draw: st.DrawFn) -> Batches:
+    """One to five batches of one to four shards; the last may lack some of them."""
+    shards = draw(st.integers(1, 4))
+    last = draw(st.sets(st.integers(0, shards - 1), min_size=1))
+    return Batches(draw(st.integers(1, 5)), shards, tuple(sorted(last)))
+
+
+class Play:
+    """Workers that hold what they leased and push it, oldest first; an update is made as soon as it is due."""
+
+    def __init__(self, batches: Batches, discipline: Discipline) -> None:
+        self.leases = Leases(batches, discipline)
+        self.hands: dict[int, list[tuple[int, int]]] = {worker: [] for worker in range(WORKERS)}
+        self.pushed: list[tuple[int, int]] = []
+        self.applied: list[int] = []
+        self.refused_at: list[int] = []
+
+    def act(self, what: str, worker: int) -> None:
+        hand = self.hands[worker]
+        if what == "lease":
+            lease = self.leases.lease(worker)
+            if lease is not None:
+                hand.append((lease.item, lease.version))
+        elif what == "push" and hand:
+            self.push(*hand.pop(0))
+        elif what == "lose":
+            self.leases.give_back(worker)
+            hand.clear()
+        elif what == "generation":
+            self.leases.give_all_back()
+            for other in self.hands.values():
+                other.clear()
+            for item, version in self.pushed:  # ghosts of the generations before
+                assert self.leases.push(item, version) is not Verdict.TAKEN
+
+    def push(self, item: int, version: int) -> None:
+        verdict = self.leases.push(item, version)
+        self.pushed.append((item, version))
+        if verdict is Verdict.TAKEN:
+            self.applied.append(item)
+        if verdict is Verdict.REFUSED:
+            self.refused_at.append(version)
+        while self.leases.due:
+            self.leases.advance()
+
+    def finish(self) -> None:
+        """Whoever is left leases and pushes to the end."""
+        for _ in range(10 * self.leases.batches.total + 10):
+            for worker in range(WORKERS):
+                self.act("push", worker)
+                self.act("lease", worker)
+
+
+@pytest.mark.parametrize("discipline", DISCIPLINES, ids=repr)
+@given(batches=loops(), acts=ACTS)
+def test_every_item_is_applied_once_whatever_happens(discipline, batches, acts) -> None:
+    play = Play(batches, discipline)
+    for what, worker in acts:
+        play.act(what, worker)
+    play.finish()
+    assert play.leases.exhausted
+    items = [offset * batches.shards + k for offset in range(batches.steps) for k in batches.present(offset)]
+    assert sorted(play.applied) == items
+    assert len(items) == batches.total
+    assert play.leases.lease(0) is None
+    updates = batches.total if isinstance(discipline, EachAlone) else batches.steps
+    assert play.leases.version == updates
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+@given(batches=loops(), acts=ACTS)
+def test_ssp_leases_no_item_beyond_its_bound(staleness, batches, acts) -> None:
+    play = Play(batches, Bounded(staleness))
+    seen = play.leases.lease
+    clocks: list[tuple[int, int]] = []
+
+    def noted(worker: int):
+        lease = seen(worker)
+        if lease is not None:
+            clocks.append((lease.clock, lease.version))
+        return lease
+
+    play.leases.lease = noted  # type: ignore[method-assign]
+    for what, worker in acts:
+        play.act(what, worker)
+    play.finish()
+    assert all(clock - staleness <= version <= clock for clock, version in clocks)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 2])
+@given(batches=loops(), acts=ACTS)
+def test_backup_workers_waste_at_most_so_many_items_an_update(spare, batches, acts) -> None:
+    play = Play(batches, FirstCome(spare))
+    for what, worker in acts:
+        play.act(what, worker)
+    play.finish()
+    for version in range(batches.steps):
+        assert play.refused_at.count(version) <= spare
+
+
+@given(batches=loops())
+def test_alone_items_come_in_ascending_order(batches) -> None:
+    for discipline in DISCIPLINES:
+        leases = Leases(batches, discipline)
+        order = []
+        while (lease := leases.lease(0)) is not None:
+            order.append(lease.item)
+            assert leases.push(lease.item, lease.version) is Verdict.TAKEN
+            while leases.due:
+                leases.advance()
+        assert order == sorted(order)
+        assert len(order) == batches.total
+
+
+def test_what_comes_back_goes_to_the_front() -> None:
+    leases = Leases(Batches(2, 3, (0, 1, 2)), EachAlone())
+    for worker in (0, 1, 0, 1):
+        leases.lease(worker)
+    leases.give_back(0)
+    again = [leases.lease(1) for _ in range(3)]
+    assert [lease.item for lease in again if lease] == [0, 2, 4]
+
+
+@given(batches=loops())
+def test_a_step_is_complete_with_as_many_items_as_its_batch_has(batches) -> None:
+    counts = [batches.count(offset) for offset in range(batches.steps)]
+    for items in range(batches.total + 1):
+        complete = batches.steps_within(items)
+        assert sum(counts[:complete]) <= items
+        assert complete == batches.steps or items < sum(counts[: complete + 1])
