@@ -45,6 +45,10 @@ PROCESSES = mp.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["cast", "torch._dynamo"])
 
 
+ANY = -1
+"""At whatever step: who leases items does not pass through every one."""
+
+
 @dataclass(frozen=True)
 class Cue:
     """When a worker that is at `step` (committed steps) reaches `phase` after `past` earlier times, `act` happens."""
@@ -193,6 +197,9 @@ class Prompter:
         with self._speaking:
             self._pipe.send(news)
 
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
     def _receive(self) -> tuple[str, Any]:
         if not self._pipe.poll(HANG_GUARD_S):
             raise AssertionError(f"{self._me} heard nothing for {HANG_GUARD_S} s")
@@ -206,13 +213,14 @@ class Prompter:
         return kind, content
 
     def _cue(self, step: int, phase: str) -> None:
-        past = self._reached[step, phase]
-        self._reached[step, phase] += 1
-        due = [cue for cue in self._cues if (cue.step, cue.phase, cue.past) == (step, phase, past)]
+        places = [(step, phase), (ANY, phase)]
+        reached = [(*place, self._reached[place]) for place in places]
+        self._reached.update(places)
+        due = [cue for cue in self._cues if (cue.step, cue.phase, cue.past) in reached]
         for cue in due:
             self._cues.remove(cue)
             if cue.act == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
+                self.die()
             if cue.act == "stumble":
                 await_file(cue.sign)
                 raise ExchangeBroken(rank=-1, phase=phase, bucket=None, why="the script says so")

@@ -54,6 +54,44 @@ WRONG = [
     ({"sync": SERVERS | {"servers": 0}}, "/sync/servers", "greater than or equal to 1"),
     ({"sync": SERVERS | {"servers": 65}}, "/sync/servers", "less than or equal to 64"),
     ({"sync": SERVERS | {"servers": True}}, "/sync/servers", "integer"),
+    ({"sync": {"consistency": "async"}}, "/sync", "consistency is not used by ring"),
+    ({"sync": LOCAL | {"backup_workers": 1}}, "/sync", "backup_workers is not used by local_sgd"),
+    ({"sync": SERVERS | {"consistency": "eventual"}}, "/sync/consistency", "'sync', 'ssp' or 'async'"),
+    ({"sync": SERVERS | {"staleness": 2}}, "/sync", "leave it out, or consistency: ssp"),
+    (
+        {"sync": SERVERS | {"consistency": "async", "staleness": 2}},
+        "/sync",
+        "leave it out, or consistency: ssp",
+    ),
+    (
+        {"sync": SERVERS | {"consistency": "ssp", "staleness": -1}},
+        "/sync/staleness",
+        "greater than or equal to 0",
+    ),
+    (
+        {"sync": SERVERS | {"consistency": "ssp", "staleness": 65}},
+        "/sync/staleness",
+        "less than or equal to 64",
+    ),
+    ({"sync": SERVERS | {"consistency": "ssp", "backup_workers": 1}}, "/sync", "or consistency: sync"),
+    ({"sync": SERVERS | {"backup_workers": 1, "servers": 2}}, "/sync", "servers 1, or backup_workers 0"),
+    ({"sync": SERVERS | {"backup_workers": -1}}, "/sync/backup_workers", "greater than or equal to 0"),
+    (
+        {"sync": SERVERS | {"consistency": "async", "reproducible": True}},
+        "/sync",
+        "reproducible: true and consistency: async exclude each other",
+    ),
+    (
+        {"sync": SERVERS | {"consistency": "ssp", "staleness": 1, "reproducible": True}},
+        "/sync",
+        "reproducible: true and staleness: 1 exclude each other",
+    ),
+    (
+        {"sync": SERVERS | {"backup_workers": 2, "reproducible": True}},
+        "/sync",
+        "reproducible: true and backup_workers: 2 exclude each other",
+    ),
+    ({"sync": SERVERS | {"consistency": "ssp", "reproducible": False}}, "/sync", "leave it out"),
     ({"sync": {"inner_steps": 4}}, "/sync", "leave it out, or local_sgd"),
     ({"sync": {"outer": "average"}}, "/sync", "outer is not used by ring"),
     ({"sync": LOCAL | {"outer": "adam"}}, "/sync/outer", "'average' or 'nesterov'"),
@@ -186,3 +224,17 @@ def test_a_merged_key_may_be_set_again(tmp_path: Path) -> None:
     )
     params = JobSpec.load(path).params
     assert params["three"] == {"lr": 4, "momentum": 0.9}
+
+
+def test_only_what_has_one_order_of_sums_has_the_same_bits() -> None:
+    def sync(**keys: Any) -> Any:
+        return JobSpec.parse(GOOD | {"sync": SERVERS | keys}).sync
+
+    assert [sync(**keys).same_bits for keys in ({}, {"consistency": "ssp"}, {"backup_workers": 0})] == [
+        True
+    ] * 3
+    for keys in ({"consistency": "async"}, {"consistency": "ssp", "staleness": 1}, {"backup_workers": 1}):
+        assert not sync(**keys).same_bits
+        assert next(iter(keys)) in sync(**keys).why_other_bits or "staleness" in sync(**keys).why_other_bits
+    leased = [sync(**keys).leased for keys in ({}, {"consistency": "sync"}, {"consistency": "ssp"})]
+    assert leased == [False, False, True]

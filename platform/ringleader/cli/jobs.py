@@ -1,5 +1,7 @@
 """Commands on jobs: list, describe, resize, cancel, delete."""
 
+from collections.abc import Sequence
+
 import click
 
 from ringleader.cli.exchange import exchange_text, way_text
@@ -142,9 +144,16 @@ def _result(job: Job) -> str:
         "wall": f"{result.wall_s:.1f} s (compute {result.compute_s:.1f}, exposed communication "
         f"{result.exposed_communication_s:.1f}, idle {result.idle_s:.1f}, recovery {result.recovery_s:.2f})",
         "reproducible": "yes" if result.reproducible else f"no: {result.reproducible_why}",
+        "staleness": _histogram(result.staleness),
         "weights": f"sha256 {result.weights_sha256}",
     }
     return "\nresult\n" + pairs({f"  {k}": v for k, v in shown.items()})
+
+
+def _histogram(counts: Sequence[int]) -> str:
+    """`0: 120, 1: 34`; the last bin holds all beyond."""
+    last = len(counts) - 1
+    return ", ".join(f"{k}{'+' if k == last else ''}: {count}" for k, count in enumerate(counts) if count)
 
 
 def _recent(events: list[Event]) -> str:

@@ -77,7 +77,12 @@ class LogLine:
 
 @dataclass(frozen=True, eq=True)
 class Result(Mapping[str, Any]):
-    """What a succeeded job leaves behind: attributes, and a mapping of the same. Times in seconds."""
+    """What a succeeded job leaves behind: attributes, and a mapping of the same. Times in seconds.
+
+    Attributes:
+        staleness: gradients by how many updates lay between the pull of their weights and their own: none, 1, ..., 15,
+            more. Empty where workers do not lease items.
+    """
 
     steps: int
     samples: int
@@ -97,6 +102,7 @@ class Result(Mapping[str, Any]):
     ledger_uri: str
     trace_uri: str
     checkpoint_uri: str
+    staleness: list[int]
 
     @classmethod
     def of(cls, view: views.Result) -> Self:

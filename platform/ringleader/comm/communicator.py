@@ -99,8 +99,9 @@ class Communicator:
         rows: Sequence[Tensor],
         *,
         phase: str,
-        bucket: int,
+        bucket: int | None,
         schedule: str = "",
+        lane: int = BULK,
     ) -> Ticket:
         """Start an exchange that is no schedule on `rows`, which belong to the lane until `wait` returns."""
         ready = _recorded(rows)
@@ -109,7 +110,25 @@ class Communicator:
             ready()
             act(scratch, self._transport)
 
-        return self._submit(run, Ticket(phase, bucket, sum(row.nbytes for row in rows), schedule), BULK)
+        return self._submit(run, Ticket(phase, bucket, sum(row.nbytes for row in rows), schedule), lane)
+
+    def beside(self, act: Callable[[Transport], None], *, phase: str) -> Ticket:
+        """Start an exchange of any length on a thread of its own: it may wait for what others do in their own time."""
+        self.check()
+        ticket = Ticket(phase, None)
+        with self._changed:
+            self._unfinished += 1
+        thread = threading.Thread(
+            target=self._run_beside, args=(ticket, act), name=f"ringleader-{phase}", daemon=True
+        )
+        self._threads = [t for t in self._threads if t.is_alive()] + [thread]
+        thread.start()
+        return ticket
+
+    def check(self) -> None:
+        """Raises ExchangeBroken once this generation is over."""
+        if self._error is not None:
+            raise _again(self._error)
 
     def submit_native(self, row: Tensor, *, phase: str, bucket: int) -> Ticket:
         """Start the library's own all-reduce on `row`."""
@@ -188,8 +207,7 @@ class Communicator:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _submit(self, run: Callable[[Scratch], None], ticket: Ticket, lane: int) -> Ticket:
-        if self._error is not None:
-            raise _again(self._error)
+        self.check()
         with self._changed:
             self._unfinished += 1
         self._queues[lane].put((ticket, run))
@@ -207,10 +225,20 @@ class Communicator:
             if error is not None:
                 self._break(error)
                 return
-            with self._changed:
-                ticket.finished = True
-                self._unfinished -= 1
-                self._changed.notify_all()
+            self._finished(ticket)
+
+    def _run_beside(self, ticket: Ticket, act: Callable[[Transport], None]) -> None:
+        error = _attempt(ticket, lambda _: act(self._transport), Scratch(), self.rank)
+        if error is not None:
+            self._break(error)
+        else:
+            self._finished(ticket)
+
+    def _finished(self, ticket: Ticket) -> None:
+        with self._changed:
+            ticket.finished = True
+            self._unfinished -= 1
+            self._changed.notify_all()
 
     def _break(self, error: ExchangeBroken) -> None:
         with self._changed:

@@ -65,6 +65,8 @@ def lose(state: Membership, worker: str, cause: str, now: float) -> Step:
         return state, ()
     member = found in state.members
     cause = found.cause or cause
+    if found.role == "server" and state.trained:
+        return state.drop(worker), ()
     if found.role == "server" and not state.copied(found):
         return end(
             state, End("failed", "platform_error", f"the parameter server {worker} was lost: {cause}.")

@@ -79,7 +79,7 @@ class Discipline(Protocol):
     """When an item may be leased, and which pushes make an update."""
 
     def clock(self, leases: "Leases", item: int) -> int:
-        """The update that an item leased now is meant for."""
+        """The update that an item is part of, if it is leased, or comes in, now."""
 
     def admits(self, leases: "Leases", item: int) -> bool:
         """Whether the item may be leased now."""
@@ -96,7 +96,7 @@ class EachAlone:
     """`async`: every item is an update."""
 
     def clock(self, leases: "Leases", item: int) -> int:
-        return item // leases.batches.shards
+        return leases.version
 
     def admits(self, leases: "Leases", item: int) -> bool:
         return True
@@ -182,9 +182,14 @@ class Leases:
         """Every item is in an update."""
         return len(self.taken) == self.batches.total and not self.due
 
+    @property
+    def next(self) -> int | None:
+        """The item that is leased next; None when all are out or taken."""
+        return self._returned[0] if self._returned else self._fresh
+
     def lease(self, worker: int) -> Lease | None:
         """The next item for a worker; None as long as there is none that it may have."""
-        item = self._returned[0] if self._returned else self._fresh
+        item = self.next
         if item is None or not self.discipline.admits(self, item):
             return None
         if self._returned:
@@ -205,8 +210,13 @@ class Leases:
             self._return(item)
             return Verdict.REFUSED
         del self.out[item]
+        return self.follow(item)
+
+    def follow(self, item: int) -> Verdict:
+        """The same where somebody else keeps the queue: whatever is not there yet counts."""
+        if not self.taken.add(item):
+            return Verdict.REPEATED
         self.arrived[self.discipline.clock(self, item)] += 1
-        self.taken.add(item)
         return Verdict.TAKEN
 
     def advance(self) -> None:

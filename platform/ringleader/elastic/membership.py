@@ -97,8 +97,8 @@ def _retire(state: Membership, staff: tuple[Worker, ...], count: int, now: float
 
 def _close(state: Membership, now: float) -> Step:
     """Everybody passed the final barrier. Who was lost behind somebody who passed it had passed all steps too."""
-    if not state.closing or any(m.phase is not Phase.FINISHED for m in state.members if m.role == "worker"):
-        return state, ()
+    if not state.trained or any(m.phase is Phase.ACTIVE for m in state.members):
+        return state, ()  # a server may still have records to hand out
     digests: dict[str, str] = {}
     for worker in state.where(lambda w: w.role == "worker" and bool(w.digest)):
         digests.setdefault(worker.digest, worker.id)

@@ -161,6 +161,12 @@ class Membership:
         return any(w.phase is Phase.FINISHED for w in self.workers)
 
     @property
+    def trained(self) -> bool:
+        """Every worker passed the final barrier."""
+        workers = [m for m in self.members if m.role == "worker"]
+        return self.closing and all(m.phase is Phase.FINISHED for m in workers)
+
+    @property
     def gathered(self) -> bool:
         """Whether no member computes any more: all are parked, finished or gone for certain."""
         return all(w.phase in (Phase.PARKED, Phase.FINISHED) for w in self.members)

@@ -143,6 +143,7 @@ class Outlet:
             exposed_communication_s=finished["exposed_s"],
             idle_s=finished["idle_s"],
             recovery_s=finished["recovery_s"],
+            staleness=finished.get("staleness", []),
         )
 
     def _finite(self, scores: dict[str, float]) -> dict[str, float]:

@@ -24,6 +24,7 @@ SERVERS: Architecture = "parameter_server"
 MIXED: frozenset[Architecture] = frozenset({"ring", SERVERS})
 """Architectures of which one may stand between nodes and another inside them."""
 OuterStep = Literal["average", "nesterov"]
+Consistency = Literal["sync", "ssp", "async"]
 Algorithm = Literal[
     "auto",
     "binary_blocks",
@@ -47,6 +48,7 @@ CODED: frozenset[str] = frozenset({"auto", "direct"})
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
 MAX_WORKERS = 4096
 MAX_SERVERS = 64
+MAX_STALENESS = 64
 INNER_STEPS = 16
 MAX_ROUND_SLICES = 1 << 18
 
@@ -97,6 +99,9 @@ class Sync(Part):
     reproducible: Annotated[bool, Field(strict=True)] | None = None
     codec: Codec = "none"
     servers: Annotated[int, Field(strict=True, ge=1, le=MAX_SERVERS)] | None = None
+    consistency: Consistency | None = None
+    staleness: Annotated[int, Field(strict=True, ge=0, le=MAX_STALENESS)] | None = None
+    backup_workers: Annotated[int, Field(strict=True, ge=0, le=MAX_WORKERS)] | None = None
     inner_steps: Annotated[int, Field(strict=True, ge=1, le=MAX_ROUND_SLICES)] | None = None
     outer: OuterStep | None = None
 
@@ -113,6 +118,7 @@ class Sync(Part):
             )
         if self.server_count and self.algorithm is not None:
             raise ValueError(f"algorithm is not used by {self.architecture}; allowed: leave it out")
+        self._consistency_possible()
         if self.architecture == "local_sgd":
             self._rounds_possible()
         elif self.inner_steps is not None or self.outer is not None:
@@ -125,6 +131,45 @@ class Sync(Part):
             )
         self._refuse_codec()
         return self
+
+    def _consistency_possible(self) -> None:
+        """The keys that say when a server updates: which go together, and which leave the same bits."""
+        keys = ("consistency", "staleness", "backup_workers")
+        given = [key for key in keys if getattr(self, key) is not None]
+        if given and self.architecture != "parameter_server":
+            raise ValueError(
+                f"{given[0]} is not used by {self.architecture}; allowed: leave it out, or parameter_server"
+            )
+        kind = self.consistency or "sync"
+        if self.staleness is not None and kind != "ssp":
+            raise ValueError(
+                f"staleness ({self.staleness}) is not used by consistency: {kind}, it bounds how old the weights are "
+                f"that ssp computes on; allowed: leave it out, or consistency: ssp"
+            )
+        if self.backup_workers and kind != "sync":
+            raise ValueError(
+                f"backup_workers ({self.backup_workers}) is not used by consistency: {kind}, whose updates wait for "
+                f"no straggler as it is; allowed: leave it out, or consistency: sync"
+            )
+        if self.backup_workers and self.server_count > 1:
+            raise ValueError(
+                f"backup_workers ({self.backup_workers}) and servers ({self.servers}) exclude each other: one server "
+                f"says which items came first; allowed: servers 1, or backup_workers 0"
+            )
+        if self.reproducible and self.order_free:
+            key = (
+                "backup_workers" if self.backup_workers else "staleness" if self.staleness else "consistency"
+            )
+            raise ValueError(
+                f"reproducible: true and {key}: {getattr(self, key)} exclude each other, what is computed on which "
+                f"weights depends on who comes first; allowed: consistency sync, or ssp with staleness 0, without "
+                f"backup_workers, or reproducible: false"
+            )
+        if self.reproducible is False and self.leased and not self.order_free:
+            raise ValueError(
+                "reproducible: false is not used by consistency: ssp with staleness 0, whose sums have one order "
+                "whoever computes them; allowed: leave it out"
+            )
 
     def _refuse_codec(self) -> None:
         """Coded gradients are added by the owner of a span, who alone decodes them, and lose bits."""
@@ -179,8 +224,30 @@ class Sync(Part):
     def same_bits(self) -> bool:
         """Whether the result may not depend on who computed what (the default where algorithm and codec allow it)."""
         if self.reproducible is None:
-            return (self.algorithm or "auto") in CANONICAL and self.codec == "none"
+            return (self.algorithm or "auto") in CANONICAL and self.codec == "none" and not self.order_free
         return self.reproducible
+
+    @property
+    def why_other_bits(self) -> str:
+        """What makes the result depend on who computed what; empty where nothing does."""
+        if self.same_bits:
+            return ""
+        if self.consistency == "async":
+            return "sync.consistency is async: every item is an update, in the order of their coming"
+        for key in ("staleness", "backup_workers"):
+            if value := getattr(self, key):
+                return f"sync.{key} is {value}: which weights an item is computed on depends on who is quick"
+        return "sync.reproducible is false for this job"
+
+    @property
+    def leased(self) -> bool:
+        """Whether workers lease items from the servers' queue, instead of owning shards of every batch."""
+        return self.consistency in ("ssp", "async") or bool(self.backup_workers)
+
+    @property
+    def order_free(self) -> bool:
+        """Whether the weights that a gradient is computed on, or the sum it is in, depend on who comes first."""
+        return self.consistency == "async" or bool(self.staleness) or bool(self.backup_workers)
 
     @property
     def round_steps(self) -> int:

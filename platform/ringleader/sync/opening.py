@@ -54,6 +54,7 @@ def open_exchange(
     coding: Coding | None = None,
     tables: Mapping[int, str] = NO_TABLES,
     timeline: Timeline | None = None,
+    leased: bool = False,
 ) -> Exchange:
     """Open one generation's exchange.
 
@@ -67,9 +68,10 @@ def open_exchange(
         coding: how gradients are coded; the same object in every generation of a worker, which keeps what it owes.
         tables: the names of the parameters whose gradients come as rows, by number; the same in every generation.
         timeline: where to write down when what is exchanged; None: nowhere.
+        leased: workers push and pull in their own time, so what all of them do together goes in messages.
     """
     refuse_coding(coding, architecture, algorithm, same_bits=same_bits)
-    messages = (not plan.servers and algorithm != AUTO) or coding is not None
+    messages = (not plan.servers and algorithm != AUTO) or coding is not None or leased
     in_place = not messages and transport is not None and transport.shared
     opening = Opening(
         admit(algorithm, same_bits=same_bits),

@@ -83,6 +83,11 @@ class ParameterServer:
         return self._buckets
 
     @property
+    def communicator(self) -> Communicator:
+        """For who leases items and pushes them beside the transactions of this exchange."""
+        return self._communicator
+
+    @property
     def part(self) -> list[Parameter] | None:
         if self._share is None:
             return None

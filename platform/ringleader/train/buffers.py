@@ -79,6 +79,10 @@ class Buffers:
         self.adopt()
 
     @property
+    def size_bytes(self) -> int:
+        return self._flat.numel()
+
+    @property
     def word_length(self) -> int:
         """float32 entries they take in the control word: one for every two bytes, so that any dtype is exact."""
         return self._flat.numel() // 2
@@ -114,6 +118,23 @@ class Buffers:
         self._flat.view(torch.int16).copy_(encoded.to(torch.int32))
         self.rewind()
         self._was_left = False
+
+    def committed_bytes(self) -> Tensor:
+        """(n,) uint8 of all committed values; a copy."""
+        return self._flat.clone()
+
+    def left_bytes(self) -> Tensor | None:
+        """(n,) uint8 that the first shard's forward left, a copy; None where it did not run here."""
+        if not (self._was_left and self._live):
+            return None
+        self._was_left = False
+        return self._left_flat.clone()
+
+    def put(self, committed: Tensor) -> None:
+        """(n,) uint8 become the committed and the live values."""
+        if self._live:
+            self._flat.copy_(committed)
+            self.rewind()
 
     def adopt(self) -> None:
         """The live values (just healed) are the committed ones."""

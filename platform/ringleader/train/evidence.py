@@ -82,6 +82,12 @@ class Recorder:
                 records[-1].shards, records[-1].rows = _rows_of_step(epoch, offset + k)
         return records
 
+    def follow(self, steps: int) -> None:
+        """So many steps were committed, and their records are made elsewhere."""
+        if self._group.timeline is not None and steps:
+            since, self._committed_at = self._committed_at, perf_counter()
+            self._trace(self._group.timeline, self._group.step - steps + 1, since)
+
     def close(self) -> None:
         """What was done after the last step is no step's, and is told beside them."""
         if self._group.timeline is not None:

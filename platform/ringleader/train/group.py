@@ -1,5 +1,6 @@
 """This worker's place among the members: its seat, its exchange, and the way from one generation to the next."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,6 +38,9 @@ class Group:
         costs: what links and adds cost, as measured once; None where nothing has been chosen by it yet.
         updated: global steps that the parameters which this member updates have applied; a server of several may be a
             step ahead of all others after a failure.
+        changed: this server has made an update, if only a part of a step.
+        staleness: where items are leased: gradients by the versions between pull and update.
+        level: called when a generation's exchange is open, before anybody heals.
     """
 
     def __init__(
@@ -65,6 +69,9 @@ class Group:
         self.loss: float | None = None
         self.costs: Costs | None = None
         self.updated = 0
+        self.changed = False
+        self.staleness: list[int] = []
+        self.level: Callable[[], None] = lambda: None
         self.seat: Seat | None = None
         self.exchange: Exchange | None = None
         self.same_bits = spec.sync.same_bits
@@ -101,7 +108,7 @@ class Group:
     @property
     def _table_names(self) -> dict[int, str]:
         if self._tables is None:
-            travel = self.spec.sync.architecture in ROWS_TRAVEL
+            travel = self.spec.sync.architecture in ROWS_TRAVEL and not self.spec.sync.leased
             held = self.held
             self._tables = tables_of(held.models, held.spoken_parameters) if travel else {}
         return self._tables
@@ -136,7 +143,12 @@ class Group:
     @property
     def ahead(self) -> bool:
         """Whether this server has applied the running step before: it takes part again, and does not update again."""
-        return self.updated > self.step
+        return self.updated > self.step and not self.spec.sync.leased
+
+    @property
+    def serves(self) -> bool:
+        """Whether this member is a server."""
+        return self.seat is not None and self.seat.rank >= self.seat.plan.world
 
     def enter(self) -> Exchange:
         """The exchange to use for the next transaction; waits for the next plan first where one is due."""
@@ -230,6 +242,7 @@ class Group:
             self.timeline.begin("heal", generation=self.seat.plan.generation)
         try:
             self._open()
+            self.level()
             self._heal()
             self._calibrate()
         except ExchangeBroken as error:
@@ -238,7 +251,9 @@ class Group:
         if self.timeline is not None:
             self.timeline.end()
         plan = self.seat.plan
-        self.reporter.take_office(speaks=self.seat.rank == 0, recorded_step=plan.recorded_step)
+        # Where items are leased server 0 counts them, and so it speaks.
+        speaker = plan.world if self.spec.sync.leased and plan.servers else 0
+        self.reporter.take_office(speaks=self.seat.rank == speaker, recorded_step=plan.recorded_step)
         self._tell_choice()
 
     def _open(self) -> None:
@@ -259,6 +274,7 @@ class Group:
             coding=self._coding,
             tables=self._table_names,
             timeline=self.timeline,
+            leased=self.spec.sync.leased,
         )
         self._buckets = self.exchange.buckets
 
@@ -307,7 +323,7 @@ class Group:
         the donor is a worker, who is ahead by an evaluation at most and has no optimiser state."""
         assert self.exchange is not None
         assert self.seat is not None
-        if not self.updated:
+        if not (self.updated or self.changed):
             return []
         served = self.seat.rank >= plan.world > plan.rank_of(donor)
         return self.exchange.part or (self.parameters if served else [])
@@ -361,7 +377,8 @@ class Group:
         self.loss = rest["loss"]
         self.costs = rest["costs"]
         self.updated = self.step if whole else self.updated
-        self.reporter.restore(rest["records"])
+        if not (self.serves and self.spec.sync.leased):  # server 0's records are nowhere else
+            self.reporter.restore(rest["records"])
         if self.outer:
             self.outer.load_state_dict(rest["outer"])
         self.buffers.adopt()

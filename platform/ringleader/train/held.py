@@ -2,7 +2,8 @@
 
 import copy
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.errors import StepMisuse
-from ringleader.train.norms import Complete, clip, itself
+from ringleader.train.norms import BLOCK, Complete, block_sums, clip, itself
 from ringleader.train.tables import step
 
 
@@ -106,6 +107,44 @@ class Held:
         for optimizer, _ in self.optimizers:
             if not applied:
                 step(optimizer, self.spoken_parameters)
+
+    @contextmanager
+    def at_rate(self, factor: float) -> Iterator[None]:
+        """Every learning rate is so much of itself while the block lasts.
+
+        Raises:
+            StepMisuse: an optimiser has no `lr`.
+        """
+        groups = [group for optimizer, _ in self.optimizers for group in optimizer.param_groups]
+        if any("lr" not in group for group in groups):
+            raise StepMisuse(
+                "an optimiser has no learning rate `lr` in its parameter groups.",
+                hint="consistency: async scales it by an item's share of the batch; use another consistency.",
+            )
+        rates = [group["lr"] for group in groups]
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate * factor
+        try:
+            yield
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+    @property
+    def block_count(self) -> int:
+        """How many `norm_blocks` there are."""
+        clipped = [optimizer for optimizer, clip_norm in self.optimizers if clip_norm is not None]
+        groups = [group for optimizer in clipped for group in optimizer.param_groups]
+        return sum(-(-p.numel() // BLOCK) for group in groups for p in group["params"])
+
+    def norm_blocks(self) -> list[Tensor]:
+        """() float64 squares by blocks of every norm that clips, one after the other, over the gradients here."""
+        return [
+            block
+            for optimizer, clip_norm in self.optimizers
+            if clip_norm is not None
+            for block in block_sums([p for group in optimizer.param_groups for p in group["params"]])
+        ]
 
     def after_update(self) -> None:
         """What happens once per committed step on every member."""

@@ -135,8 +135,18 @@ def run_local(
 
 
 def _alone(spec: JobSpec) -> JobSpec:
-    """Servers are other processes: alone, the same sums run as a ring of one, with the same bits."""
+    """Servers are other processes: alone, the same sums run as a ring of one, with the same bits. Nothing is stale and
+    nobody is slower than another then, but with `async` every item still is an update of its own."""
     if not spec.sync.server_count:
         return spec
-    sync = spec.sync.model_copy(update={"intra_node": "ring", "inter_node": "ring", "servers": None})
+    update: dict[str, Any] = {
+        "intra_node": "ring",
+        "inter_node": "ring",
+        "servers": None,
+        "staleness": None,
+        "backup_workers": None,
+    }
+    if spec.sync.consistency != "async":
+        update["consistency"] = None
+    sync = spec.sync.model_copy(update=update)
     return spec.model_copy(update={"sync": sync})

@@ -25,10 +25,16 @@ def total_norm(parameters: Sequence[Tensor], complete: Complete = itself) -> Ten
     """The 2-norm of all gradients together: () float64 on their device. A gradient that is None counts as zeros."""
     device = parameters[0].device if parameters else torch.device("cpu")
     total = torch.zeros((), dtype=torch.float64, device=device)
-    sums = [block for parameter in parameters for block in _block_sums(parameter, total)]
+    sums = block_sums(parameters)
     for block in complete(torch.stack(sums)) if sums else ():
         total = total + block
     return total.sqrt()
+
+
+def block_sums(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """() float64 for every block of every parameter."""
+    zero = torch.zeros((), dtype=torch.float64, device=parameters[0].device if parameters else None)
+    return [block for parameter in parameters for block in _block_sums(parameter, zero)]
 
 
 def clip(parameters: Sequence[Tensor], max_norm: float, complete: Complete = itself) -> None:

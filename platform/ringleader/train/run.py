@@ -4,7 +4,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -28,6 +28,7 @@ class Finished:
 
     Attributes:
         digest: `weights_sha256` of the model.
+        staleness: gradients by the versions between pull and update, where items are leased.
     """
 
     digest: str
@@ -43,6 +44,7 @@ class Finished:
     exposed_s: float
     idle_s: float
     recovery_s: float
+    staleness: list[int] = field(default_factory=list)
 
 
 def load_function(entrypoint: str, path: Path | None = None) -> TrainingFunction:
@@ -140,12 +142,13 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
         scores=session._scores,
         generations=seat.plan.generation,
         reproducible=session._spec.sync.same_bits,
-        reproducible_why="" if session._spec.sync.same_bits else "sync.reproducible is false for this job",
+        reproducible_why=session._spec.sync.why_other_bits,
         wall_s=split.wall_s,
         compute_s=split.compute_s,
         exposed_s=split.exposed_s,
         idle_s=split.idle_s,
         recovery_s=split.recovery_s,
+        staleness=group.staleness,
     )
 
 

@@ -17,6 +17,7 @@ from ringleader.train.cursor import Epoch, steps_in_epoch
 from ringleader.train.evaluation import Evaluation, Question, Score
 from ringleader.train.group import Group
 from ringleader.train.held import Held, Stateful
+from ringleader.train.leasing import Leasing
 from ringleader.train.reporter import Reporter
 from ringleader.train.rounds import Rounds
 from ringleader.train.saving import Saver
@@ -55,8 +56,7 @@ class Session:
             saver=Saver(spec, checkpoints, outlet),
         )
         self._device = torch.device("cuda" if spec.workers.gpus and torch.cuda.is_available() else "cpu")
-        transaction = Rounds if spec.sync.architecture == "local_sgd" else Steps
-        self._steps = transaction(self._group, outlet, self._device)
+        self._steps = _transaction(spec)(self._group, outlet, self._device)
         self._evaluation = Evaluation(self._group, outlet, self._device)
         self._epochs = 0
         self._total_steps: int | None = None
@@ -231,7 +231,7 @@ class Session:
                     "the loop over session.batches was left in the middle of a batch.",
                     hint="Leave it on what is equal everywhere (session.loss, global_step), or call session.stop().",
                 )
-            self._group.finish_call(self._open_call)
+            self._steps.end(self._open_call)
             seed_all(self._spec.seed, "after", self._open_call)
         self._open_call = None
         self._steps.leave()
@@ -243,3 +243,10 @@ class Session:
                 f"session.{what} was called after the first batches or evaluate call.",
                 hint="Register models, optimisers, schedulers and kept objects at the top of the training function.",
             )
+
+
+def _transaction(spec: JobSpec) -> type[Steps] | type[Rounds] | type[Leasing]:
+    """What commits: a batch, a round of several, or items that workers lease."""
+    if spec.sync.leased:
+        return Leasing
+    return Rounds if spec.sync.architecture == "local_sgd" else Steps

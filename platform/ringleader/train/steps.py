@@ -74,6 +74,10 @@ class Steps:
         if self._group.timeline is not None:
             self._group.timeline.unwind("the loop was left")
 
+    def end(self, number: int) -> None:
+        """The loop of that call was left by `break`: it is over at the committed step."""
+        self._group.finish_call(number)
+
     def request_stop(self) -> None:
         self._stop = True
 

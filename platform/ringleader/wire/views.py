@@ -52,7 +52,12 @@ class Urls(View):
 
 
 class Result(View):
-    """What a succeeded job leaves behind. Times in seconds."""
+    """What a succeeded job leaves behind. Times in seconds.
+
+    Attributes:
+        staleness: gradients by how many updates lay between the pull of their weights and their own: none, 1, ..., 15,
+            more. Empty where workers do not lease items.
+    """
 
     steps: int
     samples: int
@@ -72,6 +77,7 @@ class Result(View):
     ledger_uri: str = ""
     trace_uri: str = ""
     checkpoint_uri: str = ""
+    staleness: list[int] = []
 
 
 class JobView(View):

@@ -1,0 +1,157 @@
+"""What workers and servers say to each other where workers come in their own time: asks, answers, pushes, receipts.
+
+Each is one float64 vector of a length fixed for the job; whole numbers up to 2^53 are exact in it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from math import isnan, nan
+
+import torch
+from torch import Tensor
+
+PUSH, RECEIPT, ASK, ANSWER = 10, 11, 12, 13
+"""Message tags, between those of the side and those of the buckets."""
+
+REPORT = 16
+"""float64 entries in which a slice says what it is: see `train.word.SliceReport`."""
+
+
+class Wish(IntEnum):
+    """What a worker wants: an item, the newest weights of a part, to end the loop for all, or nothing any more."""
+
+    ITEM = 0
+    WEIGHTS = 1
+    BREAK = 2
+    LEAVE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A worker's question.
+
+    Attributes:
+        have: the version of this server's weights that it has; -1 for none.
+        least: the version that they must have at least.
+    """
+
+    wish: Wish
+    have: int
+    least: int = 0
+
+    def encode(self) -> Tensor:
+        return _vector([self.wish, self.have, self.least])
+
+    @classmethod
+    def decode(cls, words: Tensor) -> "Ask":
+        wish, *rest = (int(word) for word in words.tolist())
+        return cls(Wish(wish), *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A server's answer; the weights follow where they are `fresh`.
+
+    Attributes:
+        item: what the worker shall compute; -1 where the loop is over or nothing but weights was asked for.
+        clock: the update it is meant for.
+        version: of the weights.
+        step: global steps committed.
+        loss: of the newest one.
+    """
+
+    item: int
+    clock: int
+    version: int
+    fresh: bool
+    step: int
+    loss: float | None
+
+    def encode(self) -> Tensor:
+        loss = nan if self.loss is None else self.loss
+        return _vector([self.item, self.clock, self.version, self.fresh, self.step, loss])
+
+    @classmethod
+    def decode(cls, words: Tensor) -> "Answer":
+        *numbers, loss = words.tolist()
+        item, clock, version, fresh, step = (int(number) for number in numbers)
+        return cls(item, clock, version, bool(fresh), step, None if isnan(loss) else loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What comes with a gradient, ahead of it. `leaving`: nothing comes, and nothing will.
+
+    Attributes:
+        version: of the server's weights that it was computed on.
+        stop: the loop shall end.
+        buffers: whether the buffers that the forward left follow the gradient.
+        names: bytes of the metrics' names, which come last; 0 where they were told before.
+        report: (REPORT,) float64.
+        used: (parameters,) float64, which ones the backward reached.
+        sums: (blocks,) float64 squares of the whole gradient by blocks, for the norm that clips; or none.
+    """
+
+    leaving: bool
+    item: int
+    clock: int
+    version: int
+    stop: bool
+    buffers: bool
+    names: int
+    report: Tensor
+    used: Tensor
+    sums: Tensor
+
+    def encode(self) -> Tensor:
+        head = [self.leaving, self.item, self.clock, self.version, self.stop, self.buffers, self.names]
+        return torch.cat([_vector(head), self.report, self.used, self.sums])
+
+    @classmethod
+    def decode(cls, words: Tensor, layout: "Layout") -> "Push":
+        leaving, *numbers, stop, buffers, names = (int(word) for word in words[:_PUSH].tolist())
+        sizes = [REPORT, layout.parameters, layout.blocks]
+        report, used, sums = torch.split(words[_PUSH:], sizes)
+        item, clock, version = numbers
+        return cls(bool(leaving), item, clock, version, bool(stop), bool(buffers), names, report, used, sums)
+
+
+_PUSH = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Lengths that are fixed for a job.
+
+    Attributes:
+        parameters: how many there are.
+        blocks: of the norms that clip; 0 where nobody needs them.
+        buffers: bytes of the models' buffers.
+    """
+
+    parameters: int
+    blocks: int
+    buffers: int
+
+    def ask(self) -> Tensor:
+        return torch.empty(3, dtype=torch.float64)
+
+    def answer(self) -> Tensor:
+        return torch.empty(6, dtype=torch.float64)
+
+    def push(self) -> Tensor:
+        return torch.empty(_PUSH + REPORT + self.parameters + self.blocks, dtype=torch.float64)
+
+    def receipt(self) -> Tensor:
+        """() the verdict."""
+        return torch.empty(1, dtype=torch.float64)
+
+    def leaving(self) -> Push:
+        nothing = torch.zeros(REPORT, dtype=torch.float64)
+        used, sums = (torch.zeros(n, dtype=torch.float64) for n in (self.parameters, self.blocks))
+        return Push(True, -1, -1, -1, False, False, 0, nothing, used, sums)
+
+
+def _vector(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

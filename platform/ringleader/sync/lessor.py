@@ -1,0 +1,139 @@
+"""A server's end where workers come in their own time: two threads a worker, one for asks and one for pushes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.buckets import Bucket
+from ringleader.comm.communicator import Communicator, Ticket
+from ringleader.comm.transports import Transport
+from ringleader.elastic.leases import Verdict
+from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT, Answer, Ask, Layout, Push, Wish
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What may follow a gradient: (bytes,) uint8 of the buffers that the forward left, and of the metrics' names."""
+
+    left: Tensor | None
+    names: Tensor | None
+
+    @classmethod
+    def of(cls, push: Push, layout: Layout) -> "Extras":
+        """Memory for what this push says that it brings."""
+        left = torch.empty(layout.buffers, dtype=torch.uint8) if push.buffers else None
+        return cls(left, torch.empty(push.names, dtype=torch.uint8) if push.names else None)
+
+    @property
+    def memory(self) -> list[Tensor]:
+        return [part for part in (self.left, self.names) if part is not None]
+
+
+Check = Callable[[], None]
+"""Raises ExchangeBroken once the generation is over."""
+
+
+class Clerk(Protocol):
+    """Who decides. Called from many threads; each call may block until there is an answer. It raises what `check`
+    raises, which it asks before anything else: a thread of a generation that is over changes nothing."""
+
+    def answer(
+        self, worker: int, ask: Ask, rows: Sequence[Tensor], check: Check
+    ) -> tuple[Answer, Tensor | None]:
+        """What to answer the worker of that rank. Fresh weights are in `rows` then, and committed buffers in a
+        tensor that stays as it is."""
+
+    def take(self, push: Push, rows: list[Tensor], extras: Extras, check: Check) -> Verdict:
+        """Count the gradient in `rows`, which are the clerk's from now on."""
+
+    def departed(self) -> None:
+        """A thread has ended, well or not."""
+
+
+class Rows:
+    """Memory for gradients on their way: a list of flat tensors, one for each bucket of this server."""
+
+    def __init__(self, part: Sequence[Bucket]) -> None:
+        self._part = part
+        self._free: list[list[Tensor]] = []
+
+    def take(self) -> list[Tensor]:
+        return self._free.pop() if self._free else [b.like.new_empty(b.length) for b in self._part]
+
+    def give_back(self, rows: list[Tensor]) -> None:
+        self._free.append(rows)
+
+
+class Lessor:
+    """One server in one loop of one generation.
+
+    Args:
+        first: whether this is server 0, which leases.
+        workers: how many ranks lease.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        part: Sequence[Bucket],
+        rows: Rows,
+        layout: Layout,
+        *,
+        first: bool,
+        workers: int,
+    ) -> None:
+        self._communicator = communicator
+        self._part = part
+        self._rows = rows
+        self._layout = layout
+        self._first = first
+        self._workers = workers
+
+    def serve(self, clerk: Clerk) -> list[Ticket]:
+        """Start the threads; each ends when its worker leaves."""
+        return [
+            self._communicator.beside(partial(act, clerk, worker), phase=phase)
+            for worker in range(self._workers)
+            for act, phase in ((self._asks, "lease"), (self._pushes, "push"))
+        ]
+
+    def _asks(self, clerk: Clerk, worker: int, transport: Transport) -> None:
+        weights = [b.like.new_empty(b.length) for b in self._part]
+        words = self._layout.ask()
+        try:
+            while True:
+                transport.irecv(words, worker, ASK).wait()
+                ask = Ask.decode(words)
+                if ask.wish is Wish.LEAVE:
+                    return
+                answer, buffers = clerk.answer(worker, ask, weights, self._communicator.check)
+                sent = [transport.isend(answer.encode(), worker, ANSWER)]
+                if answer.fresh:
+                    sent += [transport.isend(row, worker, ANSWER) for row in weights]
+                    if self._first and buffers is not None and buffers.numel():
+                        sent.append(transport.isend(buffers, worker, ANSWER))
+                for work in sent:
+                    work.wait()
+        finally:
+            clerk.departed()
+
+    def _pushes(self, clerk: Clerk, worker: int, transport: Transport) -> None:
+        words, receipt = self._layout.push(), self._layout.receipt()
+        try:
+            while True:
+                transport.irecv(words, worker, PUSH).wait()
+                push = Push.decode(words.clone(), self._layout)
+                if push.leaving:
+                    return
+                rows = self._rows.take()
+                extras = Extras.of(push, self._layout)
+                for memory in (*rows, *extras.memory):
+                    transport.irecv(memory, worker, PUSH).wait()
+                receipt.fill_(clerk.take(push, rows, extras, self._communicator.check))
+                transport.isend(receipt, worker, RECEIPT).wait()
+        finally:
+            clerk.departed()

@@ -1,0 +1,101 @@
+"""What an update is made of: pushed gradients, added as they come, and what their slices say about themselves."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.tree import Node, Tree
+from ringleader.sync.errands import REPORT, Push
+from ringleader.train.word import MAX_METRICS, SliceReport
+
+assert REPORT == 4 + MAX_METRICS
+
+Rows = list[Tensor]
+
+
+def report_words(report: SliceReport) -> Tensor:
+    """(REPORT,) float64: weight, loss, checksum, the metrics' names' checksum, values; as exact as a control word."""
+    words = torch.zeros(REPORT, dtype=torch.float32)
+    words[0], words[1], words[2], words[3] = report.weight, report.loss, report.checksum, report.names
+    for slot, value in enumerate(report.values):
+        words[4 + slot] = value
+    return words.to(torch.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Several slices' reports as one: weighted means by metric slot."""
+
+    weight: float
+    loss: float
+    values: list[float]
+    names: frozenset[int]
+
+    @classmethod
+    def of(cls, pushes: Sequence[Push]) -> "Means":
+        """In ascending order of items, whoever came first."""
+        table = torch.stack([push.report for push in sorted(pushes, key=lambda push: push.item)])
+        weights = table[:, 0]
+        total = float(weights.sum())
+        means = (table[:, 1:] * weights[:, None]).sum(dim=0) / max(total, 1e-300)
+        names = frozenset(int(name) for name in table[:, 3].tolist())
+        return cls(total, float(means[0]), means[3:].tolist(), names)
+
+
+class Gathering:
+    """One update's gradients on their way to a sum.
+
+    Args:
+        tree: fold along it, a node as soon as both its children are there, so that bits do not depend on who came
+            first. None: in the order of their coming.
+        give_back: takes memory that is free again.
+
+    Attributes:
+        pushes: those that are in.
+        left: the newest buffers that came with one.
+    """
+
+    def __init__(self, tree: Tree | None, give_back: Callable[[Rows], None]) -> None:
+        self.pushes: list[Push] = []
+        self.left: Tensor | None = None
+        self._tree = tree
+        self._give_back = give_back
+        self._nodes: dict[Node, Rows] = {}
+
+    @property
+    def used(self) -> list[bool]:
+        """Per parameter: whether any slice gave it a gradient."""
+        return [count > 0 for count in torch.stack([push.used for push in self.pushes]).sum(dim=0).tolist()]
+
+    @property
+    def total(self) -> Rows:
+        """The sum, once all are in."""
+        (rows,) = self._nodes.values()
+        return rows
+
+    def add(self, push: Push, leaf: int, rows: Rows, left: Tensor | None) -> None:
+        """`leaf` is the place of this gradient in the tree."""
+        self.pushes.append(push)
+        self.left = self.left if left is None else left
+        node = Node(0, leaf) if self._tree is not None else _ROOT
+        while self._tree is not None and not self._tree.is_root(node):
+            sibling = Node(node.level, node.index ^ 1)
+            if self._tree.holds(sibling):
+                if sibling not in self._nodes:
+                    break
+                rows = self._joined(self._nodes.pop(sibling), rows)
+            node = Node(node.level + 1, node.index >> 1)
+        if node in self._nodes:
+            rows = self._joined(self._nodes.pop(node), rows)
+        self._nodes[node] = rows
+
+    def _joined(self, into: Rows, rows: Rows) -> Rows:
+        for row, other in zip(into, rows, strict=True):
+            row.add_(other)
+        self._give_back(rows)
+        return into
+
+
+_ROOT = Node(0, 0)

@@ -1,0 +1,442 @@
+"""Asynchronous servers: workers lease items, servers count what they push. The transaction is an item, or a clock of
+items; a loop's end and a generation's boundary are the moments at which all members stand at the same state.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from math import isnan, nan
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ringleader.errors import ExchangeBroken, StepMisuse
+from ringleader.sync.errands import Answer, Layout, Push, Wish
+from ringleader.sync.lessee import Lessee, own_part
+from ringleader.sync.lessor import Lessor, Rows
+from ringleader.sync.parameter_server import ParameterServer
+from ringleader.train.evidence import Recorder
+from ringleader.train.gathering import Means, report_words
+from ringleader.train.group import Group
+from ringleader.train.office import Counted, Office, Own
+from ringleader.train.reporter import Record
+from ringleader.train.seams import Outlet
+from ringleader.train.slices import Slice, load, to_device
+from ringleader.train.steps import Loop
+from ringleader.train.turns import Turns
+from ringleader.train.word import BATCHES
+
+STALENESS_BINS = 17
+"""Of the histogram: 0, 1, ..., 15, and more."""
+
+
+class Leasing:
+    """Runs one loop at a time: on a worker the turns, on a server the counting."""
+
+    def __init__(self, group: Group, outlet: Outlet, device: torch.device) -> None:
+        self._group = group
+        self._outlet = outlet
+        self._device = device
+        self._turns = Turns(group.spec.seed)
+        self.recorder = Recorder(group)
+        self._loop: Loop | None = None
+        self._lessee: Lessee | Own | None = None
+        self._answer: Answer | None = None
+        self._office: Office | None = None
+        self._rows: Rows | None = None
+        self._staleness: Counter[int] = Counter()
+        self._stop = False
+        self._failed = False
+        self._told: tuple[str, ...] = ()
+        self._committed_at = perf_counter()
+        group.level = self._level
+
+    @property
+    def turn(self) -> Slice | None:
+        """The slice the loop body is at."""
+        return self._turns.running
+
+    @property
+    def mid_batch(self) -> bool:
+        """An item that is given back costs the others nothing: a loop may be left at any turn."""
+        return False
+
+    def leave(self) -> None:
+        """The loop was left by `break`: its last turn, if any, is not part of a step."""
+        self._turns.running = None
+
+    def request_stop(self) -> None:
+        self._stop = True
+
+    def run(self, loop: Loop) -> Iterator[Any]:
+        """Yield leased slices until every item is applied; a server yields none."""
+        self._begin(loop)
+        while not self._done(loop):
+            try:
+                self._meet(loop)
+                if self._group.serves:
+                    self._serve(loop)
+                else:
+                    yield from self._slices(loop, self._lease(loop))
+                self._settle(loop)
+            except ExchangeBroken as error:
+                self._broke(error)
+
+    def end(self, number: int) -> None:
+        """The loop of that call was left by `break`: it ends for all."""
+        loop = self._loop
+        assert loop is not None
+        assert loop.number == number
+        while not self._done(loop):
+            try:
+                lessee = self._lessee if not self._failed else None
+                if lessee is None:
+                    self._meet(loop)
+                    lessee = self._lease(loop)
+                lessee.pushed()
+                self._learn(loop, lessee.ask(Wish.BREAK))
+                lessee.leave()
+                self._settle(loop)
+            except ExchangeBroken as error:
+                self._broke(error)
+
+    def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
+        """Backward of one slice; its gradient is on the way when this returns."""
+        turn, report = self._turns.end(loss, weight, values)
+        if self._failed:
+            return
+        try:
+            self._push(turn, loss, report_words(report))
+        except ExchangeBroken as error:
+            self._broke(error)
+
+    # --- both -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, loop: Loop) -> None:
+        group, self._loop, self._turns.running = self._group, loop, None
+        group.epoch = loop.index
+        group.held.check_covered(group.parameters)
+        sync = group.spec.sync
+        if sync.consistency == "ssp" and sync.server_count > 1 and group.held.block_count:
+            raise StepMisuse(
+                f"clip_norm needs the whole gradient of a clock, which {sync.server_count} ssp servers hold in parts.",
+                hint="Use one server (sync.servers: 1), consistency: sync, or no clip_norm.",
+            )
+        self._stop = self._failed = False
+        self._office = self._lessee = None
+
+    def _done(self, loop: Loop) -> bool:
+        """Wait for a plan where one is due; whether the loop is finished."""
+        group = self._group
+        group.enter()
+        if group.calls.is_finished(loop.number):
+            return True
+        if loop.epoch.steps == 0:
+            group.finish_call(loop.number)
+            return True
+        return False
+
+    def _meet(self, loop: Loop) -> None:
+        """All members are at this loop, or two that differ are named."""
+        group, exchange = self._group, self._group.exchange
+        assert exchange is not None
+        assert group.seat is not None
+        self._failed, self._lessee = False, None
+        word = group.layout.write(
+            rank=group.seat.rank,
+            call=loop.number,
+            kind=BATCHES + loop.index,
+            step=group.step - group.calls.offset,
+            pending=False,
+        )
+        group.check(exchange.meet(word))
+
+    def _broke(self, error: ExchangeBroken) -> None:
+        self._failed, self._lessee = True, None
+        if self._office is not None:  # a server that waits for server 0's word counts as ahead of it
+            self._group.updated = max(self._group.updated, self._office.base + self._office.complete)
+        if self._group.exchange is not None:
+            self._group.exchange.abort()
+        self._group.broke(error)
+        self._outlet.replayed()
+
+    def _level(self) -> None:
+        """A generation begins: servers make the updates that server 0 has made. All members take part."""
+        exchange, office = self._group.exchange, self._office
+        assert exchange is not None
+        said = torch.zeros(2, dtype=torch.float64)
+        if self._keeps_queue and office is not None:
+            said[:] = torch.tensor([office.loop.number, office.leases.version])
+        call, version = exchange.all_reduce(said).tolist()
+        if office is not None and office.loop.number == call:
+            office.allow(int(version))
+
+    def _settle(self, loop: Loop) -> None:
+        """Nobody computes: everybody takes over server 0's position and all servers' weights."""
+        group, exchange = self._group, self._group.exchange
+        assert exchange is not None
+        self._lessee = None
+        said = exchange.all_reduce(self._position())
+        over, step, samples, loss = said[:4].tolist()
+        if self._office is not None:
+            self._office.allow(int(step) - self._office.base)
+        self._advance(loop, int(step))
+        group.samples, group.loss = int(samples), None if isnan(loss) else loss
+        group.staleness = said[4 : 4 + STALENESS_BINS].to(torch.int64).tolist()
+        group.buffers.put(said[4 + STALENESS_BINS :].to(torch.uint8))
+        if exchange.updates and over:  # who holds the weights commits before they travel
+            self._finish(loop)
+        exchange.publish()
+        if over:
+            self._finish(loop)
+        else:
+            group.leave_at_boundary()
+
+    @property
+    def _keeps_queue(self) -> bool:
+        """Whether this member is server 0, or alone."""
+        seat = self._group.seat
+        assert seat is not None
+        return seat.rank == seat.plan.world or seat.plan.servers == 0
+
+    def _finish(self, loop: Loop) -> None:
+        group = self._group
+        if not group.calls.is_finished(loop.number):
+            group.finish_call(loop.number)
+            group.applied += 1
+
+    def _position(self) -> Tensor:
+        """(n,) float64 of what server 0 knows, zeros from all others."""
+        group = self._group
+        assert group.seat is not None
+        words = torch.zeros(4 + STALENESS_BINS + group.buffers.size_bytes, dtype=torch.float64)
+        if not self._keeps_queue:
+            return words
+        assert self._office is not None
+        loss = nan if group.loss is None else group.loss
+        words[:4] = torch.tensor([self._office.over, group.step, group.samples, loss], dtype=torch.float64)
+        for staleness, count in self._staleness.items():
+            words[4 + min(staleness, STALENESS_BINS - 1)] += count
+        words[4 + STALENESS_BINS :] = group.buffers.committed_bytes()
+        return words
+
+    def _advance(self, loop: Loop, step: int) -> None:
+        """Steps that were committed elsewhere: what happens once a step happens here."""
+        group = self._group
+        news = max(0, step - group.step)
+        while group.step < step:
+            group.step += 1
+            group.calls.offset += 1
+            group.held.after_update()
+        self.recorder.follow(news)
+        if news:
+            self._outlet.settled(step + 1)
+            self._progress(loop, "committed")
+
+    def _layout(self) -> Layout:
+        group = self._group
+        return Layout(len(group.parameters), self._blocks, group.buffers.size_bytes)
+
+    @property
+    def _blocks(self) -> int:
+        """Of the norms that go with each push: several servers hold an item's gradient in parts."""
+        sync = self._group.spec.sync
+        apart = sync.consistency == "async" and sync.server_count > 1
+        return self._group.held.block_count if apart else 0
+
+    def _progress(self, loop: Loop, phase: str) -> None:
+        self._outlet.progress(
+            step=self._group.step,
+            total_steps=loop.total_steps,
+            epoch=loop.index,
+            phase=phase,
+            rows=loop.epoch.batch // loop.epoch.shards,
+        )
+
+    # --- a worker -------------------------------------------------------------------------------------------------
+
+    def _lease(self, loop: Loop) -> Lessee | Own:
+        """This generation's way to items; alone, from the own office."""
+        group, exchange = self._group, self._group.exchange
+        assert group.seat is not None
+        assert exchange is not None
+        plan, self._told = group.seat.plan, ()
+        if plan.servers == 0:
+            self._rows = self._rows or Rows(exchange.buckets.buckets)
+            self._office = self._office or self._new_office(loop)
+            self._office.open(None, self._rows, exchange.buckets.buckets, leads=True)
+            self._lessee = Own(self._office, exchange.buckets, self._rows)
+            return self._lessee
+        assert isinstance(exchange, ParameterServer)
+        servers = range(plan.world, len(plan.members))
+        self._lessee = Lessee(exchange.communicator, exchange.buckets, servers, self._layout())
+        return self._lessee
+
+    def _slices(self, loop: Loop, lessee: Lessee | Own) -> Iterator[Any]:
+        while True:
+            self._progress(loop, "exchange")
+            answer = self._answer = lessee.ask(Wish.ITEM)
+            self._learn(loop, answer)
+            if answer.item < 0:
+                lessee.leave()
+                return
+            piece = self._piece(loop, answer.item)
+            with self._group.split.idle():
+                batch = self._load(loop, piece)
+            self._take_over(lessee)
+            self._progress(loop, "forward")
+            self._group.buffers.rewind()
+            self._turns.begin(piece)
+            yield batch
+            self._turns.check_ended()
+            if self._failed:
+                raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the push before broke")
+
+    def _learn(self, loop: Loop, answer: Answer) -> None:
+        self._group.loss = answer.loss
+        self._advance(loop, answer.step)
+
+    def _take_over(self, lessee: Lessee | Own) -> None:
+        committed = lessee.take_over()
+        if committed is not None:
+            self._group.buffers.put(committed)
+
+    def _piece(self, loop: Loop, item: int) -> Slice:
+        offset, shard = divmod(item, loop.epoch.shards)
+        step = self._group.step - self._group.calls.offset + offset
+        return Slice(("step", step, shard), shard, loop.epoch.rows(offset, shard))
+
+    def _load(self, loop: Loop, piece: Slice) -> Any:
+        """In this process: which item comes next is known only when it is leased."""
+        loaded = load(
+            loop.dataset, [piece], seed=self._group.spec.seed, collate=loop.collate, loader_workers=0
+        )
+        return to_device(next(iter(loaded)), self._device)
+
+    def _push(self, turn: Slice, loss: Tensor, report: Tensor) -> None:
+        group, loop, lessee, answer = self._group, self._loop, self._lessee, self._answer
+        assert loop is not None
+        assert lessee is not None
+        assert answer is not None
+        if group.coordinator.interrupted():
+            raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the generation was given up")
+        self._progress(loop, "backward")
+        if turn.shard == 0:
+            group.buffers.keep_left()
+        left = group.buffers.left_bytes()
+        lessee.pushed()  # the rows are its until then
+        self._backward(loop, loss, float(report[0]), answer.clock)
+        names = self._names()
+        buckets = group.exchange.buckets  # type: ignore[union-attr]
+        push = Push(
+            leaving=False,
+            item=answer.item,
+            clock=answer.clock,
+            version=answer.version,
+            stop=self._stop,
+            buffers=left is not None,
+            names=0 if names is None else names.numel(),
+            report=report,
+            used=torch.tensor(buckets.used, dtype=torch.float64),
+            sums=self._sums(),
+        )
+        lessee.push(push, lessee.have, [extra for extra in (left, names) if extra is not None])
+
+    def _backward(self, loop: Loop, loss: Tensor, weight: float, clock: int) -> None:
+        """The gradient of the slice's part in its update; of its own mean where it is an update by itself."""
+        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        if self._group.spec.sync.consistency != "async":
+            loss = loss * (weight / loop.epoch.batch_rows(clock))
+        buckets.begin_step()
+        buckets.begin_slice(0, 0, _ignore)
+        loss.backward()  # type: ignore[no-untyped-call]
+        buckets.end_slice()
+
+    def _sums(self) -> Tensor:
+        """(blocks,) float64 of the norms over the gradient in the first rows."""
+        if not self._blocks:
+            return torch.zeros(0, dtype=torch.float64)
+        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        buckets.expose()
+        sums = torch.stack(self._group.held.norm_blocks()).cpu()
+        buckets.forget_gradients()
+        return sums
+
+    def _names(self) -> Tensor | None:
+        """(bytes,) uint8 of the metrics' names, once a generation."""
+        if self._told == self._turns.names:
+            return None
+        self._told = self._turns.names
+        return torch.from_numpy(np.frombuffer("\n".join(self._told).encode(), dtype=np.uint8).copy())
+
+    # --- a server -------------------------------------------------------------------------------------------------
+
+    def _serve(self, loop: Loop) -> None:
+        group, exchange = self._group, self._group.exchange
+        assert group.seat is not None
+        assert isinstance(exchange, ParameterServer)
+        plan = group.seat.plan
+        number = group.seat.rank - plan.world
+        part = own_part(exchange.buckets, number)
+        self._rows = self._rows or Rows(part)
+        self._office = self._office or self._new_office(loop)
+        self._progress(loop, "exchange")
+        self._office.open(exchange.communicator, self._rows, part, leads=number == 0)
+        lessor = Lessor(
+            exchange.communicator, part, self._rows, self._layout(), first=number == 0, workers=plan.world
+        )
+        self._office.serve(lessor.serve(self._office))
+
+    def _new_office(self, loop: Loop) -> Office:
+        return Office(
+            self._group, loop, lambda counted: self._commit(loop, counted), self._blocks, self._staleness
+        )
+
+    def _commit(self, loop: Loop, counted: list[Counted]) -> None:
+        """A step of this server is complete."""
+        group, office = self._group, self._office
+        assert office is not None
+        means = Means.of([one.push for one in counted])
+        group.step += 1
+        group.updated = group.step
+        group.calls.offset += 1
+        group.loss = means.loss
+        rows = [_rows(loop, one.push.item) for one in counted]
+        group.samples += sum(map(len, rows))
+        group.held.after_update()
+        self.recorder.follow(1)
+        group.reporter.open([self._record(loop, counted, means)])
+        self._progress(loop, "committed")
+
+    def _record(self, loop: Loop, counted: list[Counted], means: Means) -> Record:
+        group, office = self._group, self._office
+        assert office is not None
+        assert group.seat is not None
+        now = perf_counter()
+        step_s, self._committed_at = max(now - self._committed_at, 1e-9), now
+        counted = sorted(counted, key=lambda one: one.push.item)
+        rows = [_rows(loop, one.push.item) for one in counted]
+        staleness = [one.staleness for one in counted]
+        values = dict(zip(office.names, means.values, strict=False)) | {
+            "loss": means.loss,
+            "samples_per_s": sum(map(len, rows)) / step_s,
+            "world_size": float(group.seat.plan.world),
+            "staleness_mean": sum(staleness) / len(staleness),
+            "staleness_max": float(max(staleness)),
+        }
+        record = Record(group.step, group.seat.plan.generation, values)
+        if group.spec.debug.ledger:
+            shards = [one.push.item % loop.epoch.shards for one in counted]
+            record.shards = np.repeat(np.array(shards, dtype=np.int32), [len(r) for r in rows])
+            record.rows = np.concatenate(rows)
+        return record
+
+
+def _rows(loop: Loop, item: int) -> np.ndarray:
+    return loop.epoch.rows(*divmod(item, loop.epoch.shards))
+
+
+def _ignore(_: Any) -> None:
+    """The whole gradient goes at once, after the backward."""

@@ -1,0 +1,442 @@
+"""A server's books of one loop: which items are in, the sums on their way, the updates made. They outlive generations.
+
+Threads that serve workers come with asks and pushes and wait for their turn; the training thread counts, updates and
+records, so that optimisers, schedules and callbacks run where the training function runs.
+"""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.buckets import Bucket, Buckets
+from ringleader.comm.communicator import Communicator, Ticket
+from ringleader.comm.tree import tree_over
+from ringleader.elastic.leases import Batches, Bounded, Discipline, EachAlone, FirstCome, Leases, Verdict
+from ringleader.errors import CallMismatch, ExchangeBroken, NonFiniteLoss, StepMisuse
+from ringleader.spec.job import Sync
+from ringleader.sync.errands import Answer, Ask, Push, Wish
+from ringleader.sync.lessor import Check, Extras, Rows
+from ringleader.train.cursor import checksum, present_shards
+from ringleader.train.gathering import Gathering, Means
+from ringleader.train.group import Group
+from ringleader.train.norms import itself
+from ringleader.train.steps import Loop
+from ringleader.train.streams import seed_all
+
+LOOK_S = 0.05
+"""How often a waiting thread looks whether the generation is over, or a newer plan is announced."""
+
+
+def discipline_of(sync: Sync) -> Discipline:
+    if sync.consistency == "async":
+        return EachAlone()
+    return FirstCome(sync.backup_workers) if sync.backup_workers else Bounded(sync.staleness or 0)
+
+
+def batches_of(loop: Loop) -> Batches:
+    epoch = loop.epoch
+    last = present_shards(epoch.batch_rows(epoch.steps - 1), epoch.shards)
+    return Batches(epoch.steps, epoch.shards, tuple(sorted(last)))
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A push that waits to be counted; `verdict` is None until it is."""
+
+    push: Push
+    rows: list[Tensor]
+    extras: Extras
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """An item in an update: who it is made of, and how many versions lay between its pull and the update."""
+
+    push: Push
+    staleness: int
+
+
+class _Given:
+    """Implements Complete: the norms' block sums came with the gradient, one norm after the other."""
+
+    def __init__(self, sums: Tensor) -> None:
+        self._sums = sums
+        self._at = 0
+
+    def __call__(self, own: Tensor) -> Tensor:
+        start, self._at = self._at, self._at + len(own)
+        return self._sums[start : self._at].to(own.device)
+
+
+@dataclass(slots=True)
+class Ends:
+    """Why nothing is leased any more.
+
+    Attributes:
+        stopping: the loop ends as soon as what is out is in.
+        last: the loop ends with this update.
+        over: the loop has ended.
+        pending: the generation ends as soon as what is out is in.
+    """
+
+    stopping: bool = False
+    last: int | None = None
+    over: bool = False
+    pending: bool = False
+
+
+class Office:
+    """Implements Clerk. One loop's; `open` begins each generation, `serve` runs it.
+
+    Attributes:
+        base: global steps before the loop.
+        names: of the metrics.
+
+    Args:
+        committed: takes what a step of this server is made of.
+        blocks: of the norms that come with each push; 0 where this server sees whole gradients.
+        staleness: counts gradients by the number of versions between their pull and their update.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        loop: Loop,
+        committed: Callable[[list[Counted]], None],
+        blocks: int,
+        staleness: Counter[int],
+    ) -> None:
+        self.loop = loop
+        self.base = group.step - group.calls.offset
+        self.staleness = staleness
+        self.names: tuple[str, ...] = ()
+        self.leases = Leases(batches_of(loop), discipline_of(group.spec.sync))
+        self._group = group
+        self._committed = committed
+        self._blocks = blocks
+        self._changed = threading.Condition()
+        self._arrivals: deque[Arrival] = deque()
+        self._gatherings: dict[int, Gathering] = {}
+        self._running: list[Counted] = []
+        self._ends = Ends()
+        self._weight = self._weighed_rows = 0.0
+        self._communicator: Communicator | None = None
+        self._rows: Rows | None = None
+        self._part: list[Bucket] = []
+        self._leads = False
+        self._allowed = 0
+        self._complete = 0
+
+    @property
+    def over(self) -> bool:
+        return self._ends.over
+
+    @property
+    def complete(self) -> int:
+        """Steps of this loop whose gradients are all here, applied or not."""
+        return self.steps if isinstance(self.leases.discipline, EachAlone) else self._complete
+
+    @property
+    def steps(self) -> int:
+        """Steps of this loop that are complete here."""
+        if isinstance(self.leases.discipline, EachAlone):
+            return self.leases.batches.steps_within(self.leases.version)
+        return self.leases.version
+
+    # --- the training thread --------------------------------------------------------------------------------------
+
+    def open(self, communicator: Communicator | None, rows: Rows, part: list[Bucket], *, leads: bool) -> None:
+        """A generation begins: nobody has anything in hand. The server that `leads` keeps the queue."""
+        with self._changed:
+            self._communicator, self._rows, self._part, self._leads = communicator, rows, part, leads
+            self._arrivals.clear()
+            self._ends.pending = False
+            self.leases.give_all_back()
+
+    def allow(self, version: int) -> None:
+        """Server 0 has made so many updates, so all that they are made of is here too."""
+        with self._changed:
+            self._allowed = max(self._allowed, version)
+            self._update_what_is_due()
+
+    def serve(self, tickets: Sequence[Ticket]) -> None:
+        """Until every worker has left. Raises ExchangeBroken when the generation breaks."""
+        assert self._communicator is not None
+        with self._changed:
+            while not all(ticket.finished for ticket in tickets):
+                self._communicator.check()
+                self._look()
+                while self._arrivals:
+                    self._count(self._arrivals.popleft())
+                    self._changed.notify_all()
+                if self._update_what_is_due():
+                    self._changed.notify_all()
+                self._changed.wait(LOOK_S)
+            self.close()
+
+    def close(self) -> None:
+        """A loop that was left by `break`: what is applied since the last step is a step, if a short one."""
+        if self._ends.over and self._running:
+            self._close_step()
+
+    def count(self, push: Push, rows: list[Tensor], extras: Extras) -> Verdict:
+        """The same as `take` where the worker is this thread."""
+        arrival = Arrival(push, rows, extras)
+        with self._changed:
+            self._count(arrival)
+        assert arrival.verdict is not None
+        return arrival.verdict
+
+    # --- the threads that serve workers: Clerk --------------------------------------------------------------------
+
+    def answer(
+        self, worker: int, ask: Ask, rows: Sequence[Tensor], check: Check
+    ) -> tuple[Answer, Tensor | None]:
+        with self._changed:
+            check()
+            while (reply := self._reply(worker, ask)) is None:
+                self._changed.wait(LOOK_S)
+                check()
+            if not reply.fresh:
+                return reply, None
+            self._copy_weights(rows)
+            return reply, self._group.buffers.committed_bytes()
+
+    def take(self, push: Push, rows: list[Tensor], extras: Extras, check: Check) -> Verdict:
+        arrival = Arrival(push, rows, extras)
+        with self._changed:
+            check()
+            self._arrivals.append(arrival)
+            self._changed.notify_all()
+            while arrival.verdict is None:
+                self._changed.wait(LOOK_S)
+                check()
+        return arrival.verdict
+
+    def departed(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _reply(self, worker: int, ask: Ask) -> Answer | None:
+        """What can be said now; None: nothing yet."""
+        version = self.leases.version
+        if ask.wish is Wish.WEIGHTS:
+            if ask.least > self._allowed:
+                self._allowed = ask.least
+                self._changed.notify_all()
+            return None if version < ask.least else self._answer(-1, -1, fresh=version != ask.have)
+        if ask.wish is Wish.BREAK:
+            self.leases.give_back(worker)
+            self._ends.stopping = True
+        self._end()
+        if self._ends.over or (self._ends.pending and not self.leases.out):
+            return self._answer(-1, -1, fresh=False)
+        if self._ends.stopping or self._ends.pending or self._beyond_last():
+            return None
+        lease = self.leases.lease(worker)
+        return None if lease is None else self._answer(lease.item, lease.clock, fresh=version != ask.have)
+
+    def _answer(self, item: int, clock: int, *, fresh: bool) -> Answer:
+        return Answer(item, clock, self.leases.version, fresh, self._group.step, self._group.loss)
+
+    def _beyond_last(self) -> bool:
+        last, item = self._ends.last, self.leases.next
+        return (
+            last is not None and item is not None and self.leases.discipline.clock(self.leases, item) > last
+        )
+
+    def _end(self) -> None:
+        """Whether the loop has ended."""
+        ends, leases = self._ends, self.leases
+        if not self._leads:
+            return
+        past = ends.last is not None and leases.version > ends.last
+        if leases.exhausted or past or (ends.stopping and not leases.out):
+            ends.over = True
+
+    def _copy_weights(self, rows: Sequence[Tensor]) -> None:
+        group = self._group
+        assert group.exchange is not None
+        views: list[Tensor] = []
+        weights: list[Tensor] = []
+        for bucket, row in zip(self._part, rows, strict=True):
+            views += group.exchange.buckets.views(bucket, row)
+            weights += [group.parameters[n].detach() for n in bucket.members]
+        if views:
+            torch._foreach_copy_(views, weights)
+
+    # --- the training thread --------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        coordinator = self._group.coordinator
+        if coordinator.interrupted():
+            raise ExchangeBroken(rank=-1, phase="serve", bucket=None, why="the generation was given up")
+        if self._leads and not self._ends.pending and coordinator.plan_pending():
+            self._ends.pending = True
+            self._changed.notify_all()
+
+    def _count(self, arrival: Arrival) -> None:
+        """Decide about a push; make the updates that are due with it."""
+        push, leases = arrival.push, self.leases
+        if arrival.extras.names is not None:
+            self.names = tuple(bytes(arrival.extras.names.tolist()).decode().split("\n"))
+        verdict = Verdict.REFUSED
+        if not self._ends.over:
+            verdict = leases.push(push.item, push.version) if self._leads else leases.follow(push.item)
+        if verdict is Verdict.TAKEN:
+            self._gather(push, arrival.rows, arrival.extras.left)
+        else:
+            self._give_back(arrival.rows)
+        if push.stop and self._leads:
+            self._stop_after(leases.discipline.clock(leases, push.item))
+        self._update_what_is_due()
+        self._end()
+        arrival.verdict = verdict
+
+    def _update_what_is_due(self) -> bool:
+        """Clocks of other servers wait for server 0's word: if the generation breaks, all stand at the same one."""
+        before = self.leases.version
+        free = self._leads or isinstance(self.leases.discipline, EachAlone)
+        while self.leases.due and (free or self.leases.version < self._allowed):
+            self._update()
+        return self.leases.version > before
+
+    def _gather(self, push: Push, rows: list[Tensor], left: Tensor | None) -> None:
+        leases, (offset, shard) = self.leases, divmod(push.item, self.loop.epoch.shards)
+        clock = leases.discipline.clock(leases, push.item)
+        if clock not in self._gatherings:
+            tree = None
+            if isinstance(leases.discipline, Bounded):
+                tree = tree_over(self.loop.epoch.shards, frozenset(leases.batches.present(offset)))
+            self._gatherings[clock] = Gathering(tree, self._give_back)
+        self._gatherings[clock].add(push, shard, rows, left)
+        while leases.arrived[self._complete] == leases.batches.count(self._complete):
+            self._complete += 1
+
+    def _stop_after(self, clock: int) -> None:
+        """The loop ends with that update; with what is out, where every item is one."""
+        if isinstance(self.leases.discipline, EachAlone):
+            self._ends.stopping = True
+        else:
+            self._ends.last = clock if self._ends.last is None else min(clock, self._ends.last)
+
+    def _give_back(self, rows: list[Tensor]) -> None:
+        assert self._rows is not None
+        self._rows.give_back(rows)
+
+    def _update(self) -> None:
+        group, leases = self._group, self.leases
+        gathered = self._gatherings.pop(leases.version)
+        means = Means.of(gathered.pushes)
+        self._check(gathered.pushes, means)
+        seed_all(group.spec.seed, "update", group.step)
+        self._expose(gathered)
+        if isinstance(leases.discipline, EachAlone):
+            with group.held.at_rate(self._share(gathered.pushes[0], means.weight)):
+                group.held.update(_Given(gathered.pushes[0].sums) if self._blocks else itself)
+        else:
+            self._weigh(self.loop.epoch.batch_rows(leases.version), means.weight)
+            group.held.update()
+        for parameter in group.parameters:
+            parameter.grad = None
+        self._give_back(gathered.total)
+        if gathered.left is not None:
+            group.buffers.put(gathered.left)
+        self._running += [Counted(push, leases.version - push.version) for push in gathered.pushes]
+        self.staleness.update(leases.version - push.version for push in gathered.pushes)
+        leases.advance()
+        group.changed = True
+        if self.steps > group.calls.offset:
+            self._close_step()
+
+    def _close_step(self) -> None:
+        counted, self._running = self._running, []
+        self._committed(counted)
+
+    def _expose(self, gathered: Gathering) -> None:
+        """The sums become the parameters' gradients; what no slice reached has none."""
+        group, used = self._group, gathered.used
+        assert group.exchange is not None
+        for bucket, row in zip(self._part, gathered.total, strict=True):
+            views = group.exchange.buckets.views(bucket, row)
+            for number, view in zip(bucket.members, views, strict=True):
+                group.parameters[number].grad = view if used[number] else None
+
+    @torch.no_grad()
+    def _weigh(self, rows: int, weight: float) -> None:
+        for parameter in self._group.parameters:
+            if weight != rows and parameter.grad is not None:
+                parameter.grad.mul_(rows / weight)
+
+    def _share(self, push: Push, weight: float) -> float:
+        """An item's part of its batch: by rows, and by what a row weighs beside those that came before."""
+        offset, shard = divmod(push.item, self.loop.epoch.shards)
+        rows = len(self.loop.epoch.rows(offset, shard))
+        self._weight += weight
+        self._weighed_rows += rows
+        mean_weight = self._weight / self._weighed_rows
+        return (weight / mean_weight) / self.loop.epoch.batch_rows(offset)
+
+    def _check(self, pushes: Sequence[Push], means: Means) -> None:
+        """Raises what `evidence.check` raises: other metrics, other rows than planned, a loss that is no number."""
+        step = self._group.step + 1
+        if len(means.names) > 1:
+            raise StepMisuse(
+                f"step {step}: slices gave different metrics to session.step.",
+                hint="Give the same metrics in every turn of every loop, on every worker.",
+            )
+        for push in pushes:
+            offset, shard = divmod(push.item, self.loop.epoch.shards)
+            if checksum(self.loop.epoch.rows(offset, shard)) != int(push.report[2]):
+                raise CallMismatch(
+                    f"step {step}: slice {shard} of batch {offset} was computed from other rows than planned.",
+                    hint="Give session.batches the same dataset, of the same length, on every worker.",
+                )
+        if not isfinite(means.loss):
+            raise NonFiniteLoss(
+                f"the loss of step {step} is {means.loss}.",
+                hint="Lower the learning rate, clip the gradients, or look for a division by zero.",
+            )
+
+
+def _go_on() -> None:
+    """Nobody can break a generation of one."""
+
+
+class Own:
+    """A worker's end where it keeps the office itself: one process is worker and server. Stands in for a Lessee."""
+
+    def __init__(self, office: Office, buckets: Buckets, rows: Rows) -> None:
+        self._office = office
+        self._buckets = buckets
+        self._rows = rows
+
+    @property
+    def have(self) -> tuple[int, ...]:
+        return (self._office.leases.version,)
+
+    def ask(self, wish: Wish) -> Answer:
+        return self._office.answer(0, Ask(wish, self._office.leases.version), [], _go_on)[0]
+
+    def take_over(self) -> None:
+        """The newest weights are here."""
+
+    def push(self, push: Push, versions: Sequence[int], extras: Sequence[Tensor]) -> None:
+        rows = self._rows.take()
+        for row, bucket in zip(rows, self._buckets.buckets, strict=True):
+            row.copy_(bucket.row(0))
+        waiting = list(extras)
+        left = waiting.pop(0) if push.buffers else None
+        self._office.count(push, rows, Extras(left, waiting.pop(0) if push.names else None))
+
+    def pushed(self) -> None:
+        """A push is counted when it returns."""
+
+    def leave(self) -> None:
+        self._office.close()

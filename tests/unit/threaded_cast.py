@@ -1,0 +1,203 @@
+"""A cast whose workers are threads of this process: the real membership machine and sessions, transfers in memory.
+
+Cheap enough for many seeded plays. Networks must draw no random number after their making: the generator is shared.
+"""
+
+import threading
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from cast import Cast, Prompter
+from torch import Tensor
+
+from ringleader.comm.transports import Transport, Work
+from ringleader.comm.transports.inprocess import Hub
+from ringleader.elastic.plan import Plan
+from ringleader.errors import Dismissed, EntrypointRaised, RingleaderError
+from ringleader.train.run import run
+from ringleader.train.seams import Parked, Seat
+
+
+class Killed(BaseException):
+    """Unwinds a worker that the script has killed."""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A worker dies at its `nth` transfer with a server that has this tag, before it is begun.
+
+    Attributes:
+        server: counted among the servers.
+    """
+
+    worker: str
+    server: int
+    tag: int
+    nth: int
+    sends: bool = True
+
+
+@dataclass
+class Life:
+    """Stands in for a process: `kill` makes every later step of the worker fail."""
+
+    sentinel: Connection
+    ended: Connection
+    dead: bool = False
+    transports: list[Transport] = field(default_factory=list)
+
+    def kill(self) -> None:
+        self.dead = True
+        for transport in self.transports:
+            transport.abort()
+
+    def join(self, _timeout: float) -> None:
+        """Threads end by themselves."""
+
+
+class Aimed:
+    """A transport that plays a worker's shots. Implements Transport."""
+
+    shared = False
+    groups: tuple[tuple[int, ...], ...] = ()
+
+    def __init__(
+        self, inner: Transport, plan: Plan, shots: list[Shot], life: Life, fired: threading.Event
+    ) -> None:
+        self.rank, self.size = inner.rank, inner.size
+        self._inner = inner
+        self._first = plan.world
+        self._shots = shots
+        self._life = life
+        self._fired = fired
+        self._counts: dict[tuple[int, int, bool], int] = {}
+        self._lock = threading.Lock()
+
+    def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        self._aim(peer, tag, sends=True)
+        return self._inner.isend(tensor, peer, tag)
+
+    def irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        self._aim(peer, tag, sends=False)
+        return self._inner.irecv(tensor, peer, tag)
+
+    def native_all_reduce(self, tensor: Tensor) -> Work:
+        return self._inner.native_all_reduce(tensor)
+
+    def board(self, slots: int) -> None:
+        return None
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _aim(self, peer: int, tag: int, *, sends: bool) -> None:
+        with self._lock:
+            key = (peer - self._first, tag, sends)
+            nth = self._counts[key] = self._counts.get(key, -1) + 1
+        if any((s.server, s.tag, s.sends, s.nth) == (*key, nth) for s in self._shots):
+            self._life.kill()
+            self._fired.set()
+
+
+class ThreadPrompter(Prompter):
+    """The same, with transfers through the play's hubs."""
+
+    def __init__(self, me: str, pipe: Connection, stage: "ThreadedCast", life: Life) -> None:
+        super().__init__(me, pipe, ("", 0), tuple(c for c in stage.cues.cues if c.worker == me))
+        self._stage = stage
+        self._life = life
+
+    def next_seat(self, parked: Parked) -> Seat:
+        self._live()
+        self._cue(parked.step, "parked")
+        self._pipe.send(("parked", parked))
+        while True:
+            kind, content = self._receive()
+            if kind == "plan":
+                plan: Plan = content
+                self._generation = plan.generation
+                return Seat(plan, plan.rank_of(self._me), self._transport(plan))
+
+    def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
+        self._live()
+        super().progress(step=step, total_steps=total_steps, epoch=epoch, phase=phase, rows=rows)
+
+    def die(self) -> None:
+        self._life.kill()
+        raise Killed
+
+    def _live(self) -> None:
+        if self._life.dead:
+            raise Killed
+
+    def _receive(self) -> tuple[str, Any]:
+        self._live()
+        return super()._receive()
+
+    def _transport(self, plan: Plan) -> Transport | None:
+        if len(plan.members) == 1:
+            return None
+        hub = self._stage.hub(plan)
+        shots = [shot for shot in self._stage.shots if shot.worker == self._me]
+        transport = Aimed(hub.transport(plan.rank_of(self._me)), plan, shots, self._life, self._stage.fired)
+        self._life.transports.append(transport)
+        return transport
+
+
+@dataclass
+class ThreadedCast(Cast):
+    """The stage with threads. `fired` is set by a shot."""
+
+    shots: tuple[Shot, ...] = ()
+    fired: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._hubs: dict[int, Hub] = {}
+        self._making = threading.Lock()
+
+    def hub(self, plan: Plan) -> Hub:
+        with self._making:
+            return self._hubs.setdefault(plan.generation, Hub(len(plan.members), 30.0))
+
+    def _start(self, worker: str, server: bool) -> None:
+        here, there = Pipe()
+        sentinel, ended = Pipe()
+        life = Life(sentinel, ended)
+        thread = threading.Thread(
+            target=self._act, args=(worker, there, life, server), name=worker, daemon=True
+        )
+        self._pipes[worker], self._processes[worker] = here, life
+        thread.start()
+
+    def _act(self, worker: str, pipe: Connection, life: Life, server: bool) -> None:
+        prompter = ThreadPrompter(worker, pipe, self, life)
+        try:
+            end = run(
+                spec=self.spec,
+                function=self.train,
+                coordinator=prompter,
+                outlet=prompter,
+                server=server,
+                artifacts=Path(self.artifacts) / worker,
+            )
+            pipe.send(("finished", end))
+        except (Dismissed, Killed):
+            pass
+        except EntrypointRaised as error:
+            pipe.send(("raised", (error.step, error.shard, error.message)))
+        except RingleaderError as error:
+            pipe.send(("failed", (error.code, str(error))))
+        except Exception:  # a process would end with it
+            pipe.send(("failed", ("platform_error", traceback.format_exc())))
+        finally:
+            with suppress(OSError):
+                pipe.close()
+                life.ended.close()
