@@ -1,4 +1,5 @@
-"""A step through a parameter server beside our own ring's: the same two workers, and a server on the same cores."""
+"""A step through a parameter server beside our own ring's: the same two workers, and a server on the same cores; and
+what a straggler costs where nobody waits for it."""
 
 from collections.abc import Iterator
 
@@ -13,10 +14,11 @@ from ringleader.bench.step import (
     WORLD,
     take_turns,
 )
+from ringleader.bench.straggler import STRAGGLER, measure
 from ringleader.bench.workloads import REAL_IMAGES
 
 WORKLOADS = {"sync-colocated-cifar": "cifar", "sync-colocated-mlp": "mlp"}
-CASES = tuple(WORKLOADS)
+CASES = (*WORKLOADS, STRAGGLER)
 SERVERS = 1
 TARGET = Target("ratio", ">=", 0.87)
 
@@ -26,6 +28,8 @@ def run(wish: Wish) -> Iterator[Figure]:
     for case, workload in WORKLOADS.items():
         if wish.wants(case):
             yield _measure(case, workload, wish.full)
+    if wish.wants(STRAGGLER):
+        yield measure(rounds=6 if wish.full else 3)
 
 
 def _measure(case: str, workload: str, full: bool) -> Figure:

@@ -1,0 +1,140 @@
+"""Leased items on real processes, and on a real cluster: kills and resizes lose and repeat no row."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from cast import ANY, Cast, FaultPlan, Play
+from integration.ray_home import IngestServer, ray_head
+from integration.runtime_job import TRAIN, start
+from integration.test_group_faults import EPOCHS, ROWS, STEPS, job, train
+from torch import nn
+from torch.nn import functional as F
+from waiting import wait_for
+
+from ringleader.bench.workloads import digits_rows
+from ringleader.runtime.cluster import Cluster
+from ringleader.spec import JobSpec
+from ringleader.train import Session
+from ringleader.train.local import run_local
+from ringleader.wire.package import pack
+
+SERVERS = {"intra_node": "parameter_server", "inter_node": "parameter_server"}
+ASYNC = SERVERS | {"consistency": "async"}
+TWO = ASYNC | {"servers": 2}
+SSP = SERVERS | {"consistency": "ssp", "staleness": 1}
+STRICT = SERVERS | {"consistency": "ssp"}
+BACKUP = SERVERS | {"backup_workers": 1}
+
+
+def check(play: Play) -> None:
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert len({f.digest for f in play.finished.values()}) == 1
+    assert [step for step, _ in play.values] == list(range(1, STEPS + 1))
+    assert sorted(row for _, _, row in play.settled_rows()) == sorted(list(range(ROWS)) * EPOCHS)
+    assert {step for step, values in play.values if "accuracy" in values} == {5, 10, 15}
+
+
+@pytest.mark.parametrize("sync", [ASYNC, TWO, SSP, BACKUP], ids=["async", "two", "ssp", "backup"])
+def test_a_killed_process_costs_no_row_and_repeats_none(sync: dict[str, Any], tmp_path: Path) -> None:
+    victim = f"w{sync.get('servers', 1)}"
+    faults = FaultPlan().kill(victim, at_step=ANY, phase="backward", past=3)
+    play = Cast(job(sync=sync), train, faults, tmp_path).play()
+    check(play)
+    assert [lost["worker"] for lost in play.reported("worker.lost")] == [victim]
+
+
+def test_processes_have_the_bits_of_one_where_nothing_may_be_stale(tmp_path: Path) -> None:
+    """Dropout, BatchNorm, clipping, momentum, a schedule; killed once."""
+    torch.set_num_threads(1)
+    alone, _ = run_local(job(), train, tmp_path / "alone")
+    faults = FaultPlan().kill("w1", at_step=ANY, phase="backward", past=2)
+    play = Cast(job(sync=STRICT), train, faults, tmp_path / "cast").play()
+    check(play)
+    assert play.digest == alone.digest
+
+
+def learn_digits(session: Session) -> None:
+    data = digits_rows()
+    net = session.model(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+    for _ in range(20):
+        for batch in session.batches(data):
+            session.step(F.cross_entropy(net(batch["x"]), batch["y"]))
+    session.evaluate(data, lambda batch: {"accuracy": (net(batch["x"]).argmax(1) == batch["y"]).float()})
+
+
+def digits(sync: Any) -> JobSpec:
+    return JobSpec.parse(
+        {
+            "name": "digits",
+            "entrypoint": "digits:train",
+            "workers": {"min": 2, "max": 2},
+            "batch": {"global_size": 64, "logical_shards": 4},
+            "sync": sync,
+        }
+    )
+
+
+def test_every_consistency_learns_the_digits_as_the_ring_does(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    ring, _ = run_local(digits("ring"), learn_digits, tmp_path / "ring")
+    for name, sync in (("async", ASYNC), ("ssp", SSP), ("backup", BACKUP)):
+        play = Cast(digits(sync), learn_digits, artifacts=tmp_path / name).play()
+        assert play.outcome == "succeeded", (play.reason, play.message)
+        (accuracy,) = {f.scores["accuracy"] for f in play.finished.values()}
+        assert abs(accuracy - ring.scores["accuracy"]) <= 0.01, name  # a point, as every mode promises
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Path]]:
+    home = tmp_path_factory.mktemp("home")
+    with ray_head(home) as (address, _):
+        cluster = Cluster.connect(address)
+        cluster.warm(3)
+        yield cluster, home
+        cluster.close()
+
+
+def test_on_a_cluster_a_kill_and_a_resize_lose_and_repeat_no_row(
+    cluster: tuple[Cluster, Path], tmp_path: Path
+) -> None:
+    ray, home = cluster
+    ingest = IngestServer()
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "tiny_training.py").write_text(TRAIN)
+    run = start(
+        ray,
+        home,
+        ingest,
+        pack(folder),
+        "leased",
+        workers={"min": 1, "max": 2},
+        sync=ASYNC,
+        params={"epochs": 60, "pause": 0.01},
+        debug={"ledger": True},
+    )
+    try:
+        run.until_world(2)
+        run.until_step(run.step() + 10)
+        os.kill(run.pids()["w1"], signal.SIGKILL)
+        wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w3"])
+        run.until_step(run.step() + 10)
+        ray.resize("leased", 1, 1, 1)
+        run.until_world(1)
+        outcome = run.outcome(120)
+        assert outcome["outcome"] == "succeeded", outcome
+        assert outcome["result"]["steps"] == 240
+        assert [e["worker"] for e in ingest.events("worker.lost")] == ["w1"]
+        assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))
+        ledger = pq.read_table(outcome["result"]["ledger_uri"].removeprefix("file://"))
+        assert sorted(ledger["row"].to_pylist()) == sorted(list(range(64)) * 60)
+    finally:
+        ray.release("leased", 1)
+        ingest.close()
