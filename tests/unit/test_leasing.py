@@ -271,6 +271,17 @@ def test_a_kill_costs_ssp_without_staleness_no_bit(servers: int, seed: int, tmp_
     assert play.digest == alone.digest
 
 
+@pytest.mark.parametrize("nth", [6, 8, 10])
+def test_a_clock_that_one_server_has_whole_waits_for_server_0(nth: int, tmp_path: Path) -> None:
+    """One worker dies in its third, fourth or fifth push: the other server may have all four gradients of a clock."""
+    alone, _ = run_local(job({}), learn, tmp_path / "alone")
+    spec = job(STRICT | {"servers": 2}, workers={"min": 1, "max": 1})
+    play = ThreadedCast(spec, learn, artifacts=tmp_path / "cast", shots=(Shot("w2", 0, PUSH, nth),)).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert [lost["worker"] for lost in play.reported("worker.lost")] == ["w2"]
+    assert play.digest == alone.digest
+
+
 def test_clipping_by_several_ssp_servers_is_refused_by_name(tmp_path: Path) -> None:
     def train(session: Session) -> None:
         learn(session, clip_norm=0.05)
