@@ -187,6 +187,7 @@ class ThreadedCast(Cast):
                 outlet=prompter,
                 server=server,
                 artifacts=Path(self.artifacts) / worker,
+                checkpoints=self.checkpoints,
             )
             pipe.send(("finished", end))
         except (Dismissed, Killed):

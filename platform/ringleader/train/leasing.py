@@ -183,6 +183,7 @@ class Leasing:
         if self._office is not None:
             self._office.allow(int(step) - self._office.base)
         self._advance(loop, int(step))
+        made = group.calls.offset
         group.samples, group.loss = int(samples), None if isnan(loss) else loss
         group.staleness = said[4 : 4 + STALENESS_BINS].to(torch.int64).tolist()
         group.buffers.put(said[4 + STALENESS_BINS :].to(torch.uint8))
@@ -191,6 +192,7 @@ class Leasing:
         exchange.publish()
         if over:
             self._finish(loop)
+            group.committed(made)
         else:
             group.leave_at_boundary()
 
