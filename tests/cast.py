@@ -51,7 +51,7 @@ ANY = -1
 
 @dataclass(frozen=True)
 class Cue:
-    """When a worker that is at `step` (committed steps) reaches `phase` after `past` earlier times, `act` happens."""
+    """When a worker at `step` (committed steps, or ANY) reaches `phase` after `past` other times, `act` happens."""
 
     worker: str
     step: int
@@ -73,9 +73,18 @@ class FaultPlan:
     def kill(self, worker: str, *, at_step: int, phase: str = "forward", past: int = 0) -> "FaultPlan":
         return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "kill", past=past)))
 
-    def hold(self, worker: str, *, at_step: int, for_generation: int, joined: str = "") -> "FaultPlan":
+    def hold(
+        self,
+        worker: str,
+        *,
+        at_step: int,
+        for_generation: int,
+        phase: str = "forward",
+        past: int = 0,
+        joined: str = "",
+    ) -> "FaultPlan":
         """The worker goes on only when it has heard that this generation is coming, or is in a plan with `joined`."""
-        cue = Cue(worker, at_step, "forward", "hold", for_generation, joined=joined)
+        cue = Cue(worker, at_step, phase, "hold", for_generation, past=past, joined=joined)
         return replace(self, cues=(*self.cues, cue))
 
     def stumble(self, worker: str, *, at_step: int, phase: str, once: Path) -> "FaultPlan":

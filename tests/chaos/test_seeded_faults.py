@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from cast import Cast, FaultPlan
+from cast import ANY, Cast, FaultPlan
+from integration import test_token_ring_faults as tokens
 from integration.test_group_faults import STEPS, TWO, check, job, train
 
 from ringleader.train.local import run_local
@@ -43,3 +44,18 @@ def test_random_faults_cost_no_bit_no_step_and_no_row(sync: Any, tmp_path: Path)
         print(f"seed {seed} play {number}: {plan}")
         play = Cast(job(sync=sync, max_failures=10), train, plan, tmp_path).play()
         check(play, undisturbed.digest)
+
+
+def test_random_faults_cost_the_token_ring_no_step_and_no_row(tmp_path: Path) -> None:
+    """Members of a token ring are at different steps: faults are counted in times that a phase was reached."""
+    seed = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+    draw = random.Random(seed)
+    for number in range(PLAYS):
+        plan = FaultPlan()
+        for _ in range(draw.randint(1, 3)):
+            victim, phase = f"w{draw.randint(0, 4)}", draw.choice(PHASES)
+            plan = plan.kill(victim, at_step=ANY, phase=phase, past=draw.randrange(STEPS))
+        if draw.random() < 0.5:
+            plan = plan.resize(at_step=draw.randrange(1, STEPS), minimum=1, maximum=draw.randint(1, 4))
+        print(f"seed {seed} play {number}: {plan}")
+        tokens.check(Cast(tokens.ring(max_failures=10), train, plan, tmp_path).play())

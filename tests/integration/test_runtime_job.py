@@ -357,6 +357,39 @@ def test_an_attempt_that_lost_everybody_is_followed_from_its_newest_checkpoint(
     second.leave_nothing()
 
 
+def test_a_token_ring_loses_a_worker_and_grows_and_shrinks_without_losing_a_row(
+    cluster, home, ingest, package
+):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "tokens",
+        workers={"min": 1, "max": 3},
+        params={"epochs": 150, "pause": 0.01},
+        sync="token_ring",
+        debug={"ledger": True},
+    )
+    run.until_world(3)
+    run.until_step(run.step() + 20)
+    before = run.pids()
+    os.kill(before["w1"], signal.SIGKILL)
+    wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w3"])
+    run.until_step(run.step() + 20)
+    cluster.resize("tokens", 1, 1, 2)
+    run.until_world(2)
+    outcome = run.outcome(120)
+    assert outcome["outcome"] == "succeeded", outcome
+    assert outcome["result"]["steps"] == 600
+    assert outcome["result"]["samples"] == 150 * 64
+    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 601))
+    assert [e["worker"] for e in ingest.events("worker.lost")] == ["w1"]
+    joined = {e["worker"]: e["pid"] for e in ingest.events("worker.joined")}
+    assert {w: joined[w] for w in ("w0", "w2")} == {w: before[w] for w in ("w0", "w2")}
+    run.leave_nothing()
+
+
 def test_a_lost_supervisor_takes_its_workers_and_places_with_it_and_gets_no_second_life(
     cluster, home, ingest, package
 ):

@@ -11,6 +11,7 @@ from ringleader.spec import JobSpec
 GOOD: dict[str, Any] = {"name": "a", "entrypoint": "m:f"}
 SERVERS = {"intra_node": "parameter_server", "inter_node": "parameter_server"}
 LOCAL = {"intra_node": "local_sgd", "inter_node": "local_sgd"}
+TOKENS = {"intra_node": "token_ring", "inter_node": "token_ring"}
 
 WRONG = [
     ({"worker": {"min": 2}}, "/worker", "workers"),
@@ -25,7 +26,7 @@ WRONG = [
     ({"entrypoint": "os:abort\n"}, "/entrypoint", "module:function"),
     ({"env": {"A": "x\x00y"}}, "/env/A", "pattern"),
     ({"env": {"1A": "x"}}, "/env/1A", "pattern"),
-    ({"sync": "rung"}, "/sync/intra_node", "'ring', 'parameter_server' or 'local_sgd'"),
+    ({"sync": "rung"}, "/sync/intra_node", "'ring', 'parameter_server', 'local_sgd' or 'token_ring'"),
     ({"sync": {"intra_node": "ring", "inter_node": "local_sgd"}}, "/sync", "parameter_server, ring for each"),
     ({"sync": {"intra_node": "local_sgd"}}, "/sync", "the same for both"),
     ({"sync": {"intra_node": "parameter_server", "algorithm": "ring"}}, "/sync", "leave it out"),
@@ -100,6 +101,17 @@ WRONG = [
     ({"sync": LOCAL | {"algorithm": "native"}}, "/sync", "algorithm auto or direct"),
     ({"sync": LOCAL | {"reproducible": False}}, "/sync", "leave it out"),
     ({"sync": LOCAL | {"inner_steps": 1 << 18}, "workers": {"max": 2}}, "", "a product of at most"),
+    ({"sync": TOKENS | {"reproducible": True}}, "/sync", "leave it out, or sync: ring"),
+    ({"sync": TOKENS | {"algorithm": "ring"}}, "/sync", "algorithm is not used by token_ring"),
+    ({"sync": TOKENS | {"codec": "bf16"}}, "/sync", "codec: none"),
+    ({"sync": TOKENS | {"servers": 1}}, "/sync", "servers is not used by token_ring"),
+    ({"sync": TOKENS | {"outer": "average"}}, "/sync", "outer is not used by token_ring"),
+    ({"sync": TOKENS | {"tokens": 0}}, "/sync/tokens", "greater than or equal to 1"),
+    ({"sync": TOKENS | {"staleness": -1}}, "/sync/staleness", "greater than or equal to 0"),
+    ({"sync": {"tokens": 2}}, "/sync", "leave it out, or token_ring"),
+    ({"sync": LOCAL | {"staleness": 2}}, "/sync", "staleness is not used by local_sgd"),
+    ({"sync": {"intra_node": "ring", "inter_node": "token_ring"}}, "/sync", "the same for both"),
+    ({"sync": {"intra_node": "token_ring", "inter_node": "parameter_server"}}, "/sync", "the same for both"),
     ({"max_runtime_s": 0}, "/max_runtime_s", "greater than or equal to 1"),
     ({"max_runtime_s": "5"}, "/max_runtime_s", "number"),
     ({"max_runtime_s": True}, "/max_runtime_s", "number"),
@@ -166,6 +178,7 @@ def test_only_local_sgd_has_rounds_of_several_batches() -> None:
         ({"codec": "none"}, True),
         ({"codec": "int8"}, False),
         ({"codec": "bf16", "algorithm": "direct"}, False),
+        ("token_ring", False),
     ],
 )
 def test_same_bits_are_the_default_where_algorithm_and_codec_allow_them(

@@ -40,3 +40,27 @@ def test_a_healed_member_keeps_open_records_open() -> None:
     assert list(receiver.values) == [1]
     healed.settle()
     assert list(receiver.values) == [1, 2, 3]
+
+
+def test_who_catches_up_sends_what_it_had_not_settled_and_nothing_twice() -> None:
+    furthest, outlet = Reporter(Recorded()), Recorded()
+    behind = reporter(outlet)
+    for step in range(1, 6):
+        furthest.open([Record(step, 1, {"by": 0.0})])
+    behind.open([Record(1, 1, {"by": 1.0})])
+    behind.open([Record(2, 1, {"by": 1.0})])
+    behind.catch_up(furthest.state())
+    assert outlet.values == {1: {"by": 1.0}, 2: {"by": 0.0}, 3: {"by": 0.0}, 4: {"by": 0.0}}
+    behind.settle()
+    assert list(outlet.values) == [1, 2, 3, 4, 5]
+
+
+def test_a_step_that_is_stored_already_is_not_sent_again() -> None:
+    """The rank 0 before had settled it sooner than this member."""
+    outlet = Recorded()
+    said = Reporter(outlet)
+    said.take_office(speaks=True, recorded_step=3)
+    for step in range(1, 5):
+        said.open([Record(step, 1, {})])
+    said.settle()
+    assert list(outlet.values) == [3, 4]

@@ -184,6 +184,18 @@ class Communicator:
         if error is not None:
             raise _again(error)
 
+    def done(self, ticket: Ticket, patience_s: float = 0.0) -> bool:
+        """Whether an exchange is done, or is within that time. Raises ExchangeBroken as `wait` does."""
+        since = time.perf_counter()
+        with self._changed:
+            if not ticket.finished and self._error is None and patience_s > 0:
+                self._changed.wait(patience_s)
+                self.blocked_s += time.perf_counter() - since
+            error, finished = self._error, ticket.finished
+        if error is not None:
+            raise _again(error)
+        return finished
+
     def abort(self) -> None:
         self._break(
             ExchangeBroken(rank=self.rank, phase="abort", bucket=None, why="the generation was given up")

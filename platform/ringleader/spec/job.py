@@ -19,7 +19,7 @@ from ringleader.errors import SpecInvalid
 from ringleader.spec.yaml_file import Unreadable, read
 from ringleader.text import is_utf8, utf8
 
-Architecture = Literal["ring", "parameter_server", "local_sgd"]
+Architecture = Literal["ring", "parameter_server", "local_sgd", "token_ring"]
 SERVERS: Architecture = "parameter_server"
 MIXED: frozenset[Architecture] = frozenset({"ring", SERVERS})
 """Architectures of which one may stand between nodes and another inside them."""
@@ -48,6 +48,7 @@ CODED: frozenset[str] = frozenset({"auto", "direct"})
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
 MAX_WORKERS = 4096
 MAX_SERVERS = 64
+MAX_TOKENS = 4096
 MAX_STALENESS = 64
 INNER_STEPS = 16
 MAX_ROUND_SLICES = 1 << 18
@@ -100,10 +101,11 @@ class Sync(Part):
     codec: Codec = "none"
     servers: Annotated[int, Field(strict=True, ge=1, le=MAX_SERVERS)] | None = None
     consistency: Consistency | None = None
-    staleness: Annotated[int, Field(strict=True, ge=0, le=MAX_STALENESS)] | None = None
     backup_workers: Annotated[int, Field(strict=True, ge=0, le=MAX_WORKERS)] | None = None
     inner_steps: Annotated[int, Field(strict=True, ge=1, le=MAX_ROUND_SLICES)] | None = None
     outer: OuterStep | None = None
+    tokens: Annotated[int, Field(strict=True, ge=1, le=MAX_TOKENS)] | None = None
+    staleness: Annotated[int, Field(strict=True, ge=0, le=MAX_STALENESS)] | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -116,8 +118,9 @@ class Sync(Part):
             raise ValueError(
                 f"servers is not used by {self.architecture}; allowed: leave it out, or parameter_server"
             )
-        if self.server_count and self.algorithm is not None:
+        if (self.server_count or self.architecture == "token_ring") and self.algorithm is not None:
             raise ValueError(f"algorithm is not used by {self.architecture}; allowed: leave it out")
+        self._tokens_possible()
         self._consistency_possible()
         if self.architecture == "local_sgd":
             self._rounds_possible()
@@ -136,9 +139,12 @@ class Sync(Part):
         """The keys that say when a server updates: which go together, and which leave the same bits."""
         keys = ("consistency", "staleness", "backup_workers")
         given = [key for key in keys if getattr(self, key) is not None]
+        if given == ["staleness"] and self.architecture == "token_ring":
+            return
         if given and self.architecture != "parameter_server":
             raise ValueError(
                 f"{given[0]} is not used by {self.architecture}; allowed: leave it out, or parameter_server"
+                + (", or token_ring" if given[0] == "staleness" else "")
             )
         kind = self.consistency or "sync"
         if self.staleness is not None and kind != "ssp":
@@ -192,6 +198,18 @@ class Sync(Part):
                 f"the world; allowed: codec none, or reproducible: false"
             )
 
+    def _tokens_possible(self) -> None:
+        if self.architecture == "token_ring":
+            if self.reproducible:
+                raise ValueError(
+                    "reproducible: true and token_ring exclude each other, workers add to the weights in the order in "
+                    "which the tokens meet them; allowed: leave it out, or sync: ring"
+                )
+        elif self.tokens is not None:
+            raise ValueError(
+                f"tokens is not used by {self.architecture}; allowed: leave it out, or token_ring"
+            )
+
     def _rounds_possible(self) -> None:
         if (self.algorithm or "auto") not in CANONICAL:
             raise ValueError(
@@ -223,6 +241,8 @@ class Sync(Part):
     @property
     def same_bits(self) -> bool:
         """Whether the result may not depend on who computed what (the default where algorithm and codec allow it)."""
+        if self.architecture == "token_ring":
+            return False
         if self.reproducible is None:
             return (self.algorithm or "auto") in CANONICAL and self.codec == "none" and not self.order_free
         return self.reproducible
@@ -230,6 +250,10 @@ class Sync(Part):
     @property
     def why_other_bits(self) -> str:
         """What makes the result depend on who computed what; empty where nothing does."""
+        if self.architecture == "token_ring":
+            return (
+                "with sync: token_ring workers add to the weights in the order in which the tokens meet them"
+            )
         if self.same_bits:
             return ""
         if self.consistency == "async":

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ringleader.comm.buckets import Buckets
+from ringleader.comm.communicator import Communicator
 from ringleader.comm.simulator import Costs
 
 Check = Callable[[Tensor], None]
@@ -38,6 +39,10 @@ class Exchange(Protocol):
     @property
     def exposed_s(self) -> float:
         """Seconds the training thread was blocked on communication since the exchange was opened."""
+
+    @property
+    def communicator(self) -> Communicator | None:
+        """The threads and links of this generation; None for a member that is alone."""
 
     @property
     def buckets(self) -> Buckets:

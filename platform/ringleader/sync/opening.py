@@ -59,7 +59,8 @@ def open_exchange(
     """Open one generation's exchange.
 
     Args:
-        architecture: as `Sync.architecture` names it, one of `ARCHITECTURES`; the outer sum of `local_sgd` is a ring's.
+        architecture: as `Sync.architecture` names it, one of `ARCHITECTURES`; the outer sum of `local_sgd` is a ring's,
+            and the tokens of `token_ring` use the links of a ring without parameters.
         algorithm: a registered schedule, `native`, or `auto`; where there are servers it is not used.
         same_bits: one slice per logical shard in canonical order. False: a worker's rows come as one merged slice,
             and `present` and `begin_slice` speak of ranks instead of shards.
@@ -158,6 +159,7 @@ def _shares(architecture: str, plan: Plan) -> int:
 ARCHITECTURES: dict[str, Callable[[Opening], Exchange]] = {
     "ring": _ring,
     "local_sgd": _ring,
+    "token_ring": _ring,
     "parameter_server": partial(_with_servers, through_aggregators),
     "parameter_server/ring": partial(_with_servers, through_rings),
     "ring/parameter_server": partial(_with_servers, between_copies),

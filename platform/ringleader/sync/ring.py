@@ -95,6 +95,10 @@ class Ring:
         self._closed = False
 
     @property
+    def communicator(self) -> Communicator | None:
+        return self._communicator
+
+    @property
     def buckets(self) -> Buckets:
         return self._buckets
 
@@ -173,7 +177,7 @@ class Ring:
         self._steps.clear()
 
     def chosen(self) -> dict[str, Any] | None:
-        if self._communicator is None:
+        if self._communicator is None or not self._buckets.buckets:
             return None
         sized = [(self._way(b), b.length * b.like.element_size()) for b in self._buckets.buckets]
         return told(self._algorithm, sized, self._costs if self._board is None else None)

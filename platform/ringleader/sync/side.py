@@ -8,8 +8,8 @@ from ringleader.comm.schedules import SCHEDULES, Part, Receive, Send, Span, Step
 from ringleader.comm.schedules.schedule import chunks
 from ringleader.comm.tree import Node, tree_over
 
-WORD, SUM, STATE, PROBE, PARTS, BUCKETS = 0, 2, 4, 6, 8, 16
-"""Message tags: each takes two, one a channel; bucket b has BUCKETS + 2b."""
+WORD, SUM, STATE, PROBE, PARTS, LEVEL, TOKENS, BUCKETS = 0, 2, 4, 6, 8, 10, 12, 16
+"""Message tags: each takes two, one a channel; tokens take three; bucket b has BUCKETS + 2b."""
 
 GATHER_BYTES = 64 << 10
 """Below this one hop with more bytes beats two hops with fewer."""

@@ -30,6 +30,11 @@ class Calls:
     offset: int = 0
     next: int = 0
 
+    @property
+    def base(self) -> int:
+        """Steps committed before the running call."""
+        return self.finished[-1].step if self.finished else 0
+
     def begin(self) -> int:
         number = self.next
         self.next += 1

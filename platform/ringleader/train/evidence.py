@@ -55,12 +55,18 @@ class Recorder:
         self._exposed_s = 0.0
 
     def records(
-        self, epoch: Epoch, offset: int, reports: Sequence[StepReport], names: Sequence[str]
+        self,
+        epoch: Epoch,
+        offset: int,
+        reports: Sequence[StepReport],
+        names: Sequence[str],
+        shards: Sequence[int] | None = None,
     ) -> list[Record]:
         """One record for each step that is committed now; the first one stood at `offset`, the last is `group.step`.
 
         Args:
             names: of the metrics, in the order of the reports' values.
+            shards: those whose rows are in the steps; None: all.
         """
         group = self._group
         assert group.seat is not None
@@ -79,7 +85,7 @@ class Recorder:
             }
             records.append(Record(first + k, group.seat.plan.generation, values))
             if group.spec.debug.ledger:
-                records[-1].shards, records[-1].rows = _rows_of_step(epoch, offset + k)
+                records[-1].shards, records[-1].rows = _rows_of_step(epoch, offset + k, shards)
         return records
 
     def follow(self, steps: int) -> None:
@@ -119,8 +125,8 @@ class Recorder:
         return elapsed_s / steps, exposed
 
 
-def _rows_of_step(epoch: Epoch, offset: int) -> tuple[np.ndarray, np.ndarray]:
+def _rows_of_step(epoch: Epoch, offset: int, shards: Sequence[int] | None) -> tuple[np.ndarray, np.ndarray]:
     """(n,) int32 shard and (n,) int64 row of every row of a step."""
-    shards = range(epoch.shards)
+    shards = range(epoch.shards) if shards is None else shards
     counts = [len(epoch.rows(offset, k)) for k in shards]
-    return np.repeat(np.arange(epoch.shards, dtype=np.int32), counts), epoch.rows_of(offset, shards)
+    return np.repeat(np.array(shards, dtype=np.int32), counts), epoch.rows_of(offset, shards)

@@ -36,6 +36,9 @@ class Group:
         epoch: the index of the last batches loop, for what people read.
         loss: the global loss of the newest committed step, None before the first.
         costs: what links and adds cost, as measured once; None where nothing has been chosen by it yet.
+        heals: how often this member took over a peer's whole state.
+        opened: the call number of the loop that all members have begun together, where that is a transaction.
+        ticked: global steps for which schedules and callbacks have run, where members are at different steps.
         updated: global steps that the parameters which this member updates have applied; a server of several may be a
             step ahead of all others after a failure.
         changed: this server has made an update, if only a part of a step.
@@ -72,6 +75,9 @@ class Group:
         self.changed = False
         self.staleness: list[int] = []
         self.level: Callable[[], None] = lambda: None
+        self.heals = 0
+        self.opened = -1
+        self.ticked = 0
         self.seat: Seat | None = None
         self.exchange: Exchange | None = None
         self.same_bits = spec.sync.same_bits
@@ -164,7 +170,7 @@ class Group:
         if not self.saver.due(self.step - steps, self.step):
             return
         plan = self.seat.plan
-        part = _part_of(self.seat, copies=self.spec.sync.servers_are_copies)
+        part = self._part_to_save(self.seat)
         if part is not None:
             position = Position(self.step, self.applied, plan.attempt, plan.generation)
             self.saver.save(self._state_of(part), part, position)
@@ -268,7 +274,7 @@ class Group:
             plan=self.seat.plan,
             rank=self.seat.rank,
             transport=self.seat.transport,
-            parameters=self.outer.carriers if self.outer else self.parameters,
+            parameters=self._exchanged(),
             word_length=self.layout.length,
             buckets=self._buckets,
             coding=self._coding,
@@ -277,6 +283,12 @@ class Group:
             leased=self.spec.sync.leased,
         )
         self._buckets = self.exchange.buckets
+
+    def _exchanged(self) -> list[Parameter]:
+        """What has gradients that are summed."""
+        if self.spec.sync.architecture == "token_ring":
+            return []
+        return self.outer.carriers if self.outer else self.parameters
 
     def _agree_coding(self) -> Coding | None:
         codec = self.spec.sync.codec
@@ -310,6 +322,20 @@ class Group:
             rest = self.held.take(joined(found.states))
             self._restore(rest | {"costs": None}, whole=True)
             self.saver.tell_start(found, plan.generation)
+
+    def _part_to_save(self, seat: Seat) -> Part | None:
+        """What a member writes: equals share out one state, servers write their own; one of a token ring's workers,
+        whose optimisers differ, writes all."""
+        plan, server = seat.plan, seat.rank - seat.plan.world
+        if self.spec.sync.architecture == "token_ring":
+            return Part() if seat.rank == 0 else None
+        if not plan.servers:
+            return Part(writer=seat.rank, writers=plan.world)
+        if server < 0:
+            return None
+        if self.spec.sync.servers_are_copies:
+            return Part(writer=server, writers=plan.servers)
+        return Part(state=server, states=plan.servers)
 
     def _state_of(self, part: Part) -> dict[str, Any]:
         """What this member writes: all, or the part that it alone updates."""
@@ -363,6 +389,8 @@ class Group:
             "costs": self.costs,
             "records": self.reporter.state(),
             "outer": self.outer.state_dict() if self.outer else {},
+            "opened": self.opened,
+            "ticked": self.ticked,
         }
 
     def _restore(self, rest: dict[str, Any], *, whole: bool) -> None:
@@ -381,16 +409,6 @@ class Group:
             self.reporter.restore(rest["records"])
         if self.outer:
             self.outer.load_state_dict(rest["outer"])
+        self.opened, self.ticked = rest["opened"], rest["ticked"]
+        self.heals += 1
         self.buffers.adopt()
-
-
-def _part_of(seat: Seat, *, copies: bool) -> Part | None:
-    """The part of a checkpoint that a member writes: equals share out one state, other servers write their own."""
-    plan, server = seat.plan, seat.rank - seat.plan.world
-    if not plan.servers:
-        return Part(writer=seat.rank, writers=plan.world)
-    if server < 0:
-        return None
-    if copies:
-        return Part(writer=server, writers=plan.servers)
-    return Part(state=server, states=plan.servers)

@@ -39,10 +39,11 @@ class Reporter:
         self._open: list[Record] = []
         self._kept: deque[Record] = deque()
         self._speaks = False
+        self._stored = 0
 
     def take_office(self, *, speaks: bool, recorded_step: int) -> None:
         """A generation begins: rank 0 sends what the one before it may not have."""
-        self._speaks = speaks
+        self._speaks, self._stored = speaks, recorded_step
         for record in self._kept:
             if record.step >= recorded_step:
                 self._send(record)
@@ -82,6 +83,14 @@ class Reporter:
         kept, self._open = state
         self._kept = deque(kept)
 
+    def catch_up(self, state: tuple[list[Record], list[Record]]) -> None:
+        """Take the records of a member that has settled more steps, and send those that were not settled here."""
+        known = self._kept[-1].step if self._kept else -1
+        settled, self._open = state
+        for record in settled:
+            if record.step > known:
+                self._settle(record)
+
     def _settle(self, record: Record) -> None:
         stored = self._outlet.recorded_step()
         while self._kept and self._kept[0].step < stored:
@@ -91,7 +100,7 @@ class Reporter:
         self._outlet.settled(record.step + 1)
 
     def _send(self, record: Record) -> None:
-        if not self._speaks:
+        if not self._speaks or record.step < self._stored:
             return
         self._outlet.metrics(record.step, record.generation, record.values)
         if len(record.rows):

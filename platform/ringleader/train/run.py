@@ -109,9 +109,8 @@ def _call(function: TrainingFunction, session: Session) -> None:
         raise
     except Exception as error:
         turn = session._steps.turn
-        raise EntrypointRaised(
-            traceback.format_exc(), step=session.global_step, shard=turn.shard if turn else -1
-        ) from error
+        step, shard = (turn.step, turn.shard) if turn else (session.global_step, -1)
+        raise EntrypointRaised(traceback.format_exc(), step=step, shard=shard) from error
 
 
 def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:

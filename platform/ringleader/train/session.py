@@ -17,6 +17,7 @@ from ringleader.train.cursor import Epoch, steps_in_epoch
 from ringleader.train.evaluation import Evaluation, Question, Score
 from ringleader.train.group import Group
 from ringleader.train.held import Held, Stateful
+from ringleader.train.laps import Laps
 from ringleader.train.leasing import Leasing
 from ringleader.train.reporter import Reporter
 from ringleader.train.rounds import Rounds
@@ -245,8 +246,10 @@ class Session:
             )
 
 
-def _transaction(spec: JobSpec) -> type[Steps] | type[Rounds] | type[Leasing]:
-    """What commits: a batch, a round of several, or items that workers lease."""
+def _transaction(spec: JobSpec) -> type[Steps] | type[Rounds] | type[Laps] | type[Leasing]:
+    """What commits: a batch, a round of several, items that workers lease, or a slice in a span of the weights."""
     if spec.sync.leased:
         return Leasing
+    if spec.sync.architecture == "token_ring":
+        return Laps
     return Rounds if spec.sync.architecture == "local_sgd" else Steps

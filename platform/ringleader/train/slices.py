@@ -31,6 +31,11 @@ class Slice:
     shard: int
     rows: np.ndarray
 
+    @property
+    def step(self) -> int:
+        """Of a slice that is trained on: the committed steps before its batch."""
+        return int(self.stream[1])
+
 
 class _Rows:
     """A dataset whose index is a slice: what a loading process runs."""

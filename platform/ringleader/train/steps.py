@@ -68,15 +68,15 @@ class Steps:
         """Whether slices of the running batch are computed, but not all of them committed."""
         return bool(self._reports) and not self._failed
 
+    def end(self, number: int) -> None:
+        """The loop of that call was left by `break`: it is over at the committed step."""
+        self._group.finish_call(number)
+
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
         self._turns.running = None
         if self._group.timeline is not None:
             self._group.timeline.unwind("the loop was left")
-
-    def end(self, number: int) -> None:
-        """The loop of that call was left by `break`: it is over at the committed step."""
-        self._group.finish_call(number)
 
     def request_stop(self) -> None:
         self._stop = True

@@ -1,7 +1,7 @@
 /** Fields for what is changed most often; they read from the job file's text and write into it. */
 import { valueAt, withValue } from "../jobfile";
 
-const SYNCS = ["ring", "parameter_server", "local_sgd"] as const;
+const SYNCS = ["ring", "parameter_server", "local_sgd", "token_ring"] as const;
 
 interface Props {
   text: string;

@@ -1,0 +1,85 @@
+"""Where the tokens of a ring stand when a generation begins, and which items are computed again. Pure.
+
+A token carries one span of the weights round the members, and the list of the items whose move it holds. A member that
+has computed an item owes its move to every token that lacks it, until that token comes by. Only whoever holds the token
+adds to it, so copies of one token differ by age alone: of two, the one with the higher version holds all that the
+other holds.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ringleader.elastic.items import Items
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a member knows of one token.
+
+    Attributes:
+        version: items that had been added when it last held the token; -1: it never held it.
+        items: which these are, in the running loop.
+        owed: items whose move this member still has to add.
+    """
+
+    version: int
+    items: Items
+    owed: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A token as it is regenerated.
+
+    Attributes:
+        source: the rank whose copy is the newest.
+        items: what that copy holds.
+        covered: the same, and what members owe it: nobody computes these for this span any more.
+    """
+
+    source: int
+    version: int
+    items: Items
+    covered: Items
+
+
+def regenerate(copies: Sequence[Copy]) -> Standing:
+    """The newest copy of a token becomes the token.
+
+    Args:
+        copies: of every member, by rank.
+
+    Raises:
+        ValueError: an item would be added twice.
+    """
+    source = max(range(len(copies)), key=lambda rank: (copies[rank].version, -rank))
+    newest = copies[source]
+    covered = newest.items.copy()
+    for rank, copy in enumerate(copies):
+        for item in sorted(copy.owed):
+            if not covered.add(item):
+                raise ValueError(f"rank {rank} owes a token item {item}, which it holds or another owes, too")
+    return Standing(source, newest.version, newest.items, covered)
+
+
+def lacking(standings: Sequence[Standing], item: int) -> tuple[int, ...]:
+    """The spans to which an item's move has still to be computed."""
+    return tuple(span for span, standing in enumerate(standings) if item not in standing.covered)
+
+
+def todo(
+    standings: Sequence[Standing], shards: Sequence[int], total: int, steps: int
+) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """What a member has to compute, in the order of steps: (offset of the batch, shard, spans that lack it).
+
+    Args:
+        shards: those that the member owns.
+        total: logical shards of a batch.
+        steps: batches of the loop.
+    """
+    first = min(standing.covered.floor for standing in standings) // total
+    for offset in range(first, steps):
+        for shard in shards:
+            spans = lacking(standings, offset * total + shard)
+            if spans:
+                yield offset, shard, spans

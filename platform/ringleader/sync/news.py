@@ -1,0 +1,109 @@
+"""What travels beside the tokens: every item's report once round the ring, and the newest buffers.
+
+A member tells its neighbour all that it has learnt since its last message, whatever token that message brings. So
+whoever holds a token that lists an item holds the item's report.
+"""
+
+import pickle
+import threading
+from collections.abc import Iterable
+
+import numpy as np
+from torch import Tensor
+
+Known = tuple[dict[int, np.ndarray], int, Tensor | None]
+"""Reports by item; the item whose buffers are the newest, and these."""
+
+
+class News:
+    """Reports by item, and the buffers that the newest slice of the first shard left.
+
+    A report is a (n,) float64 row; its meaning is the sender's.
+
+    Attributes:
+        reports: by item, until `drop`.
+        newest: of which item the buffers are; -1: none yet.
+        buffers: in the form of the control word; None where there are none.
+    """
+
+    def __init__(self) -> None:
+        self.reports: dict[int, np.ndarray] = {}
+        self.newest = -1
+        self.buffers: Tensor | None = None
+        self._lock = threading.Lock()
+        self._hops = 0
+        self._told = -1
+        self._outbox: list[tuple[int, int, np.ndarray]] = []
+
+    def clear(self) -> None:
+        """A loop begins."""
+        with self._lock:
+            self.reports, self.newest, self.buffers, self._told, self._outbox = {}, -1, None, -1, []
+
+    def open(self, members: int) -> None:
+        """A generation begins, and all members know the same."""
+        with self._lock:
+            self._hops, self._told, self._outbox = members - 1, self.newest, []
+
+    def report(self, item: int, row: np.ndarray) -> None:
+        """What this member says of an item that it has computed; before its move is owed to any token."""
+        with self._lock:
+            self.reports[item] = row
+            if self._hops:
+                self._outbox.append((item, self._hops, row))
+
+    def left(self, item: int, buffers: Tensor) -> None:
+        """The first shard's slice left these buffers."""
+        with self._lock:
+            self._keep(item, buffers)
+
+    def pack(self) -> bytes:
+        """What the neighbour has not been told; empty where that is nothing."""
+        with self._lock:
+            outbox, self._outbox = self._outbox, []
+            newer = self.newest if self.newest > self._told else -1
+            if not outbox and newer < 0:
+                return b""
+            self._told = max(self._told, newer)
+            return pickle.dumps((outbox, newer, self.buffers if newer >= 0 else None))
+
+    def hear(self, packed: bytes) -> None:
+        """Take in what a neighbour has packed."""
+        told, newer, buffers = pickle.loads(packed)  # noqa: S301 - members of one job trust each other
+        with self._lock:
+            for item, hops, row in told:
+                self.reports[item] = row
+                if hops > 1:
+                    self._outbox.append((item, hops - 1, row))
+            if buffers is not None:
+                self._keep(newer, buffers)
+
+    def all(self) -> Known:
+        """Everything, for members that may not know it."""
+        with self._lock:
+            return dict(self.reports), self.newest, self.buffers
+
+    def newest_buffers(self) -> tuple[int, Tensor | None]:
+        """Of which item they are, and the buffers."""
+        with self._lock:
+            return self.newest, self.buffers
+
+    def join(self, known: Iterable[Known]) -> None:
+        """Take in `all` of every member, by rank: then all of them know the same."""
+        with self._lock:
+            self.reports, self.newest, self.buffers = {}, -1, None
+            for reports, newest, buffers in known:
+                for item, row in reports.items():
+                    self.reports.setdefault(item, row)
+                if buffers is not None:
+                    self._keep(newest, buffers)
+
+    def drop(self, below: int) -> None:
+        """Items below this number are recorded."""
+        with self._lock:
+            for item in [item for item in self.reports if item < below]:
+                del self.reports[item]
+
+    def _keep(self, item: int, buffers: Tensor) -> None:
+        if item > self.newest:
+            self.newest, self.buffers = item, buffers

@@ -1,0 +1,317 @@
+"""Token ring: the transaction is one slice in one span. The weights go round the members as tokens, and nobody waits.
+
+A worker computes the slices of its shards in the order of steps, each with an ordinary step of its own optimiser. What
+that moved its weights by, times the slice's share of the batch, it owes to every token, and each takes it along when it
+comes by. What has been computed is never rolled back: a generation that breaks costs the running transfers only.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ringleader.elastic.tokens import Standing, todo
+from ringleader.errors import ExchangeBroken
+from ringleader.sync.circulation import Circulation
+from ringleader.train.evidence import Recorder
+from ringleader.train.group import Group
+from ringleader.train.seams import Outlet
+from ringleader.train.settling import Settling, encode
+from ringleader.train.slices import Ahead, Slice, load, to_device
+from ringleader.train.steps import Loop
+from ringleader.train.streams import seed_all
+from ringleader.train.tokens import Tokens
+from ringleader.train.turns import Turns
+from ringleader.train.word import BATCHES
+
+POLL_S = 0.02
+"""How often a waiting member looks whether its generation is over."""
+
+Todo = tuple[int, int, tuple[int, ...]]
+"""Offset of the batch, shard, spans that lack the item."""
+
+
+class Laps:
+    """Runs one loop at a time for one worker, in stretches: the tokens go round until a stretch is over for all."""
+
+    def __init__(self, group: Group, outlet: Outlet, device: torch.device) -> None:
+        self._group = group
+        self._outlet = outlet
+        self._device = device
+        self._turns = Turns(group.spec.seed)
+        self.recorder = Recorder(group)
+        self._kept: Tokens | None = None
+        self._settling: Settling | None = None
+        self._circulation: Circulation | None = None
+        self._standings: list[Standing] = []
+        self._doing: Todo = (0, 0, ())
+        self._stop = False
+        self._loop: Loop | None = None
+
+    @property
+    def turn(self) -> Slice | None:
+        """The slice the loop body is at."""
+        return self._turns.running
+
+    @property
+    def tokens(self) -> Tokens:
+        """The weights as tokens, from the first loop on."""
+        if self._kept is None:
+            self._kept = Tokens(self._group)
+        return self._kept
+
+    def leave(self) -> None:
+        self._turns.running = None
+        if self._group.timeline is not None:
+            self._group.timeline.unwind("the loop was left")
+
+    def request_stop(self) -> None:
+        self._stop = True
+
+    @property
+    def mid_batch(self) -> bool:
+        """A slice that is computed is applied, whatever becomes of the others of its batch."""
+        return False
+
+    def end(self, number: int) -> None:
+        """The loop of that call was left by `break`, which ends it for all; the slice it was at is not applied."""
+        loop = self._running
+        assert loop.number == number
+        self._turns.running, self._stop = None, True
+        while self._circulation is not None or self._enter(loop):
+            self._end_stretch(loop)
+
+    def run(self, loop: Loop) -> Iterator[Any]:
+        """Yield the slices of owned shards that some token lacks, until all tokens hold all items of the loop."""
+        group, self._loop, self._turns.running = self._group, loop, None
+        group.epoch = loop.index
+        self._stop, self._circulation = False, None
+        group.held.check_covered(group.parameters)
+        while self._enter(loop):
+            yield from self._slices(loop)
+            self._end_stretch(loop)
+
+    def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
+        """A local step; what it moved is owed to the tokens."""
+        turn, report = self._turns.end(loss, weight, values)
+        if self._group.timeline is not None:
+            self._group.timeline.end()
+        loop, (offset, shard, spans) = self._running, self._doing
+        tokens = self.tokens
+        item = offset * loop.epoch.shards + shard
+        # Whoever gets a token with this item gets the report with it.
+        tokens.news.report(item, encode(report))
+        seed_all(self._group.spec.seed, "update", *turn.stream)
+        self._local_step(loss)
+        if shard == 0:
+            tokens.keep_buffers(item)
+        tokens.spans.owe(item, len(turn.rows) / loop.epoch.batch_rows(offset), spans)
+        self._group.held.commit_kept()
+        if self._circulation is not None:
+            self._circulation.added()
+            self._look(loop)
+
+    def missed(self, loop: Loop) -> None:
+        """Who was healed in the middle of a loop and got no tokens holds no state that others could go on from."""
+        if self._group.opened == loop.number and not self.tokens.spans.known:
+            self._group.applied = 0
+
+    def _enter(self, loop: Loop) -> bool:
+        """Begin a stretch, in this generation or the next; False: the loop is over."""
+        group = self._group
+        while True:
+            exchange = group.enter()
+            if group.calls.is_finished(loop.number):
+                return False
+            if not loop.epoch.steps:
+                group.finish_call(loop.number)
+                return False
+            try:
+                self._standings = self.tokens.meet(exchange, loop)
+            except ExchangeBroken as error:
+                self.missed(loop)
+                group.broke(error)
+                continue
+            if group.opened != loop.number:
+                group.opened = loop.number
+                group.applied += 1
+            self._circulation = self.tokens.circulate(exchange)
+            return True
+
+    def _slices(self, loop: Loop) -> Iterator[Any]:
+        """The turns of one stretch."""
+        group = self._group
+        pieces = self._load(loop)
+        for doing in self._todo(loop):
+            if not self._may_begin(loop):
+                return
+            self.tokens.freshen()
+            offset, shard, _ = self._doing = doing
+            piece = self._slice(loop, offset, shard)
+            self._tick(piece.step)
+            self._progress(loop, "forward")
+            with group.split.idle():
+                batch = to_device(next(pieces), self._device)
+            self._turns.begin(piece)
+            if group.timeline is not None:
+                group.timeline.begin("forward", slice=shard)
+            yield batch
+            self._turns.check_ended()
+
+    def _may_begin(self, loop: Loop) -> bool:
+        """Whether another item may begin; waits until few enough of this member's are on their way."""
+        most = self._group.spec.sync.staleness
+        while self._circulation is not None and not self._circulation.halted:
+            self._look(loop)
+            if most is None or self.tokens.spans.num_owed <= most:
+                break
+            self._progress(loop, "exchange")
+            with self._group.split.idle():
+                self.tokens.spans.wait(POLL_S)
+        return self._circulation is not None and not self._circulation.halted
+
+    def _look(self, loop: Loop) -> bool:
+        """What is new since the last look: a break, a plan, a stop, settled steps. Returns whether all is over."""
+        group, circulation = self._group, self._circulation
+        assert circulation is not None
+        assert group.seat is not None
+        try:
+            if group.coordinator.interrupted():
+                why = "the generation was given up"
+                raise ExchangeBroken(rank=group.seat.rank, phase="forward", bucket=None, why=why)
+            over = circulation.over()
+        except ExchangeBroken as error:
+            self._broke(error)
+            return True
+        if self._stop or group.coordinator.plan_pending():
+            circulation.halt()
+        self._settle(loop)
+        return over
+
+    def _end_stretch(self, loop: Loop) -> None:
+        """This member begins no more items: wait until all copies are equal, then agree on what comes next."""
+        if self._circulation is None:
+            return
+        self._circulation.finish()
+        self._progress(loop, "exchange")
+        try:
+            while not self._look(loop):
+                self._circulation.over(POLL_S)
+            if self._circulation is not None:
+                self._agree(loop)
+        except ExchangeBroken as error:
+            self._broke(error)
+        self._circulation = None
+
+    def _agree(self, loop: Loop) -> None:
+        """All copies are equal. The loop is over, or the generation, or neither. Raises ExchangeBroken."""
+        group, exchange = self._group, self._group.exchange
+        assert exchange is not None
+        assert group.seat is not None
+        items = self.tokens.spans.settle()
+        self.tokens.freshen()
+        self._settle(loop)
+        word = group.layout.write(
+            rank=group.seat.rank,
+            call=loop.number,
+            kind=BATCHES + loop.index,
+            step=group.step,
+            pending=group.coordinator.plan_pending(),
+            stop=self._stop,
+        )
+        reduced = exchange.meet(word)
+        group.check(reduced)
+        told = group.layout.read(reduced, world=len(group.seat.plan.members), present=[])
+        if told.stop or items.floor >= loop.epoch.steps * loop.epoch.shards:
+            # An item that was computed twice may have been reported twice: rank 0's loss is the loss.
+            mine = (group.loss or 0.0) if group.seat.rank == 0 else 0.0
+            agreed = exchange.all_reduce(torch.tensor([mine], dtype=torch.float64))
+            self._settling_of().close(loop.epoch, items, self._turns.names)
+            self._finish(loop, float(agreed))
+        if told.pending:
+            group.leave_at_boundary()
+
+    def _finish(self, loop: Loop, loss: float) -> None:
+        group = self._group
+        self._tick(group.step)
+        group.held.commit_kept()
+        group.loss = loss
+        made = group.calls.offset
+        group.finish_call(loop.number)
+        group.applied += 1
+        group.committed(made)
+        self._stop = False
+        self._progress(loop, "committed")
+
+    def _broke(self, error: ExchangeBroken) -> None:
+        self._circulation = None
+        self._group.broke(error)
+
+    def _settle(self, loop: Loop) -> None:
+        before = self._group.step
+        everywhere = self.tokens.spans.everywhere()
+        for _ in range(self._settling_of().advance(loop.epoch, everywhere, self._turns.names)):
+            before += 1
+            self._progress(loop, "committed", before)
+
+    def _tick(self, step: int) -> None:
+        """Schedules and callbacks follow this member's own slices: they run once for each step before `step`."""
+        group = self._group
+        while group.ticked < step:
+            seed_all(group.spec.seed, "tick", group.ticked)
+            group.ticked += 1
+            group.held.after_update()
+
+    def _local_step(self, loss: Tensor) -> None:
+        timeline = self._group.timeline
+        if timeline is not None:
+            timeline.begin("local step", slice=self._doing[1])
+        for parameter in self._group.parameters:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        for parameter in self._group.parameters:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
+        self._group.held.update()
+        if timeline is not None:
+            timeline.end()
+
+    def _todo(self, loop: Loop) -> Iterator[Todo]:
+        seat = self._group.seat
+        assert seat is not None
+        return todo(self._standings, seat.plan.shards_of(seat.rank), loop.epoch.shards, loop.epoch.steps)
+
+    def _load(self, loop: Loop) -> Ahead:
+        pieces = (self._slice(loop, offset, shard) for offset, shard, _ in self._todo(loop))
+        batches = load(
+            loop.dataset,
+            pieces,
+            seed=self._group.spec.seed,
+            collate=loop.collate,
+            loader_workers=loop.loader_workers,
+        )
+        return Ahead(batches)
+
+    def _slice(self, loop: Loop, offset: int, shard: int) -> Slice:
+        step = self._group.calls.base + offset
+        return Slice(("step", step, shard), shard, loop.epoch.rows(offset, shard))
+
+    @property
+    def _running(self) -> Loop:
+        assert self._loop is not None, "no loop has begun"
+        return self._loop
+
+    def _settling_of(self) -> Settling:
+        if self._settling is None:
+            self._settling = Settling(self._group, self.tokens.news, self.recorder)
+        return self._settling
+
+    def _progress(self, loop: Loop, phase: str, step: int | None = None) -> None:
+        self._outlet.progress(
+            step=self._group.step if step is None else step,
+            total_steps=loop.total_steps,
+            epoch=loop.index,
+            phase=phase,
+            rows=loop.epoch.batch // max(1, self._group.lanes),
+        )
