@@ -46,6 +46,7 @@ BENCHMARKS: dict[str, str] = {
     "step": "ringleader.bench.step",
     "submit": "ringleader.bench.submit",
     "sync": "ringleader.bench.sync",
+    "token_ring": "ringleader.bench.token_ring",
 }
 """Name → module, loaded only when it runs: each brings torch or ray."""
 
