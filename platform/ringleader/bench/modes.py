@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Family = Literal["ring", "codec", "servers", "rounds"]
+Family = Literal["ring", "codec", "servers", "hybrid", "tokens", "rounds"]
 Word = str | int | bool
 
 INNER_STEPS = 8
 SERVERS = 2
+STALENESS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,33 @@ MODES: tuple[Mode, ...] = (
     Mode("ring-onebit", "ring, 1 bit", "codec", _both("ring", codec="onebit")),
     Mode("ring-topk", "ring, top-k", "codec", _both("ring", codec="topk")),
     Mode("ring-powersgd", "ring, PowerSGD", "codec", _both("ring", codec="powersgd")),
-    Mode("ps", "servers", "servers", _both("parameter_server", servers=SERVERS)),
+    Mode("ps", "servers", "servers", _both("parameter_server", servers=SERVERS, consistency="sync")),
+    Mode(
+        "ps-ssp",
+        "servers, stale by 2",
+        "servers",
+        _both("parameter_server", servers=SERVERS, consistency="ssp", staleness=STALENESS),
+    ),
+    Mode(
+        "ps-async",
+        "servers, async",
+        "servers",
+        _both("parameter_server", servers=SERVERS, consistency="async"),
+    ),
+    Mode("ps-backup", "server, 1 backup", "servers", _both("parameter_server", backup_workers=1)),
+    Mode(
+        "hybrid-ps-ring",
+        "servers over rings",
+        "hybrid",
+        {"inter_node": "parameter_server", "intra_node": "ring", "servers": SERVERS},
+    ),
+    Mode(
+        "hybrid-ring-ps",
+        "ring over servers",
+        "hybrid",
+        {"inter_node": "ring", "intra_node": "parameter_server", "servers": SERVERS},
+    ),
+    Mode("token-ring", "token ring", "tokens", _both("token_ring")),
     Mode("local-sgd", "local SGD", "rounds", _both("local_sgd", inner_steps=INNER_STEPS, outer="average")),
     Mode(
         "diloco", "DiLoCo", "rounds", _both("local_sgd", inner_steps=INNER_STEPS, outer="nesterov"), rate=0.25

@@ -16,6 +16,8 @@ TINTS: dict[Family, tuple[str, str]] = {
     "ring": ("#22221f", "#f3f2ee"),
     "codec": ("#2a78d6", "#5b9eee"),
     "servers": ("#d9541e", "#ee7d4c"),
+    "hybrid": ("#6a54c9", "#9f8ff0"),
+    "tokens": ("#c2337a", "#ea6fa6"),
     "rounds": ("#15885f", "#2bb584"),
 }
 """Family → its colour on a light and on a dark page; within a family lines differ by their dashes."""
