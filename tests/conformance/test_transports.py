@@ -135,10 +135,10 @@ def test_a_stale_generation_never_mixes_with_the_next(group):
 
 
 def test_a_silent_peer_is_found_by_the_deadline(group):
-    a, b = group("job/1/1", 2, deadline_s=0.5)
+    a, b = group("job/1/1", 2, deadline_s=3.0)  # meeting has the same deadline
     error, seconds = broken_by(a.irecv(torch.empty(4), 1, 0).wait)
     assert error.rank == 1
-    assert 0.4 < seconds < HANG_S
+    assert 2.5 < seconds < HANG_S
     a.close()
     b.close()
 

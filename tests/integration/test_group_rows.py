@@ -111,7 +111,7 @@ def test_a_killed_worker_costs_no_bit_and_few_bytes_travel(
         job(servers), train, FaultPlan().kill("w2" if servers < 2 else "w3", at_step=7), tmp_path
     ).play()
     check(play, undisturbed)
-    assert play.worlds == [3, 2]
+    assert play.worlds[:2] == [3, 2]  # a replacement may come before the end
     dense = 4 * WIDTH * (USERS + ITEMS)
     for _, values in play.values:
         assert 0 < values["comm_bytes"] < dense / 10
