@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ringleader.comm.codecs import CODECS, NAMES, RAW, Codec
-from ringleader.spec.job import Codec as Named
+from ringleader.spec.sync import Codec as Named
 
 ALL = [RAW, *CODECS.values()]
 FEEDBACK = [codec for codec in ALL if codec.feedback]

@@ -13,7 +13,7 @@ from ringleader.bench import members
 from ringleader.bench.modes import MODES, REFERENCE, Mode
 from ringleader.bench.nodes import NODES, pretended
 from ringleader.spec import JobSpec
-from ringleader.spec.job import Sync
+from ringleader.spec.sync import Sync
 from ringleader.train import Session
 from ringleader_jobs.digits import Digits
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from ringleader.spec.job import Sync
+from ringleader.spec.sync import Sync
 from ringleader.train import Session
 
 ROWS, BATCH, STEPS = 74, 30, 3

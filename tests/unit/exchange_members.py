@@ -20,7 +20,7 @@ from ringleader.comm.transports.shared import SharedTransport
 from ringleader.elastic import Plan
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
-from ringleader.spec.job import Architecture, Sync
+from ringleader.spec.sync import Architecture, Sync
 from ringleader.sync import Coding, Exchange, open_exchange
 from ringleader.sync.opening import COPYING
 from ringleader.sync.parts import share_out

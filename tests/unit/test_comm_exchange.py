@@ -10,7 +10,7 @@ from exchange_members import ROWS, Member, on_members, plan_of, slice_rows, smal
 
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.errors import ExchangeBroken, StepMisuse
-from ringleader.spec.job import Algorithm
+from ringleader.spec.sync import Algorithm
 from ringleader.sync import open_exchange
 
 SHARDS = 8

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
     ValidationError,
@@ -16,42 +15,13 @@ from pydantic import (
 )
 
 from ringleader.errors import SpecInvalid
+from ringleader.spec.part import MAX_WORKERS, Part
+from ringleader.spec.sync import MAX_ROUND_SLICES, Sync
 from ringleader.spec.yaml_file import Unreadable, read
 from ringleader.text import is_utf8, utf8
 
-Architecture = Literal["ring", "parameter_server", "local_sgd", "token_ring"]
-SERVERS: Architecture = "parameter_server"
-MIXED: frozenset[Architecture] = frozenset({"ring", SERVERS})
-"""Architectures of which one may stand between nodes and another inside them."""
-OuterStep = Literal["average", "nesterov"]
-Consistency = Literal["sync", "ssp", "async"]
-Algorithm = Literal[
-    "auto",
-    "binary_blocks",
-    "direct",
-    "double_tree",
-    "doubling",
-    "gather",
-    "halving_doubling",
-    "native",
-    "ring",
-    "tree",
-    "two_level",
-]
-Codec = Literal["none", "bf16", "fp16", "int8", "onebit", "powersgd", "topk"]
-
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-CANONICAL: frozenset[str] = frozenset({"auto", "direct", "gather"})
-"""Algorithms whose bits never depend on the world."""
-CODED: frozenset[str] = frozenset({"auto", "direct"})
-"""Algorithms under which an owner adds what others send, so that it may be coded."""
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
-MAX_WORKERS = 4096
-MAX_SERVERS = 64
-MAX_TOKENS = 4096
-MAX_STALENESS = 64
-INNER_STEPS = 16
-MAX_ROUND_SLICES = 1 << 18
 
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -59,12 +29,6 @@ Seconds = Annotated[float, Field(strict=True, ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Label = Annotated[str, Field(max_length=200)]
 EnvValue = Annotated[str, Field(max_length=32_768, pattern=r"^[^\x00]*$")]
-
-
-class Part(BaseModel):
-    """A frozen part of the job file that admits no key it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Workers(Part):
@@ -89,199 +53,6 @@ class Batch(Part):
 
     global_size: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] = 64
     logical_shards: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] | None = None
-
-
-class Sync(Part):
-    """How the workers' models are kept in step."""
-
-    intra_node: Architecture = "ring"
-    inter_node: Architecture = "ring"
-    algorithm: Algorithm | None = None
-    reproducible: Annotated[bool, Field(strict=True)] | None = None
-    codec: Codec = "none"
-    servers: Annotated[int, Field(strict=True, ge=1, le=MAX_SERVERS)] | None = None
-    consistency: Consistency | None = None
-    backup_workers: Annotated[int, Field(strict=True, ge=0, le=MAX_WORKERS)] | None = None
-    inner_steps: Annotated[int, Field(strict=True, ge=1, le=MAX_ROUND_SLICES)] | None = None
-    outer: OuterStep | None = None
-    tokens: Annotated[int, Field(strict=True, ge=1, le=MAX_TOKENS)] | None = None
-    staleness: Annotated[int, Field(strict=True, ge=0, le=MAX_STALENESS)] | None = None
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.intra_node != self.inter_node and not {self.intra_node, self.inter_node} <= MIXED:
-            raise ValueError(
-                f"intra_node ({self.intra_node}) and inter_node ({self.inter_node}) do not go together; "
-                f"allowed: the same for both, or one of {', '.join(sorted(MIXED))} for each"
-            )
-        if not self.server_count and self.servers is not None:
-            raise ValueError(
-                f"servers is not used by {self.architecture}; allowed: leave it out, or parameter_server"
-            )
-        if (self.server_count or self.architecture == "token_ring") and self.algorithm is not None:
-            raise ValueError(f"algorithm is not used by {self.architecture}; allowed: leave it out")
-        self._tokens_possible()
-        self._consistency_possible()
-        if self.architecture == "local_sgd":
-            self._rounds_possible()
-        elif self.inner_steps is not None or self.outer is not None:
-            key = "outer" if self.inner_steps is None else "inner_steps"
-            raise ValueError(f"{key} is not used by {self.architecture}; allowed: leave it out, or local_sgd")
-        if self.reproducible and (self.algorithm or "auto") not in CANONICAL:
-            raise ValueError(
-                f"reproducible: true and algorithm: {self.algorithm} exclude each other, its sums depend on the "
-                f"world; allowed: algorithm {', '.join(sorted(CANONICAL))}, or reproducible: false"
-            )
-        self._refuse_codec()
-        return self
-
-    def _consistency_possible(self) -> None:
-        """The keys that say when a server updates: which go together, and which leave the same bits."""
-        keys = ("consistency", "staleness", "backup_workers")
-        given = [key for key in keys if getattr(self, key) is not None]
-        if given == ["staleness"] and self.architecture == "token_ring":
-            return
-        if given and self.architecture != "parameter_server":
-            raise ValueError(
-                f"{given[0]} is not used by {self.architecture}; allowed: leave it out, or parameter_server"
-                + (", or token_ring" if given[0] == "staleness" else "")
-            )
-        kind = self.consistency or "sync"
-        if self.staleness is not None and kind != "ssp":
-            raise ValueError(
-                f"staleness ({self.staleness}) is not used by consistency: {kind}, it bounds how old the weights are "
-                f"that ssp computes on; allowed: leave it out, or consistency: ssp"
-            )
-        if self.backup_workers and kind != "sync":
-            raise ValueError(
-                f"backup_workers ({self.backup_workers}) is not used by consistency: {kind}, whose updates wait for "
-                f"no straggler as it is; allowed: leave it out, or consistency: sync"
-            )
-        if self.backup_workers and self.server_count > 1:
-            raise ValueError(
-                f"backup_workers ({self.backup_workers}) and servers ({self.servers}) exclude each other: one server "
-                f"says which items came first; allowed: servers 1, or backup_workers 0"
-            )
-        if self.reproducible and self.order_free:
-            key = (
-                "backup_workers" if self.backup_workers else "staleness" if self.staleness else "consistency"
-            )
-            raise ValueError(
-                f"reproducible: true and {key}: {getattr(self, key)} exclude each other, what is computed on which "
-                f"weights depends on who comes first; allowed: consistency sync, or ssp with staleness 0, without "
-                f"backup_workers, or reproducible: false"
-            )
-        if self.reproducible is False and self.leased and not self.order_free:
-            raise ValueError(
-                "reproducible: false is not used by consistency: ssp with staleness 0, whose sums have one order "
-                "whoever computes them; allowed: leave it out"
-            )
-
-    def _refuse_codec(self) -> None:
-        """Coded gradients are added by the owner of a span, who alone decodes them, and lose bits."""
-        if self.codec == "none":
-            return
-        if self.architecture != "ring":
-            raise ValueError(
-                f"codec: {self.codec} and {self.architecture} exclude each other, its sums and weights are exact; "
-                f"allowed: sync ring with this codec, or codec: none"
-            )
-        if (self.algorithm or "auto") not in CODED:
-            raise ValueError(
-                f"codec: {self.codec} and algorithm: {self.algorithm} exclude each other, coded gradients cannot be "
-                f"added on their way: each hop would encode the sum anew and lose again; allowed: algorithm auto or "
-                f"direct with this codec, or codec: none"
-            )
-        if self.reproducible:
-            raise ValueError(
-                f"reproducible: true and codec: {self.codec} exclude each other, what the encoding loses depends on "
-                f"the world; allowed: codec none, or reproducible: false"
-            )
-
-    def _tokens_possible(self) -> None:
-        if self.architecture == "token_ring":
-            if self.reproducible:
-                raise ValueError(
-                    "reproducible: true and token_ring exclude each other, workers add to the weights in the order in "
-                    "which the tokens meet them; allowed: leave it out, or sync: ring"
-                )
-        elif self.tokens is not None:
-            raise ValueError(
-                f"tokens is not used by {self.architecture}; allowed: leave it out, or token_ring"
-            )
-
-    def _rounds_possible(self) -> None:
-        if (self.algorithm or "auto") not in CANONICAL:
-            raise ValueError(
-                f"algorithm ({self.algorithm}) does not add the replicas in canonical order, as local_sgd does; "
-                f"allowed: algorithm auto or direct"
-            )
-        if self.reproducible is False:
-            raise ValueError(
-                "reproducible: false is not used by local_sgd, which has one replica per logical shard whoever "
-                "trains it; allowed: leave it out"
-            )
-
-    @property
-    def architecture(self) -> str:
-        """The word for both, or `inter_node/intra_node` where they differ."""
-        same = self.inter_node == self.intra_node
-        return self.inter_node if same else f"{self.inter_node}/{self.intra_node}"
-
-    @property
-    def server_count(self) -> int:
-        """Parameter servers beside the workers."""
-        return (self.servers or 1) if SERVERS in (self.inter_node, self.intra_node) else 0
-
-    @property
-    def servers_are_copies(self) -> bool:
-        """Whether each server holds all parameters and optimiser state, so that one of them can be replaced."""
-        return self.intra_node == SERVERS and self.inter_node != SERVERS
-
-    @property
-    def same_bits(self) -> bool:
-        """Whether the result may not depend on who computed what (the default where algorithm and codec allow it)."""
-        if self.architecture == "token_ring":
-            return False
-        if self.reproducible is None:
-            return (self.algorithm or "auto") in CANONICAL and self.codec == "none" and not self.order_free
-        return self.reproducible
-
-    @property
-    def why_other_bits(self) -> str:
-        """What makes the result depend on who computed what; empty where nothing does."""
-        if self.architecture == "token_ring":
-            return (
-                "with sync: token_ring workers add to the weights in the order in which the tokens meet them"
-            )
-        if self.same_bits:
-            return ""
-        if self.consistency == "async":
-            return "sync.consistency is async: every item is an update, in the order of their coming"
-        for key in ("staleness", "backup_workers"):
-            if value := getattr(self, key):
-                return f"sync.{key} is {value}: which weights an item is computed on depends on who is quick"
-        return "sync.reproducible is false for this job"
-
-    @property
-    def leased(self) -> bool:
-        """Whether workers lease items from the servers' queue, instead of owning shards of every batch."""
-        return self.consistency in ("ssp", "async") or bool(self.backup_workers)
-
-    @property
-    def order_free(self) -> bool:
-        """Whether the weights that a gradient is computed on, or the sum it is in, depend on who comes first."""
-        return self.consistency == "async" or bool(self.staleness) or bool(self.backup_workers)
-
-    @property
-    def round_steps(self) -> int:
-        """Batches of one transaction, H: 1 but for `local_sgd`."""
-        return (self.inner_steps or INNER_STEPS) if self.architecture == "local_sgd" else 1
-
-    @property
-    def outer_step(self) -> OuterStep | None:
-        """How the replicas of a round are put together; None where a batch is the transaction."""
-        return (self.outer or "average") if self.architecture == "local_sgd" else None
 
 
 class Checkpoint(Part):

@@ -18,7 +18,7 @@ from ringleader.comm.communicator import Communicator, Ticket
 from ringleader.comm.tree import tree_over
 from ringleader.elastic.leases import Batches, Bounded, Discipline, EachAlone, FirstCome, Leases, Verdict
 from ringleader.errors import CallMismatch, ExchangeBroken, NonFiniteLoss, StepMisuse
-from ringleader.spec.job import Sync
+from ringleader.spec.sync import Sync
 from ringleader.sync.errands import Answer, Ask, Push, Wish
 from ringleader.sync.lessor import Check, Extras, Rows
 from ringleader.train.cursor import checksum, present_shards
