@@ -86,6 +86,14 @@ describe("an event in words", () => {
     ]);
   });
 
+  test("tells a checkpoint by its step, size and place", () => {
+    const saved = event(1, "checkpoint.saved", { step: 500, uri: "file:///c", size_bytes: 4_200_000 });
+    const { title, detail } = sentence(saved);
+    expect([title, detail]).toEqual(["Checkpoint saved at step 500", "4.2 MB · file:///c"]);
+    const skipped = event(2, "checkpoint.skipped", { why: "torn" });
+    expect(sentence(skipped).title).toBe("A checkpoint was passed over");
+  });
+
   test("tells a resize by its bounds, and a cancellation by its reason", () => {
     expect(sentence(event(1, "workers.resized", { who: "user", min: 2, max: 4 })).title).toBe(
       "Resized to 2–4 workers",
@@ -99,7 +107,7 @@ describe("an event in words", () => {
   });
 
   test("of an unknown kind still shows what it holds", () => {
-    expect(sentence(event(1, "checkpoint.saved", { step: 5, uri: "file:///c" })).detail).toBe(
+    expect(sentence(event(1, "weather.changed", { step: 5, uri: "file:///c" })).detail).toBe(
       "step 5 · uri file:///c",
     );
   });
