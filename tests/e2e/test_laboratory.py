@@ -19,13 +19,13 @@ from waiting import wait_for
 from ringleader.bench import laboratory
 from ringleader.cli.demo.alone import Undisturbed, undisturbed
 from ringleader.client import Job
-from ringleader.comm.probe import LARGE, ROUNDS, SMALL
+from ringleader.comm.probe import LARGE, ROUNDS, SMALL, TRIES
 
 WIDE = Path(__file__).with_name("wide")
 WIDTHS = (740, 700)
 EPOCHS, STEPS = 4, 32
 GRADIENTS = 4 * (2 * WIDTHS[0] * WIDTHS[1] + sum(WIDTHS))
-PROBE = 4 * (SMALL + LARGE) * (ROUNDS + 1)
+PROBE = 4 * sum(length * (1 + TRIES[length] * ROUNDS[length]) for length in (SMALL, LARGE))
 HEADERS = 1.02
 """Ethernet, IP and TCP headers and acknowledgements; a link counts 64 KB segments, which have one header each."""
 CONTROL_BYTES = 1_000_000
@@ -145,7 +145,7 @@ def test_two_servers_stand_beside_the_workers_and_share_the_traffic(
     assert sorted(run.workers) == sorted(run.servers) == [0, 1]
     assert run.sha256 == alone
     for host in (0, 1):
-        pushed, published = GRADIENTS / 2, 2 * GRADIENTS / 2  # to the worker and to the server of the host
+        pushed = published = GRADIENTS / 2  # once for worker and server of the host
         run.brings(host, a_step=pushed + published, before=published)
 
 

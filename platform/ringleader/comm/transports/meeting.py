@@ -153,7 +153,8 @@ def _join(call: Call, store: Any) -> Transport:
     groups = _groups([frozenset(map(int, t.split())) for t in told])
     if near is not None and len(groups) == 1:
         return near
-    if near is not None and len(groups) == call.size:
+    scattered = near is not None and len(groups) == call.size
+    if near is not None and scattered:
         near.close()
         near = None
     if GLOO not in call.kinds:
@@ -161,6 +162,8 @@ def _join(call: Call, store: Any) -> Transport:
             f"only {', '.join(call.kinds)} may be used, and that does not connect all of these members"
         )
     far = GlooTransport.join(store, call.rank, call.size, call.deadline_s, call.host)
+    if scattered:  # each on a node of its own
+        far.groups = groups
     return far if near is None else MixedTransport(near, far, groups)
 
 
