@@ -285,10 +285,10 @@ class Leasing:
                 lessee.leave()
                 return
             piece = self._piece(loop, answer.item)
+            self._progress(loop, "forward")
             with self._group.split.idle():
                 batch = self._load(loop, piece)
             self._take_over(lessee)
-            self._progress(loop, "forward")
             self._group.buffers.rewind()
             self._turns.begin(piece)
             yield batch

@@ -191,11 +191,11 @@ class Rounds:
         assert exchange is not None
         assert span is not None
         assert group.seat is not None
-        self._progress(loop, "exchange")
         if group.timeline is not None:
             group.timeline.begin("exchange")
         if self._pieces is not None:
             self._pieces.take()  # the moves are on their way: load the next slice meanwhile
+        self._progress(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
         reduced = exchange.finish(
             group.layout.write(
                 rank=group.seat.rank,
