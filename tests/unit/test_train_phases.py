@@ -1,0 +1,74 @@
+"""What the training thread says it does while it does it: the supervisor judges by it who hangs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from ringleader.runtime.watch import WORKING
+from ringleader.spec import JobSpec
+from ringleader.train import Session
+from ringleader.train.local import Alone, Recorded, _alone
+from ringleader.train.run import run
+
+
+class PhaseKept(Recorded):
+    """Remembers what the training thread said it does."""
+
+    phase = ""
+
+    def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
+        self.phase = phase
+
+
+class PhaseAtRead(Dataset[dict[str, torch.Tensor]]):
+    """Rows that note in which phase they are read."""
+
+    def __init__(self, outlet: PhaseKept) -> None:
+        self.outlet = outlet
+        self.seen: list[str] = []
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
+        self.seen.append(self.outlet.phase)
+        return {"x": torch.ones(3)}
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {"intra_node": "ring", "inter_node": "ring", "reproducible": False},
+        {"intra_node": "local_sgd", "inter_node": "local_sgd", "inner_steps": 2},
+        {"intra_node": "parameter_server", "inter_node": "parameter_server", "consistency": "async"},
+        {"intra_node": "token_ring", "inter_node": "token_ring"},
+    ],
+    ids=["ring", "local_sgd", "async", "token_ring"],
+)
+def test_rows_are_read_in_a_phase_that_is_watched(sync: dict[str, Any], tmp_path: Path) -> None:
+    """A read that hangs is then noticed after stall_timeout_s; waits for others are not judged."""
+    outlet = PhaseKept()
+    rows = PhaseAtRead(outlet)
+
+    def train(session: Session) -> None:
+        net = session.model(torch.nn.Linear(3, 1))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for batch in session.batches(rows):
+            session.step(net(batch["x"]).mean())
+
+    spec = JobSpec.parse(
+        {"name": "read", "entrypoint": "read:train", "batch": {"global_size": 6}, "sync": sync}
+    )
+    run(
+        spec=_alone(spec),
+        function=train,
+        coordinator=Alone(spec.shards),
+        outlet=outlet,
+        server=False,
+        artifacts=tmp_path,
+    )
+    assert len(rows.seen) == 24
+    assert set(rows.seen) <= WORKING, rows.seen
