@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 from contextlib import suppress
+from multiprocessing import parent_process
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -19,6 +20,9 @@ def detach(_number: int) -> None:
     """
     with suppress(OSError, AttributeError):  # prctl is Linux's; elsewhere torch's own watchdog takes seconds
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    worker = parent_process()
+    if worker is not None and os.getppid() != worker.pid:
+        os._exit(1)  # it was lost before it could be asked for the signal; torch's watchdog would not see that either
     void = os.open(os.devnull, os.O_RDWR)
     for descriptor in sockets():
         # Whoever still knows the number may close it: it must not be given to something new.
