@@ -18,7 +18,7 @@ def test_a_wait_for_others_may_be_longer_than_a_stall():
             "policy": {"stall_timeout_s": 1},
         }
     )
-    task = Task("job", 1, "w1", "worker", spec, Path("artifacts"), Path("scratch"))
+    task = Task("job", 1, "w1", "worker", spec, Path("artifacts"), Path("scratch"), "checkpoints")
     plan = Plan(1, 3, ("w0", "w1"), 0, 2, 0, (), 0, "127.0.0.1:4321", "start")
     call = call_of(task, "here", plan, 1)
     assert (call.store_host, call.store_port, call.rank, call.size) == ("127.0.0.1", 4321, 1, 2)

@@ -22,7 +22,8 @@ def detach(_number: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     worker = parent_process()
     if worker is not None and os.getppid() != worker.pid:
-        os._exit(1)  # it was lost before it could be asked for the signal; torch's watchdog would not see that either
+        # Lost before it could be asked for the signal, which torch's watchdog would not see either.
+        os._exit(1)
     void = os.open(os.devnull, os.O_RDWR)
     for descriptor in sockets():
         # Whoever still knows the number may close it: it must not be given to something new.
