@@ -91,6 +91,10 @@ class Gathering:
             rows = self._joined(self._nodes.pop(node), rows)
         self._nodes[node] = rows
 
+    def let_go(self) -> None:
+        """The sum is in the weights: its memory is free again."""
+        self._give_back(self.total)
+
     def _joined(self, into: Rows, rows: Rows) -> Rows:
         for row, other in zip(into, rows, strict=True):
             row.add_(other)

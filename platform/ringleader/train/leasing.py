@@ -5,28 +5,28 @@ items; a loop's end and a generation's boundary are the moments at which all mem
 from collections import Counter
 from collections.abc import Iterator
 from math import isnan, nan
-from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ringleader.errors import ExchangeBroken, StepMisuse
-from ringleader.sync.errands import Answer, Layout, Push, Wish
+from ringleader.sync.errands import Answer, Wish
 from ringleader.sync.lessee import Lessee, own_part
 from ringleader.sync.lessor import Lessor, Rows
 from ringleader.sync.parameter_server import ParameterServer
+from ringleader.train.committing import Commits
 from ringleader.train.evidence import Recorder
-from ringleader.train.gathering import Means, report_words
 from ringleader.train.group import Group
-from ringleader.train.office import Counted, Office, Own
-from ringleader.train.reporter import Record
+from ringleader.train.office import Office
+from ringleader.train.own import Own
+from ringleader.train.pushing import Pushes
 from ringleader.train.seams import Outlet
 from ringleader.train.slices import Slice, load, to_device
 from ringleader.train.steps import Loop
 from ringleader.train.turns import Turns
-from ringleader.train.word import BATCHES
+from ringleader.train.updating import Counted
+from ringleader.train.word import BATCHES, SliceReport
 
 STALENESS_BINS = 17
 """Of the histogram: 0, 1, ..., 15, and more."""
@@ -49,8 +49,8 @@ class Leasing:
         self._staleness: Counter[int] = Counter()
         self._stop = False
         self._failed = False
-        self._told: tuple[str, ...] = ()
-        self._committed_at = perf_counter()
+        self._pushes = Pushes(group)
+        self._commits = Commits(group, self.recorder, self._progress)
         group.level = self._level
 
     @property
@@ -108,7 +108,7 @@ class Leasing:
         if self._failed:
             return
         try:
-            self._push(turn, loss, report_words(report))
+            self._push(turn, loss, report)
         except ExchangeBroken as error:
             self._broke(error)
 
@@ -237,17 +237,6 @@ class Leasing:
             self._outlet.settled(step + 1)
             self._progress(loop, "committed")
 
-    def _layout(self) -> Layout:
-        group = self._group
-        return Layout(len(group.parameters), self._blocks, group.buffers.size_bytes)
-
-    @property
-    def _blocks(self) -> int:
-        """Of the norms that go with each push: several servers hold an item's gradient in parts."""
-        sync = self._group.spec.sync
-        apart = sync.consistency == "async" and sync.server_count > 1
-        return self._group.held.block_count if apart else 0
-
     def _progress(self, loop: Loop, phase: str) -> None:
         self._outlet.progress(
             step=self._group.step,
@@ -264,7 +253,8 @@ class Leasing:
         group, exchange = self._group, self._group.exchange
         assert group.seat is not None
         assert exchange is not None
-        plan, self._told = group.seat.plan, ()
+        plan = group.seat.plan
+        self._pushes.begin()
         if plan.servers == 0:
             self._rows = self._rows or Rows(exchange.buckets.buckets)
             self._office = self._office or self._new_office(loop)
@@ -273,7 +263,7 @@ class Leasing:
             return self._lessee
         assert isinstance(exchange, ParameterServer)
         servers = range(plan.world, len(plan.members))
-        self._lessee = Lessee(exchange.communicator, exchange.buckets, servers, self._layout())
+        self._lessee = Lessee(exchange.communicator, exchange.buckets, servers, self._pushes.layout)
         return self._lessee
 
     def _slices(self, loop: Loop, lessee: Lessee | Own) -> Iterator[Any]:
@@ -317,7 +307,7 @@ class Leasing:
         )
         return to_device(next(iter(loaded)), self._device)
 
-    def _push(self, turn: Slice, loss: Tensor, report: Tensor) -> None:
+    def _push(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
         group, loop, lessee, answer = self._group, self._loop, self._lessee, self._answer
         assert loop is not None
         assert lessee is not None
@@ -325,53 +315,11 @@ class Leasing:
         if group.coordinator.interrupted():
             raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the generation was given up")
         self._progress(loop, "backward")
-        if turn.shard == 0:
-            group.buffers.keep_left()
-        left = group.buffers.left_bytes()
+        left = self._pushes.left(turn)
         lessee.pushed()  # the rows are its until then
-        self._backward(loop, loss, float(report[0]), answer.clock)
-        names = self._names()
-        buckets = group.exchange.buckets  # type: ignore[union-attr]
-        push = Push(
-            leaving=False,
-            item=answer.item,
-            clock=answer.clock,
-            version=answer.version,
-            stop=self._stop,
-            buffers=left is not None,
-            names=0 if names is None else names.numel(),
-            report=report,
-            used=torch.tensor(buckets.used, dtype=torch.float64),
-            sums=self._sums(),
-        )
-        lessee.push(push, lessee.have, [extra for extra in (left, names) if extra is not None])
-
-    def _backward(self, loop: Loop, loss: Tensor, weight: float, clock: int) -> None:
-        """The gradient of the slice's part in its update; of its own mean where it is an update by itself."""
-        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
-        if self._group.spec.sync.consistency != "async":
-            loss = loss * (weight / loop.epoch.batch_rows(clock))
-        buckets.begin_step()
-        buckets.begin_slice(0, 0, _ignore)
-        loss.backward()  # type: ignore[no-untyped-call]
-        buckets.end_slice()
-
-    def _sums(self) -> Tensor:
-        """(blocks,) float64 of the norms over the gradient in the first rows."""
-        if not self._blocks:
-            return torch.zeros(0, dtype=torch.float64)
-        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
-        buckets.expose()
-        sums = torch.stack(self._group.held.norm_blocks()).cpu()
-        buckets.forget_gradients()
-        return sums
-
-    def _names(self) -> Tensor | None:
-        """(bytes,) uint8 of the metrics' names, once a generation."""
-        if self._told == self._turns.names:
-            return None
-        self._told = self._turns.names
-        return torch.from_numpy(np.frombuffer("\n".join(self._told).encode(), dtype=np.uint8).copy())
+        self._pushes.backward(loop, loss, report.weight, answer.clock)
+        push, extras = self._pushes.make(answer, report, self._turns.names, left, stop=self._stop)
+        lessee.push(push, lessee.have, extras)
 
     # --- a server -------------------------------------------------------------------------------------------------
 
@@ -387,58 +335,17 @@ class Leasing:
         self._progress(loop, "exchange")
         self._office.open(exchange.communicator, self._rows, part, leads=number == 0)
         lessor = Lessor(
-            exchange.communicator, part, self._rows, self._layout(), first=number == 0, workers=plan.world
+            exchange.communicator,
+            part,
+            self._rows,
+            self._pushes.layout,
+            first=number == 0,
+            workers=plan.world,
         )
         self._office.serve(lessor.serve(self._office))
 
     def _new_office(self, loop: Loop) -> Office:
-        return Office(
-            self._group, loop, lambda counted: self._commit(loop, counted), self._blocks, self._staleness
-        )
+        def committed(counted: list[Counted], names: tuple[str, ...]) -> None:
+            self._commits.commit(loop, counted, names)
 
-    def _commit(self, loop: Loop, counted: list[Counted]) -> None:
-        """A step of this server is complete."""
-        group, office = self._group, self._office
-        assert office is not None
-        means = Means.of([one.push for one in counted])
-        group.step += 1
-        group.updated = group.step
-        group.calls.offset += 1
-        group.loss = means.loss
-        rows = [_rows(loop, one.push.item) for one in counted]
-        group.samples += sum(map(len, rows))
-        group.held.after_update()
-        self.recorder.follow(1)
-        group.reporter.open([self._record(loop, counted, means)])
-        self._progress(loop, "committed")
-
-    def _record(self, loop: Loop, counted: list[Counted], means: Means) -> Record:
-        group, office = self._group, self._office
-        assert office is not None
-        assert group.seat is not None
-        now = perf_counter()
-        step_s, self._committed_at = max(now - self._committed_at, 1e-9), now
-        counted = sorted(counted, key=lambda one: one.push.item)
-        rows = [_rows(loop, one.push.item) for one in counted]
-        staleness = [one.staleness for one in counted]
-        values = dict(zip(office.names, means.values, strict=False)) | {
-            "loss": means.loss,
-            "samples_per_s": sum(map(len, rows)) / step_s,
-            "world_size": float(group.seat.plan.world),
-            "staleness_mean": sum(staleness) / len(staleness),
-            "staleness_max": float(max(staleness)),
-        }
-        record = Record(group.step, group.seat.plan.generation, values)
-        if group.spec.debug.ledger:
-            shards = [one.push.item % loop.epoch.shards for one in counted]
-            record.shards = np.repeat(np.array(shards, dtype=np.int32), [len(r) for r in rows])
-            record.rows = np.concatenate(rows)
-        return record
-
-
-def _rows(loop: Loop, item: int) -> np.ndarray:
-    return loop.epoch.rows(*divmod(item, loop.epoch.shards))
-
-
-def _ignore(_: Any) -> None:
-    """The whole gradient goes at once, after the backward."""
+        return Office(self._group, loop, committed, self._pushes.blocks, self._staleness)

@@ -8,25 +8,23 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 
 import torch
 from torch import Tensor
 
-from ringleader.comm.buckets import Bucket, Buckets
+from ringleader.comm.buckets import Bucket
 from ringleader.comm.communicator import Communicator, Ticket
 from ringleader.comm.tree import tree_over
 from ringleader.elastic.leases import Batches, Bounded, Discipline, EachAlone, FirstCome, Leases, Verdict
-from ringleader.errors import CallMismatch, ExchangeBroken, NonFiniteLoss, StepMisuse
+from ringleader.errors import ExchangeBroken
 from ringleader.spec.sync import Sync
 from ringleader.sync.errands import Answer, Ask, Push, Wish
 from ringleader.sync.lessor import Check, Extras, Rows
-from ringleader.train.cursor import checksum, present_shards
-from ringleader.train.gathering import Gathering, Means
+from ringleader.train.cursor import present_shards
+from ringleader.train.gathering import Gathering
 from ringleader.train.group import Group
-from ringleader.train.norms import itself
 from ringleader.train.steps import Loop
-from ringleader.train.streams import seed_all
+from ringleader.train.updating import Counted, Updates
 
 LOOK_S = 0.05
 """How often a waiting thread looks whether the generation is over, or a newer plan is announced."""
@@ -54,26 +52,6 @@ class Arrival:
     verdict: Verdict | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """An item in an update: who it is made of, and how many versions lay between its pull and the update."""
-
-    push: Push
-    staleness: int
-
-
-class _Given:
-    """Implements Complete: the norms' block sums came with the gradient, one norm after the other."""
-
-    def __init__(self, sums: Tensor) -> None:
-        self._sums = sums
-        self._at = 0
-
-    def __call__(self, own: Tensor) -> Tensor:
-        start, self._at = self._at, self._at + len(own)
-        return self._sums[start : self._at].to(own.device)
-
-
 @dataclass(slots=True)
 class Ends:
     """Why nothing is leased any more.
@@ -99,7 +77,7 @@ class Office:
         names: of the metrics.
 
     Args:
-        committed: takes what a step of this server is made of.
+        committed: takes what a step of this server is made of, and the metrics' names.
         blocks: of the norms that come with each push; 0 where this server sees whole gradients.
         staleness: counts gradients by the number of versions between their pull and their update.
     """
@@ -108,27 +86,24 @@ class Office:
         self,
         group: Group,
         loop: Loop,
-        committed: Callable[[list[Counted]], None],
+        committed: Callable[[list[Counted], tuple[str, ...]], None],
         blocks: int,
         staleness: Counter[int],
     ) -> None:
         self.loop = loop
         self.base = group.step - group.calls.offset
-        self.staleness = staleness
         self.names: tuple[str, ...] = ()
         self.leases = Leases(batches_of(loop), discipline_of(group.spec.sync))
         self._group = group
         self._committed = committed
-        self._blocks = blocks
+        self._updates = Updates(group, loop, self.leases.discipline, blocks, staleness)
         self._changed = threading.Condition()
         self._arrivals: deque[Arrival] = deque()
         self._gatherings: dict[int, Gathering] = {}
         self._running: list[Counted] = []
         self._ends = Ends()
-        self._weight = self._weighed_rows = 0.0
         self._communicator: Communicator | None = None
         self._rows: Rows | None = None
-        self._part: list[Bucket] = []
         self._leads = False
         self._allowed = 0
         self._complete = 0
@@ -154,7 +129,8 @@ class Office:
     def open(self, communicator: Communicator | None, rows: Rows, part: list[Bucket], *, leads: bool) -> None:
         """A generation begins: nobody has anything in hand. The server that `leads` keeps the queue."""
         with self._changed:
-            self._communicator, self._rows, self._part, self._leads = communicator, rows, part, leads
+            self._communicator, self._rows, self._leads = communicator, rows, leads
+            self._updates.part = part
             self._arrivals.clear()
             self._ends.pending = False
             self.leases.give_all_back()
@@ -265,7 +241,7 @@ class Office:
         assert group.exchange is not None
         views: list[Tensor] = []
         weights: list[Tensor] = []
-        for bucket, row in zip(self._part, rows, strict=True):
+        for bucket, row in zip(self._updates.part, rows, strict=True):
             views += group.exchange.buckets.views(bucket, row)
             weights += [group.parameters[n].detach() for n in bucket.members]
         if views:
@@ -331,112 +307,12 @@ class Office:
         self._rows.give_back(rows)
 
     def _update(self) -> None:
-        group, leases = self._group, self.leases
-        gathered = self._gatherings.pop(leases.version)
-        means = Means.of(gathered.pushes)
-        self._check(gathered.pushes, means)
-        seed_all(group.spec.seed, "update", group.step)
-        self._expose(gathered)
-        if isinstance(leases.discipline, EachAlone):
-            with group.held.at_rate(self._share(gathered.pushes[0], means.weight)):
-                group.held.update(_Given(gathered.pushes[0].sums) if self._blocks else itself)
-        else:
-            self._weigh(self.loop.epoch.batch_rows(leases.version), means.weight)
-            group.held.update()
-        for parameter in group.parameters:
-            parameter.grad = None
-        self._give_back(gathered.total)
-        if gathered.left is not None:
-            group.buffers.put(gathered.left)
-        self._running += [Counted(push, leases.version - push.version) for push in gathered.pushes]
-        self.staleness.update(leases.version - push.version for push in gathered.pushes)
+        leases = self.leases
+        self._running += self._updates.make(self._gatherings.pop(leases.version), leases.version)
         leases.advance()
-        group.changed = True
-        if self.steps > group.calls.offset:
+        if self.steps > self._group.calls.offset:
             self._close_step()
 
     def _close_step(self) -> None:
         counted, self._running = self._running, []
-        self._committed(counted)
-
-    def _expose(self, gathered: Gathering) -> None:
-        """The sums become the parameters' gradients; what no slice reached has none."""
-        group, used = self._group, gathered.used
-        assert group.exchange is not None
-        for bucket, row in zip(self._part, gathered.total, strict=True):
-            views = group.exchange.buckets.views(bucket, row)
-            for number, view in zip(bucket.members, views, strict=True):
-                group.parameters[number].grad = view if used[number] else None
-
-    @torch.no_grad()
-    def _weigh(self, rows: int, weight: float) -> None:
-        for parameter in self._group.parameters:
-            if weight != rows and parameter.grad is not None:
-                parameter.grad.mul_(rows / weight)
-
-    def _share(self, push: Push, weight: float) -> float:
-        """An item's part of its batch: by rows, and by what a row weighs beside those that came before."""
-        offset, shard = divmod(push.item, self.loop.epoch.shards)
-        rows = len(self.loop.epoch.rows(offset, shard))
-        self._weight += weight
-        self._weighed_rows += rows
-        mean_weight = self._weight / self._weighed_rows
-        return (weight / mean_weight) / self.loop.epoch.batch_rows(offset)
-
-    def _check(self, pushes: Sequence[Push], means: Means) -> None:
-        """Raises what `evidence.check` raises: other metrics, other rows than planned, a loss that is no number."""
-        step = self._group.step + 1
-        if len(means.names) > 1:
-            raise StepMisuse(
-                f"step {step}: slices gave different metrics to session.step.",
-                hint="Give the same metrics in every turn of every loop, on every worker.",
-            )
-        for push in pushes:
-            offset, shard = divmod(push.item, self.loop.epoch.shards)
-            if checksum(self.loop.epoch.rows(offset, shard)) != int(push.report[2]):
-                raise CallMismatch(
-                    f"step {step}: slice {shard} of batch {offset} was computed from other rows than planned.",
-                    hint="Give session.batches the same dataset, of the same length, on every worker.",
-                )
-        if not isfinite(means.loss):
-            raise NonFiniteLoss(
-                f"the loss of step {step} is {means.loss}.",
-                hint="Lower the learning rate, clip the gradients, or look for a division by zero.",
-            )
-
-
-def _go_on() -> None:
-    """Nobody can break a generation of one."""
-
-
-class Own:
-    """A worker's end where it keeps the office itself: one process is worker and server. Stands in for a Lessee."""
-
-    def __init__(self, office: Office, buckets: Buckets, rows: Rows) -> None:
-        self._office = office
-        self._buckets = buckets
-        self._rows = rows
-
-    @property
-    def have(self) -> tuple[int, ...]:
-        return (self._office.leases.version,)
-
-    def ask(self, wish: Wish) -> Answer:
-        return self._office.answer(0, Ask(wish, self._office.leases.version), [], _go_on)[0]
-
-    def take_over(self) -> None:
-        """The newest weights are here."""
-
-    def push(self, push: Push, versions: Sequence[int], extras: Sequence[Tensor]) -> None:
-        rows = self._rows.take()
-        for row, bucket in zip(rows, self._buckets.buckets, strict=True):
-            row.copy_(bucket.row(0))
-        waiting = list(extras)
-        left = waiting.pop(0) if push.buffers else None
-        self._office.count(push, rows, Extras(left, waiting.pop(0) if push.names else None))
-
-    def pushed(self) -> None:
-        """A push is counted when it returns."""
-
-    def leave(self) -> None:
-        self._office.close()
+        self._committed(counted, self.names)

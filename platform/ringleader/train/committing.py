@@ -1,0 +1,72 @@
+"""What a step leaves on the server that completes it, where items are leased: the new position and a record."""
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import numpy as np
+
+from ringleader.train.evidence import Recorder
+from ringleader.train.gathering import Means
+from ringleader.train.group import Group
+from ringleader.train.reporter import Record
+from ringleader.train.steps import Loop
+from ringleader.train.updating import Counted
+
+
+class Commits:
+    """One member's, over all loops.
+
+    Args:
+        progress: is told the loop, and that a step of it is committed.
+    """
+
+    def __init__(self, group: Group, recorder: Recorder, progress: Callable[[Loop, str], None]) -> None:
+        self._group = group
+        self._recorder = recorder
+        self._progress = progress
+        self._committed_at = perf_counter()
+
+    def commit(self, loop: Loop, counted: Sequence[Counted], names: Sequence[str]) -> None:
+        """A step of this server is complete.
+
+        Args:
+            counted: what it is made of.
+            names: of the metrics.
+        """
+        group = self._group
+        means = Means.of([one.push for one in counted])
+        group.step += 1
+        group.updated = group.step
+        group.calls.offset += 1
+        group.loss = means.loss
+        group.samples += sum(len(_rows(loop, one.push.item)) for one in counted)
+        group.held.after_update()
+        self._recorder.follow(1)
+        group.reporter.open([self._record(loop, counted, means, names)])
+        self._progress(loop, "committed")
+
+    def _record(self, loop: Loop, counted: Sequence[Counted], means: Means, names: Sequence[str]) -> Record:
+        group = self._group
+        assert group.seat is not None
+        now = perf_counter()
+        step_s, self._committed_at = max(now - self._committed_at, 1e-9), now
+        counted = sorted(counted, key=lambda one: one.push.item)
+        rows = [_rows(loop, one.push.item) for one in counted]
+        staleness = [one.staleness for one in counted]
+        values = dict(zip(names, means.values, strict=False)) | {
+            "loss": means.loss,
+            "samples_per_s": sum(map(len, rows)) / step_s,
+            "world_size": float(group.seat.plan.world),
+            "staleness_mean": sum(staleness) / len(staleness),
+            "staleness_max": float(max(staleness)),
+        }
+        record = Record(group.step, group.seat.plan.generation, values)
+        if group.spec.debug.ledger:
+            shards = [one.push.item % loop.epoch.shards for one in counted]
+            record.shards = np.repeat(np.array(shards, dtype=np.int32), [len(r) for r in rows])
+            record.rows = np.concatenate(rows)
+        return record
+
+
+def _rows(loop: Loop, item: int) -> np.ndarray:
+    return loop.epoch.rows(*divmod(item, loop.epoch.shards))

@@ -1,0 +1,47 @@
+"""A worker that is its own server: asks and pushes go to the office of its own process."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ringleader.comm.buckets import Buckets
+from ringleader.sync.errands import Answer, Ask, Push, Wish
+from ringleader.sync.lessor import Extras, Rows
+from ringleader.train.office import Office
+
+
+class Own:
+    """A worker's end where it keeps the office itself: one process is worker and server. Stands in for a Lessee."""
+
+    def __init__(self, office: Office, buckets: Buckets, rows: Rows) -> None:
+        self._office = office
+        self._buckets = buckets
+        self._rows = rows
+
+    @property
+    def have(self) -> tuple[int, ...]:
+        return (self._office.leases.version,)
+
+    def ask(self, wish: Wish) -> Answer:
+        return self._office.answer(0, Ask(wish, self._office.leases.version), [], _go_on)[0]
+
+    def take_over(self) -> None:
+        """The newest weights are here."""
+
+    def push(self, push: Push, versions: Sequence[int], extras: Sequence[Tensor]) -> None:
+        rows = self._rows.take()
+        for row, bucket in zip(rows, self._buckets.buckets, strict=True):
+            row.copy_(bucket.row(0))
+        waiting = list(extras)
+        left = waiting.pop(0) if push.buffers else None
+        self._office.count(push, rows, Extras(left, waiting.pop(0) if push.names else None))
+
+    def pushed(self) -> None:
+        """A push is counted when it returns."""
+
+    def leave(self) -> None:
+        self._office.close()
+
+
+def _go_on() -> None:
+    """Nobody can break a generation of one."""

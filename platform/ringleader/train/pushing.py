@@ -1,0 +1,96 @@
+"""What a worker pushes: the gradient of a leased slice, and all that goes with it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ringleader.sync.errands import Answer, Layout, Push
+from ringleader.train.gathering import report_words
+from ringleader.train.group import Group
+from ringleader.train.slices import Slice
+from ringleader.train.steps import Loop
+from ringleader.train.word import SliceReport
+
+
+class Pushes:
+    """Makes pushes; the gradients are left in the first rows of the exchange's buckets."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._told: tuple[str, ...] = ()
+
+    @property
+    def layout(self) -> Layout:
+        group = self._group
+        return Layout(len(group.parameters), self.blocks, group.buffers.size_bytes)
+
+    @property
+    def blocks(self) -> int:
+        """Of the norms that go with each push: several servers hold an item's gradient in parts."""
+        sync = self._group.spec.sync
+        apart = sync.consistency == "async" and sync.server_count > 1
+        return self._group.held.block_count if apart else 0
+
+    def begin(self) -> None:
+        """A generation begins: its servers have not been told the metrics' names."""
+        self._told = ()
+
+    def left(self, turn: Slice) -> Tensor | None:
+        """(bytes,) uint8 of the buffers that the forward left, where it is they that count."""
+        if turn.shard == 0:
+            self._group.buffers.keep_left()
+        return self._group.buffers.left_bytes()
+
+    def backward(self, loop: Loop, loss: Tensor, weight: float, clock: int) -> None:
+        """The gradient of the slice's part in its update; of its own mean where it is an update by itself."""
+        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        if self._group.spec.sync.consistency != "async":
+            loss = loss * (weight / loop.epoch.batch_rows(clock))
+        buckets.begin_step()
+        buckets.begin_slice(0, 0, _ignore)
+        loss.backward()  # type: ignore[no-untyped-call]
+        buckets.end_slice()
+
+    def make(
+        self, answer: Answer, report: SliceReport, names: Sequence[str], left: Tensor | None, *, stop: bool
+    ) -> tuple[Push, list[Tensor]]:
+        """The push of the backward that was last, and what follows the gradient."""
+        told = self._names(tuple(names))
+        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        push = Push(
+            leaving=False,
+            item=answer.item,
+            clock=answer.clock,
+            version=answer.version,
+            stop=stop,
+            buffers=left is not None,
+            names=0 if told is None else told.numel(),
+            report=report_words(report),
+            used=torch.tensor(buckets.used, dtype=torch.float64),
+            sums=self._sums(),
+        )
+        return push, [extra for extra in (left, told) if extra is not None]
+
+    def _sums(self) -> Tensor:
+        """(blocks,) float64 of the norms over the gradient in the first rows."""
+        if not self.blocks:
+            return torch.zeros(0, dtype=torch.float64)
+        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        buckets.expose()
+        sums = torch.stack(self._group.held.norm_blocks()).cpu()
+        buckets.forget_gradients()
+        return sums
+
+    def _names(self, names: tuple[str, ...]) -> Tensor | None:
+        """(bytes,) uint8 of the metrics' names, once a generation."""
+        if self._told == names:
+            return None
+        self._told = names
+        return torch.from_numpy(np.frombuffer("\n".join(names).encode(), dtype=np.uint8).copy())
+
+
+def _ignore(_: Any) -> None:
+    """The whole gradient goes at once, after the backward."""

@@ -1,0 +1,136 @@
+"""A server's updates where items are leased: gathered gradients become the parameters', and the optimisers step."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.buckets import Bucket
+from ringleader.elastic.leases import Discipline, EachAlone
+from ringleader.errors import CallMismatch, NonFiniteLoss, StepMisuse
+from ringleader.sync.errands import Push
+from ringleader.train.cursor import checksum
+from ringleader.train.gathering import Gathering, Means
+from ringleader.train.group import Group
+from ringleader.train.norms import itself
+from ringleader.train.steps import Loop
+from ringleader.train.streams import seed_all
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """An item in an update: who it is made of, and how many versions lay between its pull and the update."""
+
+    push: Push
+    staleness: int
+
+
+class _Given:
+    """Implements Complete: the norms' block sums came with the gradient, one norm after the other."""
+
+    def __init__(self, sums: Tensor) -> None:
+        self._sums = sums
+        self._at = 0
+
+    def __call__(self, own: Tensor) -> Tensor:
+        start, self._at = self._at, self._at + len(own)
+        return self._sums[start : self._at].to(own.device)
+
+
+class Updates:
+    """One loop's. By the training thread alone.
+
+    Attributes:
+        part: the buckets of this server.
+
+    Args:
+        discipline: says whether an item is an update.
+        blocks: of the norms that come with each push; 0 where this server sees whole gradients.
+        staleness: counts gradients by the number of versions between their pull and their update.
+    """
+
+    def __init__(
+        self, group: Group, loop: Loop, discipline: Discipline, blocks: int, staleness: Counter[int]
+    ) -> None:
+        self.part: Sequence[Bucket] = ()
+        self._group = group
+        self._loop = loop
+        self._each_alone = isinstance(discipline, EachAlone)
+        self._blocks = blocks
+        self._staleness = staleness
+        self._weight = self._weighed_rows = 0.0
+
+    def make(self, gathered: Gathering, version: int) -> list[Counted]:
+        """Update what this server owns; returns what the update was made of.
+
+        Args:
+            version: updates made before.
+        """
+        group = self._group
+        means = Means.of(gathered.pushes)
+        self._check(gathered.pushes, means)
+        seed_all(group.spec.seed, "update", group.step)
+        self._expose(gathered)
+        if self._each_alone:
+            with group.held.at_rate(self._share(gathered.pushes[0], means.weight)):
+                group.held.update(_Given(gathered.pushes[0].sums) if self._blocks else itself)
+        else:
+            self._weigh(self._loop.epoch.batch_rows(version), means.weight)
+            group.held.update()
+        for parameter in group.parameters:
+            parameter.grad = None
+        gathered.let_go()
+        if gathered.left is not None:
+            group.buffers.put(gathered.left)
+        group.changed = True
+        counted = [Counted(push, version - push.version) for push in gathered.pushes]
+        self._staleness.update(one.staleness for one in counted)
+        return counted
+
+    def _expose(self, gathered: Gathering) -> None:
+        """The sums become the parameters' gradients; what no slice reached has none."""
+        group, used = self._group, gathered.used
+        assert group.exchange is not None
+        for bucket, row in zip(self.part, gathered.total, strict=True):
+            views = group.exchange.buckets.views(bucket, row)
+            for number, view in zip(bucket.members, views, strict=True):
+                group.parameters[number].grad = view if used[number] else None
+
+    @torch.no_grad()
+    def _weigh(self, rows: int, weight: float) -> None:
+        for parameter in self._group.parameters:
+            if weight != rows and parameter.grad is not None:
+                parameter.grad.mul_(rows / weight)
+
+    def _share(self, push: Push, weight: float) -> float:
+        """An item's part of its batch: by rows, and by what a row weighs beside those that came before."""
+        offset, shard = divmod(push.item, self._loop.epoch.shards)
+        rows = len(self._loop.epoch.rows(offset, shard))
+        self._weight += weight
+        self._weighed_rows += rows
+        mean_weight = self._weight / self._weighed_rows
+        return (weight / mean_weight) / self._loop.epoch.batch_rows(offset)
+
+    def _check(self, pushes: Sequence[Push], means: Means) -> None:
+        """Raises what `evidence.check` raises: other metrics, other rows than planned, a loss that is no number."""
+        step = self._group.step + 1
+        if len(means.names) > 1:
+            raise StepMisuse(
+                f"step {step}: slices gave different metrics to session.step.",
+                hint="Give the same metrics in every turn of every loop, on every worker.",
+            )
+        for push in pushes:
+            offset, shard = divmod(push.item, self._loop.epoch.shards)
+            if checksum(self._loop.epoch.rows(offset, shard)) != int(push.report[2]):
+                raise CallMismatch(
+                    f"step {step}: slice {shard} of batch {offset} was computed from other rows than planned.",
+                    hint="Give session.batches the same dataset, of the same length, on every worker.",
+                )
+        if not isfinite(means.loss):
+            raise NonFiniteLoss(
+                f"the loss of step {step} is {means.loss}.",
+                hint="Lower the learning rate, clip the gradients, or look for a division by zero.",
+            )
