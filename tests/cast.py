@@ -109,6 +109,7 @@ class Play:
     rows: list[tuple[int, np.ndarray, np.ndarray]] = field(default_factory=list)
     pids: dict[str, int] = field(default_factory=dict)
     checkpoints: list[Committed] = field(default_factory=list)
+    stretches: list[tuple[str, Stretch]] = field(default_factory=list)
 
     @property
     def digest(self) -> str:
@@ -182,7 +183,8 @@ class Prompter:
     def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
         self._say(("ledger", (step, shards, rows)))
 
-    def trace(self, stretch: Stretch) -> None: ...
+    def trace(self, stretch: Stretch) -> None:
+        self._say(("trace", (self._me, stretch)))
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         self._say(("event", do.Report(kind, generation, data)))
@@ -359,6 +361,8 @@ class Cast:
                 self._settle(content[1] - 1)
                 self._handle(ev.Committed(name, *content, now))
                 self._resize(content[1])
+            case "trace":
+                self._play.stretches.append(content)
             case "metrics":
                 self._play.values.append(content)
             case "ledger":

@@ -66,6 +66,8 @@ class Leasing:
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
         self._turns.running = None
+        if self._group.timeline is not None:
+            self._group.timeline.unwind("the loop was left")
 
     def request_stop(self) -> None:
         self._stop = True
@@ -89,12 +91,14 @@ class Leasing:
         loop = self._loop
         assert loop is not None
         assert loop.number == number
+        self.leave()
         while not self._done(loop):
             try:
                 lessee = self._lessee if not self._failed else None
                 if lessee is None:
                     self._meet(loop)
                     lessee = self._lease(loop)
+                self._progress(loop, "exchange")
                 lessee.pushed()
                 self._learn(loop, lessee.ask(Wish.BREAK))
                 lessee.leave()
@@ -105,6 +109,8 @@ class Leasing:
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """Backward of one slice; its gradient is on the way when this returns."""
         turn, report = self._turns.end(loss, weight, values)
+        if self._group.timeline is not None:
+            self._group.timeline.end()
         if self._failed:
             return
         try:
@@ -275,12 +281,16 @@ class Leasing:
                 lessee.leave()
                 return
             piece = self._piece(loop, answer.item)
+            if self._group.timeline is not None:
+                self._group.timeline.begin("item", step=piece.step + 1, slice=piece.shard)
             self._progress(loop, "forward")
             with self._group.split.idle():
                 batch = self._load(loop, piece)
             self._take_over(lessee)
             self._group.buffers.rewind()
             self._turns.begin(piece)
+            if self._group.timeline is not None:
+                self._group.timeline.begin("forward", slice=piece.shard)
             yield batch
             self._turns.check_ended()
             if self._failed:
@@ -314,11 +324,17 @@ class Leasing:
         assert answer is not None
         if group.coordinator.interrupted():
             raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the generation was given up")
-        self._progress(loop, "backward")
         left = self._pushes.left(turn)
+        self._progress(loop, "exchange")
         lessee.pushed()  # the rows are its until then
+        self._progress(loop, "backward")
+        if group.timeline is not None:
+            group.timeline.begin("backward", slice=turn.shard)
         self._pushes.backward(loop, loss, report.weight, answer.clock)
         push, extras = self._pushes.make(answer, report, self._turns.names, left, stop=self._stop)
+        if group.timeline is not None:
+            group.timeline.end()
+            group.timeline.end()  # the item is computed; alone, its update follows at once
         lessee.push(push, lessee.have, extras)
 
     # --- a server -------------------------------------------------------------------------------------------------

@@ -153,7 +153,8 @@ class Office:
                     self._changed.notify_all()
                 if self._update_what_is_due():
                     self._changed.notify_all()
-                self._changed.wait(LOOK_S)
+                with self._group.split.idle():
+                    self._changed.wait(LOOK_S)
             self.close()
 
     def close(self) -> None:

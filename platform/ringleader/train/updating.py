@@ -70,25 +70,33 @@ class Updates:
             version: updates made before.
         """
         group = self._group
+        if group.timeline is not None:
+            group.timeline.begin("update", items=len(gathered.pushes))
         means = Means.of(gathered.pushes)
         self._check(gathered.pushes, means)
         seed_all(group.spec.seed, "update", group.step)
         self._expose(gathered)
-        if self._each_alone:
-            with group.held.at_rate(self._share(gathered.pushes[0], means.weight)):
-                group.held.update(_Given(gathered.pushes[0].sums) if self._blocks else itself)
-        else:
-            self._weigh(self._loop.epoch.batch_rows(version), means.weight)
-            group.held.update()
+        self._step(gathered.pushes, version, means.weight)
         for parameter in group.parameters:
             parameter.grad = None
         gathered.let_go()
         if gathered.left is not None:
             group.buffers.put(gathered.left)
         group.changed = True
+        if group.timeline is not None:
+            group.timeline.end()
         counted = [Counted(push, version - push.version) for push in gathered.pushes]
         self._staleness.update(one.staleness for one in counted)
         return counted
+
+    def _step(self, pushes: Sequence[Push], version: int, weight: float) -> None:
+        held = self._group.held
+        if self._each_alone:
+            with held.at_rate(self._share(pushes[0], weight)):
+                held.update(_Given(pushes[0].sums) if self._blocks else itself)
+        else:
+            self._weigh(self._loop.epoch.batch_rows(version), weight)
+            held.update()
 
     def _expose(self, gathered: Gathering) -> None:
         """The sums become the parameters' gradients; what no slice reached has none."""
