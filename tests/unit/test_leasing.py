@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import torch
 from cast import FaultPlan, Play
-from threaded_cast import Shot, ThreadedCast
+from threaded_cast import Shot, ThreadedCast, ThreadPrompter
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
+from ringleader.runtime.watch import WORKING
 from ringleader.spec import JobSpec
-from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT
+from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT, Answer, Wish
+from ringleader.sync.lessee import Lessee
 from ringleader.train import Session
 from ringleader.train.local import run_local
 
@@ -442,6 +444,72 @@ def test_one_worker_ends_the_loop_for_all(mode, way: str, tmp_path: Path) -> Non
     rows = [row for step, _, row in play.settled_rows() if step > len(play.values) - STEPS_AN_EPOCH]
     assert sorted(rows) == list(range(ROWS))
     assert len(play.values) < STEPS
+
+
+def test_a_worker_that_left_a_loop_waits_in_a_phase_that_has_no_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a loop that one worker leaves, and of pushes on their way: what the training thread said last."""
+    said: dict[str, str] = {}
+    waits: list[tuple[str, str]] = []
+    progress, ask, pushed = ThreadPrompter.progress, Lessee.ask, Lessee.pushed
+
+    def note(self: ThreadPrompter, **news: Any) -> None:
+        said[threading.current_thread().name] = news["phase"]
+        progress(self, **news)
+
+    def asks(self: Lessee, wish: Wish) -> Answer:
+        waits.append((wish.name, said[threading.current_thread().name]))
+        return ask(self, wish)
+
+    def waits_for_push(self: Lessee) -> None:
+        if self._pushing is not None:
+            waits.append(("push", said[threading.current_thread().name]))
+        pushed(self)
+
+    monkeypatch.setattr(ThreadPrompter, "progress", note)
+    monkeypatch.setattr(Lessee, "ask", asks)
+    monkeypatch.setattr(Lessee, "pushed", waits_for_push)
+
+    def train(session: Session) -> None:
+        net = session.model(Counts())
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=LR))
+        for rows in session.batches(Numbers(), shuffle=False):
+            if int(rows.max()) >= BATCH and threading.current_thread().name == "w1":
+                break
+            session.step(net(rows).mean())
+
+    play = ThreadedCast(job(ASYNC), train, artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert "BREAK" in {wish for wish, _ in waits}
+    assert not {phase for _, phase in waits} & WORKING
+
+
+@pytest.mark.parametrize("mode", [ASYNC, SSP], ids=name_of)
+@pytest.mark.parametrize("others", [{"second": 2.0}, {}], ids=["another", "none"])
+def test_workers_that_give_different_metrics_are_both_named(mode, others, tmp_path: Path) -> None:
+    """Both workers have an item in hand before either pushes one."""
+    both = threading.Barrier(2, timeout=30)
+
+    def train(session: Session) -> None:
+        net = session.model(Counts())
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=LR))
+        mine = others if threading.current_thread().name == "w1" else {"first": 1.0}
+        for turn, rows in enumerate(session.batches(Numbers(), shuffle=False)):
+            if turn == 0:
+                both.wait()
+            session.step(net(rows).mean(), **mine)
+
+    spec = job(mode, workers={"min": 2, "max": 2})
+    play = ThreadedCast(spec, train, artifacts=tmp_path).play()
+    assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
+    assert (
+        f"w1 gave session.step the metrics {list(others)}" in play.message
+        or f"w1 {list(others)}" in play.message
+    )
+    assert "w2" in play.message
+    assert "['first']" in play.message
+    assert not [values for _, values in play.values if set(values) >= {"first", "second"}]
 
 
 def test_members_at_different_calls_fail_the_job_naming_both(tmp_path: Path) -> None:

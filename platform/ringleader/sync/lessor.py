@@ -47,8 +47,8 @@ class Clerk(Protocol):
         """What to answer the worker of that rank. Fresh weights are in `rows` then, and committed buffers in a
         tensor that stays as it is."""
 
-    def take(self, push: Push, rows: list[Tensor], extras: Extras, check: Check) -> Verdict:
-        """Count the gradient in `rows`, which are the clerk's from now on."""
+    def take(self, worker: int, push: Push, rows: list[Tensor], extras: Extras, check: Check) -> Verdict:
+        """Count the gradient of the worker of that rank in `rows`, which are the clerk's from now on."""
 
     def departed(self) -> None:
         """A thread has ended, well or not."""
@@ -133,7 +133,7 @@ class Lessor:
                 extras = Extras.of(push, self._layout)
                 for memory in (*rows, *extras.memory):
                     transport.irecv(memory, worker, PUSH).wait()
-                receipt.fill_(clerk.take(push, rows, extras, self._communicator.check))
+                receipt.fill_(clerk.take(worker, push, rows, extras, self._communicator.check))
                 transport.isend(receipt, worker, RECEIPT).wait()
         finally:
             clerk.departed()

@@ -31,7 +31,6 @@ class Means:
     weight: float
     loss: float
     values: list[float]
-    names: frozenset[int]
 
     @classmethod
     def of(cls, pushes: Sequence[Push]) -> "Means":
@@ -40,8 +39,7 @@ class Means:
         weights = table[:, 0]
         total = float(weights.sum())
         means = (table[:, 1:] * weights[:, None]).sum(dim=0) / max(total, 1e-300)
-        names = frozenset(int(name) for name in table[:, 3].tolist())
-        return cls(total, float(means[0]), means[3:].tolist(), names)
+        return cls(total, float(means[0]), means[3:].tolist())
 
 
 class Gathering:

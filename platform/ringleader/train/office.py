@@ -23,6 +23,7 @@ from ringleader.sync.lessor import Check, Extras, Rows
 from ringleader.train.cursor import present_shards
 from ringleader.train.gathering import Gathering
 from ringleader.train.group import Group
+from ringleader.train.naming import Naming
 from ringleader.train.steps import Loop
 from ringleader.train.updating import Counted, Updates
 
@@ -44,8 +45,9 @@ def batches_of(loop: Loop) -> Batches:
 
 @dataclass(slots=True)
 class Arrival:
-    """A push that waits to be counted; `verdict` is None until it is."""
+    """A push of the worker of that rank that waits to be counted; `verdict` is None until it is."""
 
+    worker: int
     push: Push
     rows: list[Tensor]
     extras: Extras
@@ -74,7 +76,6 @@ class Office:
 
     Attributes:
         base: global steps before the loop.
-        names: of the metrics.
 
     Args:
         committed: takes what a step of this server is made of, and the metrics' names.
@@ -92,11 +93,11 @@ class Office:
     ) -> None:
         self.loop = loop
         self.base = group.step - group.calls.offset
-        self.names: tuple[str, ...] = ()
         self.leases = Leases(batches_of(loop), discipline_of(group.spec.sync))
         self._group = group
         self._committed = committed
         self._updates = Updates(group, loop, self.leases.discipline, blocks, staleness)
+        self._naming = Naming()
         self._changed = threading.Condition()
         self._arrivals: deque[Arrival] = deque()
         self._gatherings: dict[int, Gathering] = {}
@@ -164,7 +165,7 @@ class Office:
 
     def count(self, push: Push, rows: list[Tensor], extras: Extras) -> Verdict:
         """The same as `take` where the worker is this thread."""
-        arrival = Arrival(push, rows, extras)
+        arrival = Arrival(0, push, rows, extras)
         with self._changed:
             self._count(arrival)
         assert arrival.verdict is not None
@@ -185,8 +186,8 @@ class Office:
             self._copy_weights(rows)
             return reply, self._group.buffers.committed_bytes()
 
-    def take(self, push: Push, rows: list[Tensor], extras: Extras, check: Check) -> Verdict:
-        arrival = Arrival(push, rows, extras)
+    def take(self, worker: int, push: Push, rows: list[Tensor], extras: Extras, check: Check) -> Verdict:
+        arrival = Arrival(worker, push, rows, extras)
         with self._changed:
             check()
             self._arrivals.append(arrival)
@@ -261,8 +262,8 @@ class Office:
     def _count(self, arrival: Arrival) -> None:
         """Decide about a push; make the updates that are due with it."""
         push, leases = arrival.push, self.leases
-        if arrival.extras.names is not None:
-            self.names = tuple(bytes(arrival.extras.names.tolist()).decode().split("\n"))
+        assert self._group.seat is not None
+        self._naming.hear(self._group.seat.plan.members[arrival.worker], push, arrival.extras.names)
         verdict = Verdict.REFUSED
         if not self._ends.over:
             verdict = leases.push(push.item, push.version) if self._leads else leases.follow(push.item)
@@ -316,4 +317,4 @@ class Office:
 
     def _close_step(self) -> None:
         counted, self._running = self._running, []
-        self._committed(counted, self.names)
+        self._committed(counted, self._naming.names)

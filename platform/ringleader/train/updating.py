@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ringleader.comm.buckets import Bucket
 from ringleader.elastic.leases import Discipline, EachAlone
-from ringleader.errors import CallMismatch, NonFiniteLoss, StepMisuse
+from ringleader.errors import CallMismatch, NonFiniteLoss
 from ringleader.sync.errands import Push
 from ringleader.train.cursor import checksum
 from ringleader.train.gathering import Gathering, Means
@@ -123,13 +123,8 @@ class Updates:
         return (weight / mean_weight) / self._loop.epoch.batch_rows(offset)
 
     def _check(self, pushes: Sequence[Push], means: Means) -> None:
-        """Raises what `evidence.check` raises: other metrics, other rows than planned, a loss that is no number."""
+        """Raises what `evidence.check` raises: other rows than planned, a loss that is no number."""
         step = self._group.step + 1
-        if len(means.names) > 1:
-            raise StepMisuse(
-                f"step {step}: slices gave different metrics to session.step.",
-                hint="Give the same metrics in every turn of every loop, on every worker.",
-            )
         for push in pushes:
             offset, shard = divmod(push.item, self._loop.epoch.shards)
             if checksum(self._loop.epoch.rows(offset, shard)) != int(push.report[2]):
