@@ -20,6 +20,7 @@ from ringleader.spec import JobSpec
 from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT, Answer, Wish
 from ringleader.sync.lessee import Lessee
 from ringleader.train import Session
+from ringleader.train.buffers import Buffers
 from ringleader.train.local import run_local
 
 torch.set_num_threads(1)
@@ -483,6 +484,74 @@ def test_a_worker_that_left_a_loop_waits_in_a_phase_that_has_no_deadline(
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert "BREAK" in {wish for wish, _ in waits}
     assert not {phase for _, phase in waits} & WORKING
+
+
+class Tally(Counts):
+    """Buffers that count what the forwards saw: rows, and turns; and a truth value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(ROWS, dtype=torch.float64))
+        self.register_buffer("turns", torch.tensor(0))
+        self.register_buffer("late", torch.tensor(False))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.seen[rows] += 1
+        self.turns += 1
+        self.late.fill_(bool(rows.max() >= BATCH))
+        return super().forward(rows)
+
+
+@pytest.mark.parametrize("mode", [SSP, SSP | {"servers": 2}, ASYNC, BACKUP], ids=name_of)
+def test_no_slice_loses_what_another_did_to_the_buffers(mode, tmp_path: Path) -> None:
+    """With ssp the straggler holds an item of the first clock until the first slices of the next two, which start from
+    the same buffers, are computed."""
+    nets: dict[str, Tally] = {}
+    enough = threading.Event()
+    seen: list[int] = []
+
+    def train(session: Session) -> None:
+        me = threading.current_thread().name
+        net = nets[me] = session.model(Tally())
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=LR))
+        for rows in session.batches(Numbers(), shuffle=False):
+            if me == "w2" and mode.get("staleness"):
+                assert enough.wait(30), f"the others made {len(seen)} items"
+            seen.append(int(rows.min()))
+            if len(seen) == 3 * SHARDS - 1:
+                enough.set()
+            session.step(net(rows).mean())
+
+    play = ThreadedCast(job(mode), train, artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    if mode.get("staleness"):
+        assert max(values["staleness_max"] for _, values in play.values) == 2
+    firsts = [row for start in range(0, ROWS - 2, BATCH) for row in range(start, start + BATCH // SHARDS)]
+    expected = torch.zeros(ROWS, dtype=torch.float64)
+    expected[firsts] = 1
+    for name in play.finished:
+        assert torch.equal(nets[name].seen, expected)
+        assert (int(nets[name].turns), bool(nets[name].late)) == (STEPS_AN_EPOCH - 1, True)
+
+
+def test_buffers_that_cannot_be_negative_do_not_become_so() -> None:
+    """Two slices from one start take away more than there is left of a variance; a mean may go below zero."""
+    norm = nn.BatchNorm1d(1)
+    buffers = Buffers([norm])
+    start = buffers.committed_bytes()
+    lefts = []
+    for _ in range(2):
+        norm.running_var.fill_(0.25)  # type: ignore[union-attr]
+        norm.running_mean.fill_(-0.5)  # type: ignore[union-attr]
+        norm.num_batches_tracked.fill_(1)  # type: ignore[union-attr]
+        buffers.keep_left()
+        lefts.append(buffers.left_bytes())
+        buffers.rewind()
+    for left in lefts:
+        assert left is not None
+        buffers.follow(start, left)
+    assert (float(norm.running_var), float(norm.running_mean)) == (0.0, -1.0)  # type: ignore[arg-type]
+    assert int(norm.num_batches_tracked) == 2  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", [ASYNC, SSP], ids=name_of)

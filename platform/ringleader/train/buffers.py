@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -136,11 +137,40 @@ class Buffers:
             self._flat.copy_(committed)
             self.rewind()
 
+    def follow(self, start: Tensor, left: Tensor) -> None:
+        """A slice that started from older values left these: nothing that others did to the buffers since is lost.
+
+        Numbers move by as much as the slice moved them: counts and sums are exact, and a running mean of momentum m
+        goes m of the way from the mean that its slice saw. What cannot be negative (was not before, and is not in what
+        the slice left) stays so: moves of several slices together may overshoot a running variance. Truth values are
+        those of the slice that is applied last. Where nothing came in between the values are what the slice left.
+
+        Args:
+            start: (n,) uint8 the committed values before the slice's forward.
+            left: (n,) uint8 after it.
+        """
+        if torch.equal(start, self._flat):
+            self.put(left)
+            return
+        for committed, old, new in zip(self._committed, self._views(start), self._views(left), strict=True):
+            if committed.dtype == torch.bool:
+                committed.copy_(new)
+                continue
+            moved = committed + (new - old)
+            if committed.is_floating_point():
+                counted = (committed >= 0) & (new >= 0)
+                moved = torch.where(counted, moved.clamp(min=0), moved)
+            committed.copy_(moved)
+        self.rewind()
+
     def adopt(self) -> None:
         """The live values (just healed) are the committed ones."""
         self._take_over()
         _copy(self._committed, self._live)
         self._was_left = False
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        return _views(flat, self._live)
 
     @torch.no_grad()
     def _take_over(self) -> None:
@@ -151,15 +181,21 @@ class Buffers:
 
 def _flat_like(buffers: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """One (n,) uint8 tensor on the CPU and views into it, one for each buffer, at aligned places."""
-    starts = [0]
-    for buffer in buffers:
-        starts.append(starts[-1] + -(-buffer.nbytes // _ALIGNED) * _ALIGNED)
-    flat = torch.zeros(starts[-1], dtype=torch.uint8)
-    views = [
+    flat = torch.zeros(sum(map(_room, buffers)), dtype=torch.uint8)
+    return flat, _views(flat, buffers)
+
+
+def _views(flat: Tensor, buffers: Sequence[Tensor]) -> list[Tensor]:
+    starts = list(accumulate(map(_room, buffers), initial=0))
+    return [
         flat[start : start + buffer.nbytes].view(buffer.dtype).view(buffer.shape)
         for start, buffer in zip(starts, buffers, strict=False)
     ]
-    return flat, views
+
+
+def _room(buffer: Tensor) -> int:
+    """Bytes that it takes, rounded up."""
+    return -(-buffer.nbytes // _ALIGNED) * _ALIGNED
 
 
 @torch.no_grad()

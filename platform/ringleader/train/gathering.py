@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ringleader.comm.tree import Node, Tree
 from ringleader.sync.errands import REPORT, Push
+from ringleader.train.following import Move
 from ringleader.train.word import MAX_METRICS, SliceReport
 
 assert REPORT == 4 + MAX_METRICS
@@ -52,12 +53,12 @@ class Gathering:
 
     Attributes:
         pushes: those that are in.
-        left: the newest buffers that came with one.
+        moves: what their slices did to the buffers, by item.
     """
 
     def __init__(self, tree: Tree | None, give_back: Callable[[Rows], None]) -> None:
         self.pushes: list[Push] = []
-        self.left: Tensor | None = None
+        self.moves: dict[int, Move] = {}
         self._tree = tree
         self._give_back = give_back
         self._nodes: dict[Node, Rows] = {}
@@ -73,10 +74,11 @@ class Gathering:
         (rows,) = self._nodes.values()
         return rows
 
-    def add(self, push: Push, leaf: int, rows: Rows, left: Tensor | None) -> None:
+    def add(self, push: Push, leaf: int, rows: Rows, move: Move | None) -> None:
         """`leaf` is the place of this gradient in the tree."""
         self.pushes.append(push)
-        self.left = self.left if left is None else left
+        if move is not None:
+            self.moves[push.item] = move
         node = Node(0, leaf) if self._tree is not None else _ROOT
         while self._tree is not None and not self._tree.is_root(node):
             sibling = Node(node.level, node.index ^ 1)

@@ -21,6 +21,7 @@ from ringleader.spec.sync import Sync
 from ringleader.sync.errands import Answer, Ask, Push, Wish
 from ringleader.sync.lessor import Check, Extras, Rows
 from ringleader.train.cursor import present_shards
+from ringleader.train.following import Following, Move
 from ringleader.train.gathering import Gathering
 from ringleader.train.group import Group
 from ringleader.train.naming import Naming
@@ -98,6 +99,7 @@ class Office:
         self._committed = committed
         self._updates = Updates(group, loop, self.leases.discipline, blocks, staleness)
         self._naming = Naming()
+        self._following = Following(group.buffers.committed_bytes())
         self._changed = threading.Condition()
         self._arrivals: deque[Arrival] = deque()
         self._gatherings: dict[int, Gathering] = {}
@@ -293,7 +295,8 @@ class Office:
             if isinstance(leases.discipline, Bounded):
                 tree = tree_over(self.loop.epoch.shards, frozenset(leases.batches.present(offset)))
             self._gatherings[clock] = Gathering(tree, self._give_back)
-        self._gatherings[clock].add(push, shard, rows, left)
+        move = None if left is None else Move(self._following.at(push.version), left)
+        self._gatherings[clock].add(push, shard, rows, move)
         while leases.arrived[self._complete] == leases.batches.count(self._complete):
             self._complete += 1
 
@@ -309,9 +312,12 @@ class Office:
         self._rows.give_back(rows)
 
     def _update(self) -> None:
-        leases = self.leases
-        self._running += self._updates.make(self._gatherings.pop(leases.version), leases.version)
+        leases, gathered = self.leases, self._gatherings.pop(self.leases.version)
+        self._running += self._updates.make(gathered, leases.version)
         leases.advance()
+        if gathered.moves:
+            in_hand = (lease.version for lease in leases.out.values())
+            self._following.committed(self._group.buffers.committed_bytes(), leases.version, in_hand)
         if self.steps > self._group.calls.offset:
             self._close_step()
 

@@ -80,8 +80,8 @@ class Updates:
         for parameter in group.parameters:
             parameter.grad = None
         gathered.let_go()
-        if gathered.left is not None:
-            group.buffers.put(gathered.left)
+        for item in sorted(gathered.moves):
+            group.buffers.follow(gathered.moves[item].start, gathered.moves[item].left)
         group.changed = True
         if group.timeline is not None:
             group.timeline.end()
