@@ -486,6 +486,40 @@ def test_a_worker_that_left_a_loop_waits_in_a_phase_that_has_no_deadline(
     assert not {phase for _, phase in waits} & WORKING
 
 
+@pytest.mark.parametrize("servers", [2, 3])
+@pytest.mark.parametrize("way", ["stop", "break"])
+def test_what_one_server_got_before_a_kill_ended_the_loop_is_applied_nowhere(
+    way, servers, tmp_path: Path
+) -> None:
+    """The one worker dies between two servers; the other, with an item in hand, then ends the loop."""
+    nets: dict[str, Counts] = {}
+    dead = threading.Event()
+    victim = f"w{servers}"
+
+    def train(session: Session) -> None:
+        me = threading.current_thread().name
+        net = nets[me] = session.model(Counts())
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=LR))
+        for rows in session.batches(Numbers(), shuffle=False):
+            if me != victim:
+                assert dead.wait(30), f"nobody killed {victim}"
+                if way == "break":
+                    break
+                session.stop()
+            session.step(net(rows).mean())
+        for rows in session.batches(Numbers(), shuffle=False):
+            session.step(net(rows).mean())
+
+    spec = job(ASYNC | {"servers": servers}, workers={"min": 1, "max": 2})
+    shots = (Shot(victim, 0, PUSH, 0),)
+    play = ThreadedCast(spec, train, artifacts=tmp_path, shots=shots, fired=dead).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    weights = expected(play, ASYNC)
+    for name in play.finished:
+        for vector in nets[name].vectors:
+            assert torch.equal(vector.detach().double(), weights)
+
+
 class Tally(Counts):
     """Buffers that count what the forwards saw: rows, and turns; and a truth value."""
 

@@ -58,6 +58,11 @@ class Timeline:
     _dropped: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def inside(self) -> bool:
+        """Whether something is begun and not ended."""
+        return bool(self._open)
+
     def add(self, track: str, name: str, start_s: float, stop_s: float, **facts: Any) -> None:
         """Something that is over."""
         with self._lock:

@@ -11,7 +11,7 @@ from math import isnan, nan
 import torch
 from torch import Tensor
 
-PUSH, RECEIPT, ASK, ANSWER = 10, 11, 12, 13
+PUSH, RECEIPT, ASK, ANSWER, TAKEN = 10, 11, 12, 13, 14
 """Message tags, between those of the side and those of the buckets."""
 
 REPORT = 16

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ringleader.comm.buckets import Bucket
-from ringleader.comm.communicator import Communicator, Ticket
+from ringleader.comm.communicator import EXPRESS, Communicator, Ticket
+from ringleader.comm.executor import Scratch
 from ringleader.comm.transports import Transport
 from ringleader.elastic.leases import Verdict
-from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT, Answer, Ask, Layout, Push, Wish
+from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT, TAKEN, Answer, Ask, Layout, Push, Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ class Clerk(Protocol):
     def take(self, worker: int, push: Push, rows: list[Tensor], extras: Extras, check: Check) -> Verdict:
         """Count the gradient of the worker of that rank in `rows`, which are the clerk's from now on."""
 
+    def confirm(self, item: int, check: Check) -> None:
+        """Server 0 has taken this item."""
+
     def departed(self) -> None:
         """A thread has ended, well or not."""
 
@@ -72,8 +76,9 @@ class Lessor:
     """One server in one loop of one generation.
 
     Args:
-        first: whether this is server 0, which leases.
+        number: among the servers; server 0 leases.
         workers: how many ranks lease.
+        servers: how many there are; the others wait for what server 0 tells them. 1: they do not wait.
     """
 
     def __init__(
@@ -83,23 +88,40 @@ class Lessor:
         rows: Rows,
         layout: Layout,
         *,
-        first: bool,
+        number: int,
         workers: int,
+        servers: int,
     ) -> None:
         self._communicator = communicator
         self._part = part
         self._rows = rows
         self._layout = layout
-        self._first = first
+        self._first = number == 0
         self._workers = workers
+        self._followers = range(workers + 1, workers + servers)
 
     def serve(self, clerk: Clerk) -> list[Ticket]:
-        """Start the threads; each ends when its worker leaves."""
-        return [
+        """Start the threads; each ends when its worker, or server 0, has nothing more to say."""
+        threads = [
             self._communicator.beside(partial(act, clerk, worker), phase=phase)
             for worker in range(self._workers)
             for act, phase in ((self._asks, "lease"), (self._pushes, "push"))
         ]
+        if self._followers and not self._first:
+            threads.append(self._communicator.beside(partial(self._confirmations, clerk), phase="taken"))
+        return threads
+
+    def tell(self, item: int) -> list[Ticket]:
+        """By server 0: it has taken this item; -1: it takes no more in this generation."""
+
+        def act(_: Scratch, transport: Transport) -> None:
+            word = torch.tensor([item], dtype=torch.float64)
+            for work in [transport.isend(word, rank, TAKEN) for rank in self._followers]:
+                work.wait()
+
+        if not self._followers:
+            return []
+        return [self._communicator.submit_call(act, [], phase="taken", bucket=None, lane=EXPRESS)]
 
     def _asks(self, clerk: Clerk, worker: int, transport: Transport) -> None:
         weights = [b.like.new_empty(b.length) for b in self._part]
@@ -135,5 +157,16 @@ class Lessor:
                     transport.irecv(memory, worker, PUSH).wait()
                 receipt.fill_(clerk.take(worker, push, rows, extras, self._communicator.check))
                 transport.isend(receipt, worker, RECEIPT).wait()
+        finally:
+            clerk.departed()
+
+    def _confirmations(self, clerk: Clerk, transport: Transport) -> None:
+        word = torch.empty(1, dtype=torch.float64)
+        try:
+            while True:
+                transport.irecv(word, self._workers, TAKEN).wait()
+                if word < 0:
+                    return
+                clerk.confirm(int(word), self._communicator.check)
         finally:
             clerk.departed()

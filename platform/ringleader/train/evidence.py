@@ -53,6 +53,7 @@ class Recorder:
         self._group = group
         self._committed_at = perf_counter()
         self._exposed_s = 0.0
+        self._untold: int | None = None
 
     def records(
         self,
@@ -89,14 +90,24 @@ class Recorder:
         return records
 
     def follow(self, steps: int) -> None:
-        """So many steps were committed, and their records are made elsewhere."""
-        if self._group.timeline is not None and steps:
+        """So many steps were committed, and their records are made elsewhere.
+
+        Where that happens inside of something, a heal for example, they are in the window of the next ones.
+        """
+        timeline, first = self._group.timeline, self._group.step - steps + 1
+        if timeline is None or not steps:
+            return
+        first = min(first, first if self._untold is None else self._untold)
+        self._untold = first if timeline.inside else None
+        if not timeline.inside:
             since, self._committed_at = self._committed_at, perf_counter()
-            self._trace(self._group.timeline, self._group.step - steps + 1, since)
+            self._trace(timeline, first, since)
 
     def close(self) -> None:
         """What was done after the last step is no step's, and is told beside them."""
         if self._group.timeline is not None:
+            if self._untold is not None:
+                self.follow(self._group.step - self._untold + 1)
             since, self._committed_at = self._committed_at, perf_counter()
             self._trace(self._group.timeline, self._group.step + 1, since)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ringleader.errors import ExchangeBroken, StepMisuse
+from ringleader.sync import Exchange
 from ringleader.sync.errands import Answer, Wish
 from ringleader.sync.lessee import Lessee, own_part
 from ringleader.sync.lessor import Lessor, Rows
@@ -23,6 +24,7 @@ from ringleader.train.own import Own
 from ringleader.train.pushing import Pushes
 from ringleader.train.seams import Outlet
 from ringleader.train.slices import Slice, load, to_device
+from ringleader.train.staging import agree
 from ringleader.train.steps import Loop
 from ringleader.train.turns import Turns
 from ringleader.train.updating import Counted
@@ -176,8 +178,30 @@ class Leasing:
         if self._keeps_queue and office is not None:
             said[:] = torch.tensor([office.loop.number, office.leases.version])
         call, version = exchange.all_reduce(said).tolist()
-        if office is not None and office.loop.number == call:
-            office.allow(int(version))
+        here = office if office is not None and office.loop.number == call else None
+        if here is not None:
+            here.allow(int(version))
+        if self._stages:
+            self._level_held(exchange, here)
+
+    @property
+    def _stages(self) -> bool:
+        """Whether servers hold items until server 0 has taken them."""
+        sync = self._group.spec.sync
+        return sync.consistency == "async" and sync.server_count > 1
+
+    def _level_held(self, exchange: Exchange, office: Office | None) -> None:
+        """What a break left on some servers only happens everywhere or nowhere."""
+        seat = self._group.seat
+        assert seat is not None
+
+        def takes(item: int) -> bool:
+            return self._keeps_queue and office is not None and item in office.leases.taken
+
+        held = office.held if office is not None else []
+        taken = agree(exchange, seat.rank - seat.plan.world, seat.plan.servers, held, takes)
+        if office is not None:
+            office.settle(taken)
 
     def _settle(self, loop: Loop) -> None:
         """Nobody computes: everybody takes over server 0's position and all servers' weights."""
@@ -349,15 +373,17 @@ class Leasing:
         self._rows = self._rows or Rows(part)
         self._office = self._office or self._new_office(loop)
         self._progress(loop, "exchange")
-        self._office.open(exchange.communicator, self._rows, part, leads=number == 0)
         lessor = Lessor(
             exchange.communicator,
             part,
             self._rows,
             self._pushes.layout,
-            first=number == 0,
+            number=number,
             workers=plan.world,
+            servers=plan.servers if self._stages else 1,
         )
+        tell = lessor.tell if number == 0 else None
+        self._office.open(exchange.communicator, self._rows, part, leads=number == 0, tell=tell)
         self._office.serve(lessor.serve(self._office))
 
     def _new_office(self, loop: Loop) -> Office:

@@ -20,11 +20,13 @@ from ringleader.errors import ExchangeBroken
 from ringleader.spec.sync import Sync
 from ringleader.sync.errands import Answer, Ask, Push, Wish
 from ringleader.sync.lessor import Check, Extras, Rows
+from ringleader.train.arrivals import Arrival
 from ringleader.train.cursor import present_shards
 from ringleader.train.following import Following, Move
 from ringleader.train.gathering import Gathering
 from ringleader.train.group import Group
 from ringleader.train.naming import Naming
+from ringleader.train.staging import Staging
 from ringleader.train.steps import Loop
 from ringleader.train.updating import Counted, Updates
 
@@ -42,17 +44,6 @@ def batches_of(loop: Loop) -> Batches:
     epoch = loop.epoch
     last = present_shards(epoch.batch_rows(epoch.steps - 1), epoch.shards)
     return Batches(epoch.steps, epoch.shards, tuple(sorted(last)))
-
-
-@dataclass(slots=True)
-class Arrival:
-    """A push of the worker of that rank that waits to be counted; `verdict` is None until it is."""
-
-    worker: int
-    push: Push
-    rows: list[Tensor]
-    extras: Extras
-    verdict: Verdict | None = None
 
 
 @dataclass(slots=True)
@@ -108,6 +99,8 @@ class Office:
         self._communicator: Communicator | None = None
         self._rows: Rows | None = None
         self._leads = False
+        self._tell: Tell = _tell_nobody
+        self._staging: Staging | None = None
         self._allowed = 0
         self._complete = 0
 
@@ -118,7 +111,14 @@ class Office:
     @property
     def complete(self) -> int:
         """Steps of this loop whose gradients are all here, applied or not."""
-        return self.steps if isinstance(self.leases.discipline, EachAlone) else self._complete
+        if isinstance(self.leases.discipline, EachAlone):
+            return self.leases.batches.steps_within(self.leases.version + len(self.held))
+        return self._complete
+
+    @property
+    def held(self) -> list[int]:
+        """Items that are here, and not known to be taken by server 0."""
+        return self._staging.items if self._staging is not None else []
 
     @property
     def steps(self) -> int:
@@ -129,14 +129,38 @@ class Office:
 
     # --- the training thread --------------------------------------------------------------------------------------
 
-    def open(self, communicator: Communicator | None, rows: Rows, part: list[Bucket], *, leads: bool) -> None:
-        """A generation begins: nobody has anything in hand. The server that `leads` keeps the queue."""
+    def open(
+        self,
+        communicator: Communicator | None,
+        rows: Rows,
+        part: list[Bucket],
+        *,
+        leads: bool,
+        tell: "Tell | None" = None,
+    ) -> None:
+        """A generation begins: nobody has anything in hand. The server that `leads` keeps the queue.
+
+        Args:
+            tell: tells the other servers what this one has taken.
+        """
         with self._changed:
             self._communicator, self._rows, self._leads = communicator, rows, leads
+            self._tell = tell or _tell_nobody
+            if not leads and isinstance(self.leases.discipline, EachAlone):
+                self._staging = self._staging or Staging()
             self._updates.part = part
             self._arrivals.clear()
             self._ends.pending = False
             self.leases.give_all_back()
+
+    def settle(self, taken: Sequence[int]) -> None:
+        """Of what is held server 0 has taken these items; the others did not happen."""
+        if self._staging is None:
+            return
+        with self._changed:
+            for arrival in self._staging.settle(taken):
+                self._give_back(arrival.rows)
+            self._apply_confirmed()
 
     def allow(self, version: int) -> None:
         """Server 0 has made so many updates, so all that they are made of is here too."""
@@ -154,11 +178,13 @@ class Office:
                 while self._arrivals:
                     self._count(self._arrivals.popleft())
                     self._changed.notify_all()
-                if self._update_what_is_due():
+                if self._apply_confirmed() or self._update_what_is_due():
                     self._changed.notify_all()
                 with self._group.split.idle():
                     self._changed.wait(LOOK_S)
+            self._apply_confirmed()
             self.close()
+        self._communicator.wait(self._tell(-1))
 
     def close(self) -> None:
         """A loop that was left by `break`: what is applied since the last step is a step, if a short one."""
@@ -198,6 +224,13 @@ class Office:
                 self._changed.wait(LOOK_S)
                 check()
         return arrival.verdict
+
+    def confirm(self, item: int, check: Check) -> None:
+        with self._changed:
+            check()
+            assert self._staging is not None
+            self._staging.confirm(item)
+            self._changed.notify_all()
 
     def departed(self) -> None:
         with self._changed:
@@ -266,10 +299,14 @@ class Office:
         push, leases = arrival.push, self.leases
         assert self._group.seat is not None
         self._naming.hear(self._group.seat.plan.members[arrival.worker], push, arrival.extras.names)
+        if self._staging is not None:
+            arrival.verdict = self._hold(arrival, self._staging)
+            return
         verdict = Verdict.REFUSED
         if not self._ends.over:
             verdict = leases.push(push.item, push.version) if self._leads else leases.follow(push.item)
         if verdict is Verdict.TAKEN:
+            self._tell(push.item)
             self._gather(push, arrival.rows, arrival.extras.left)
         else:
             self._give_back(arrival.rows)
@@ -278,6 +315,21 @@ class Office:
         self._update_what_is_due()
         self._end()
         arrival.verdict = verdict
+
+    def _hold(self, arrival: Arrival, staging: Staging) -> Verdict:
+        if arrival.push.item not in self.leases.taken and staging.hold(arrival):
+            return Verdict.TAKEN
+        self._give_back(arrival.rows)
+        return Verdict.REPEATED
+
+    def _apply_confirmed(self) -> bool:
+        """What is held and server 0 has taken is taken here."""
+        due = self._staging.due() if self._staging is not None else []
+        for arrival in due:
+            self.leases.follow(arrival.push.item)
+            self._gather(arrival.push, arrival.rows, arrival.extras.left)
+            self._update_what_is_due()
+        return bool(due)
 
     def _update_what_is_due(self) -> bool:
         """Clocks of other servers wait for server 0's word: if the generation breaks, all stand at the same one."""
@@ -324,3 +376,11 @@ class Office:
     def _close_step(self) -> None:
         counted, self._running = self._running, []
         self._committed(counted, self._naming.names)
+
+
+Tell = Callable[[int], list[Ticket]]
+"""Tells other servers that an item is taken, or (-1) that no more are."""
+
+
+def _tell_nobody(_: int) -> list[Ticket]:
+    return []
