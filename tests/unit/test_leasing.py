@@ -99,8 +99,11 @@ class Nets:
 
     def __call__(self, session: Session) -> None:
         me = threading.current_thread().name
-        net = self.made[me] = Counts()
+        net = self.made[me] = self.make()
         count(session, net, self._wait if self._after not in ("", me) else lambda: None)
+
+    def make(self) -> nn.Module:
+        return Counts()
 
     def _wait(self) -> None:
         assert self.dead.wait(30), f"nobody killed {self._after}"

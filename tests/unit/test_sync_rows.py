@@ -13,7 +13,7 @@ from ringleader.comm.rows import Rows, Tables, added, as_gradient, rows_of
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.errors import StepMisuse
 from ringleader.sync.parts import share_out
-from ringleader.sync.rows import message_bytes
+from ringleader.sync.row_messages import message_bytes
 from ringleader.train.norms import clip, scale_by, total_norm
 from ringleader.train.tables import ROWS_TRAVEL
 

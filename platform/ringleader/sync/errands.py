@@ -59,6 +59,7 @@ class Answer:
         version: of the weights.
         step: global steps committed.
         loss: of the newest one.
+        rows: of each table, how many follow the weights of the buckets.
     """
 
     item: int
@@ -67,16 +68,18 @@ class Answer:
     fresh: bool
     step: int
     loss: float | None
+    rows: tuple[int, ...] = ()
 
     def encode(self) -> Tensor:
         loss = nan if self.loss is None else self.loss
-        return _vector([self.item, self.clock, self.version, self.fresh, self.step, loss])
+        return _vector([self.item, self.clock, self.version, self.fresh, self.step, loss, *self.rows])
 
     @classmethod
     def decode(cls, words: Tensor) -> "Answer":
-        *numbers, loss = words.tolist()
+        *numbers, loss = words[:_ANSWER].tolist()
         item, clock, version, fresh, step = (int(number) for number in numbers)
-        return cls(item, clock, version, bool(fresh), step, None if isnan(loss) else loss)
+        rows = tuple(int(count) for count in words[_ANSWER:].tolist())
+        return cls(item, clock, version, bool(fresh), step, None if isnan(loss) else loss, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Push:
         report: (REPORT,) float64.
         used: (parameters,) float64, which ones the backward reached.
         sums: (blocks,) float64 squares of the whole gradient by blocks, for the norm that clips; or none.
+        rows: of each table, how many come last of all.
     """
 
     leaving: bool
@@ -103,21 +107,24 @@ class Push:
     report: Tensor
     used: Tensor
     sums: Tensor
+    rows: tuple[int, ...] = ()
 
     def encode(self) -> Tensor:
         head = [self.leaving, self.item, self.clock, self.version, self.stop, self.buffers, self.names]
-        return torch.cat([_vector(head), self.report, self.used, self.sums])
+        return torch.cat([_vector(head), self.report, self.used, self.sums, _vector(self.rows)])
 
     @classmethod
     def decode(cls, words: Tensor, layout: "Layout") -> "Push":
         leaving, *numbers, stop, buffers, names = (int(word) for word in words[:_PUSH].tolist())
-        sizes = [REPORT, layout.parameters, layout.blocks]
-        report, used, sums = torch.split(words[_PUSH:], sizes)
+        sizes = [REPORT, layout.parameters, layout.blocks, layout.tables]
+        report, used, sums, counts = torch.split(words[_PUSH:], sizes)
         item, clock, version = numbers
-        return cls(bool(leaving), item, clock, version, bool(stop), bool(buffers), names, report, used, sums)
+        rows = tuple(int(count) for count in counts.tolist())
+        head = (bool(leaving), item, clock, version, bool(stop), bool(buffers), names)
+        return cls(*head, report, used, sums, rows)
 
 
-_PUSH = 7
+_PUSH, _ANSWER = 7, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +135,23 @@ class Layout:
         parameters: how many there are.
         blocks: of the norms that clip; 0 where nobody needs them.
         buffers: bytes of the models' buffers.
+        tables: parameters whose gradients are rows.
     """
 
     parameters: int
     blocks: int
     buffers: int
+    tables: int = 0
 
     def ask(self) -> Tensor:
         return torch.empty(3, dtype=torch.float64)
 
     def answer(self) -> Tensor:
-        return torch.empty(6, dtype=torch.float64)
+        return torch.empty(_ANSWER + self.tables, dtype=torch.float64)
 
     def push(self) -> Tensor:
-        return torch.empty(_PUSH + REPORT + self.parameters + self.blocks, dtype=torch.float64)
+        length = _PUSH + REPORT + self.parameters + self.blocks + self.tables
+        return torch.empty(length, dtype=torch.float64)
 
     def receipt(self) -> Tensor:
         """() the verdict."""
@@ -150,7 +160,7 @@ class Layout:
     def leaving(self) -> Push:
         nothing = torch.zeros(REPORT, dtype=torch.float64)
         used, sums = (torch.zeros(n, dtype=torch.float64) for n in (self.parameters, self.blocks))
-        return Push(True, -1, -1, -1, False, False, 0, nothing, used, sums)
+        return Push(True, -1, -1, -1, False, False, 0, nothing, used, sums, (0,) * self.tables)
 
 
 def _vector(values: Sequence[float]) -> Tensor:

@@ -5,12 +5,16 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ringleader.comm.buckets import Bucket, Buckets
 from ringleader.comm.communicator import EXPRESS, Communicator, Ticket
 from ringleader.comm.executor import Scratch
+from ringleader.comm.rows import Rows as TableRows
 from ringleader.comm.transports import Transport
 from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT, Answer, Ask, Layout, Push, Wish
+from ringleader.sync.row_messages import body_bytes, packed, unpacked
+from ringleader.sync.rows import store
 
 
 class Lessee:
@@ -35,6 +39,8 @@ class Lessee:
         self._layout = layout
         self._parts = [[b for b in buckets.buckets if b.owner == k] for k in range(len(servers))]
         self._weights = {b.number: b.like.new_empty(b.length) for b in buckets.buckets}
+        self._tables = [own_tables(buckets, k) for k in range(len(servers))]
+        self._news: list[list[TableRows]] = [[] for _ in servers]
         self._left = torch.empty(layout.buffers, dtype=torch.uint8)
         self._have = [-1] * len(servers)
         self._came: list[bool] = [False] * len(servers)
@@ -76,21 +82,28 @@ class Lessee:
         with torch.no_grad():
             if sources:
                 torch._foreach_copy_(targets, sources)
+        for tables, news in zip(self._tables, self._news, strict=True):
+            store(list(zip(tables.values(), news, strict=False)))
         return self._left if self._came[0] else None
 
-    def push(self, push: Push, versions: Sequence[int], extras: Sequence[Tensor]) -> None:
+    def push(
+        self, push: Push, versions: Sequence[int], extras: Sequence[Tensor], tables: Sequence[TableRows]
+    ) -> None:
         """Send the gradient in the buckets' first rows, which belong to the lane until `pushed`.
 
         Args:
             versions: of each server's weights that it was computed on.
             extras: (bytes,) uint8 of buffers and of names, where the push says that they come.
+            tables: the gradient's rows of each table.
         """
         self.pushed()
         rows = [b.row(0) for b in self._buckets.buckets]
 
         def act(_: Scratch, transport: Transport) -> None:
             for server in reversed(range(len(self._servers))):
-                self._deliver(transport, server, replace(push, version=versions[server]), rows, extras)
+                own = [(table, tables[k]) for k, table in self._tables[server].items()]
+                own_push = replace(push, version=versions[server])
+                self._deliver(transport, server, own_push, rows, [*extras, packed(own)])
 
         self._pushing = self._communicator.submit_call(act, rows, phase="push", bucket=None)
 
@@ -127,19 +140,26 @@ class Lessee:
         first = self._answer
         assert first is not None
         self._have[0] = first.version
+        self._news = [[] for _ in self._servers]
         if first.fresh:
-            self._receive(transport, 0)
+            self._receive(transport, 0, first)
             if self._layout.buffers:
                 transport.irecv(self._left, self._servers[0], ANSWER).wait()
         for server in range(1, len(self._servers) if first.item >= 0 else 1):
             answer = self._question(transport, server, Wish.WEIGHTS, first.version)
             self._have[server], self._came[server] = answer.version, answer.fresh
             if answer.fresh:
-                self._receive(transport, server)
+                self._receive(transport, server, answer)
 
-    def _receive(self, transport: Transport, server: int) -> None:
+    def _receive(self, transport: Transport, server: int, answer: Answer) -> None:
         for bucket in self._parts[server]:
             transport.irecv(self._weights[bucket.number], self._servers[server], ANSWER).wait()
+        tables = list(self._tables[server].values())
+        counts = [answer.rows[place] for place in self._tables[server]]
+        body = torch.empty(body_bytes(counts, tables), dtype=torch.uint8)
+        if body.numel():
+            transport.irecv(body, self._servers[server], ANSWER).wait()
+        self._news[server] = unpacked(body, counts, tables)
 
     def _deliver(
         self, transport: Transport, server: int, push: Push, rows: Sequence[Tensor], extras: Sequence[Tensor]
@@ -147,7 +167,7 @@ class Lessee:
         rank = self._servers[server]
         sent = [transport.isend(push.encode(), rank, PUSH)]
         sent += [transport.isend(rows[b.number], rank, PUSH) for b in self._parts[server]]
-        sent += [transport.isend(extra, rank, PUSH) for extra in extras]
+        sent += [transport.isend(extra, rank, PUSH) for extra in extras if extra.numel()]
         for work in sent:
             work.wait()
         transport.irecv(self._layout.receipt(), rank, RECEIPT).wait()
@@ -156,3 +176,12 @@ class Lessee:
 def own_part(buckets: Buckets, server: int) -> list[Bucket]:
     """The buckets of one server."""
     return [b for b in buckets.buckets if b.owner == server]
+
+
+def own_tables(buckets: Buckets, server: int) -> dict[int, Parameter]:
+    """The tables of one server, by their place among all tables."""
+    return {
+        place: table
+        for place, (number, table) in enumerate(buckets.tables)
+        if buckets.owners[number] == server
+    }

@@ -1,7 +1,7 @@
 """A server's end where workers come in their own time: two threads a worker, one for asks and one for pushes."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -11,17 +11,21 @@ from torch import Tensor
 from ringleader.comm.buckets import Bucket
 from ringleader.comm.communicator import EXPRESS, Communicator, Ticket
 from ringleader.comm.executor import Scratch
+from ringleader.comm.rows import Rows as TableRows
 from ringleader.comm.transports import Transport
 from ringleader.elastic.leases import Verdict
 from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT, TAKEN, Answer, Ask, Layout, Push, Wish
+from ringleader.sync.row_messages import body_bytes, unpacked
 
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What may follow a gradient: (bytes,) uint8 of the buffers that the forward left, and of the metrics' names."""
+    """What may follow a gradient: (bytes,) uint8 of the buffers that the forward left, and of the metrics' names; the
+    rows of each of this server's tables."""
 
     left: Tensor | None
     names: Tensor | None
+    rows: Sequence[TableRows] = ()
 
     @classmethod
     def of(cls, push: Push, layout: Layout) -> "Extras":
@@ -34,6 +38,20 @@ class Extras:
         return [part for part in (self.left, self.names) if part is not None]
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer and what follows the weights: tensors that stay as they are.
+
+    Attributes:
+        tables: (bytes,) uint8 of new rows of this server's tables.
+        buffers: (bytes,) uint8 of the committed buffers.
+    """
+
+    answer: Answer
+    tables: Tensor | None = None
+    buffers: Tensor | None = None
+
+
 Check = Callable[[], None]
 """Raises ExchangeBroken once the generation is over."""
 
@@ -42,11 +60,8 @@ class Clerk(Protocol):
     """Who decides. Called from many threads; each call may block until there is an answer. It raises what `check`
     raises, which it asks before anything else: a thread of a generation that is over changes nothing."""
 
-    def answer(
-        self, worker: int, ask: Ask, rows: Sequence[Tensor], check: Check
-    ) -> tuple[Answer, Tensor | None]:
-        """What to answer the worker of that rank. Fresh weights are in `rows` then, and committed buffers in a
-        tensor that stays as it is."""
+    def answer(self, worker: int, ask: Ask, rows: Sequence[Tensor], check: Check) -> Reply:
+        """What to answer the worker of that rank. Fresh weights are in `rows` then."""
 
     def take(self, worker: int, push: Push, rows: list[Tensor], extras: Extras, check: Check) -> Verdict:
         """Count the gradient of the worker of that rank in `rows`, which are the clerk's from now on."""
@@ -76,6 +91,7 @@ class Lessor:
     """One server in one loop of one generation.
 
     Args:
+        tables: of this server, by their place among all tables.
         number: among the servers; server 0 leases.
         workers: how many ranks lease.
         servers: how many there are; the others wait for what server 0 tells them. 1: they do not wait.
@@ -85,6 +101,7 @@ class Lessor:
         self,
         communicator: Communicator,
         part: Sequence[Bucket],
+        tables: Mapping[int, Tensor],
         rows: Rows,
         layout: Layout,
         *,
@@ -94,6 +111,7 @@ class Lessor:
     ) -> None:
         self._communicator = communicator
         self._part = part
+        self._tables = tables
         self._rows = rows
         self._layout = layout
         self._first = number == 0
@@ -132,12 +150,12 @@ class Lessor:
                 ask = Ask.decode(words)
                 if ask.wish is Wish.LEAVE:
                     return
-                answer, buffers = clerk.answer(worker, ask, weights, self._communicator.check)
-                sent = [transport.isend(answer.encode(), worker, ANSWER)]
-                if answer.fresh:
-                    sent += [transport.isend(row, worker, ANSWER) for row in weights]
-                    if self._first and buffers is not None and buffers.numel():
-                        sent.append(transport.isend(buffers, worker, ANSWER))
+                reply = clerk.answer(worker, ask, weights, self._communicator.check)
+                sent = [transport.isend(reply.answer.encode(), worker, ANSWER)]
+                if reply.answer.fresh:
+                    rest = (reply.tables, reply.buffers if self._first else None)
+                    parts = [*weights, *(part for part in rest if part is not None and part.numel())]
+                    sent += [transport.isend(part, worker, ANSWER) for part in parts]
                 for work in sent:
                     work.wait()
         finally:
@@ -153,8 +171,12 @@ class Lessor:
                     return
                 rows = self._rows.take()
                 extras = Extras.of(push, self._layout)
-                for memory in (*rows, *extras.memory):
+                counts = [push.rows[place] for place in self._tables]
+                tables = list(self._tables.values())
+                body = torch.empty(body_bytes(counts, tables), dtype=torch.uint8)
+                for memory in (*rows, *extras.memory, *([body] if body.numel() else [])):
                     transport.irecv(memory, worker, PUSH).wait()
+                extras = replace(extras, rows=unpacked(body, counts, tables))
                 receipt.fill_(clerk.take(worker, push, rows, extras, self._communicator.check))
                 transport.isend(receipt, worker, RECEIPT).wait()
         finally:

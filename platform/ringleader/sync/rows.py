@@ -21,10 +21,7 @@ from ringleader.comm.transports import Transport
 from ringleader.comm.transports.transport import Work
 from ringleader.comm.tree import Node, Tree
 from ringleader.sync.contribution import Contribution
-
-ALIGN_BYTES = 8
-COUNT_BYTES = 8
-SHORT_INDEX = 1 << 31
+from ringleader.sync.row_messages import body_bytes, packed, unpacked
 
 
 class RowSums:
@@ -165,16 +162,6 @@ def store(taken: Sequence[tuple[Parameter, Rows]]) -> None:
         table.index_copy_(0, rows.indices, rows.values)
 
 
-def message_bytes(counts: Sequence[int], tables: Sequence[Tensor]) -> int:
-    """Bytes of one sender's messages to one receiver: a header, then the rows of each partial sum.
-
-    Args:
-        counts: the touched rows of each partial sum.
-        tables: the table of each.
-    """
-    return COUNT_BYTES * len(counts) + _body_bytes(counts, tables)
-
-
 class _Mail:
     """The messages of one member in one exchange of rows, by way of the host's memory."""
 
@@ -186,16 +173,9 @@ class _Mail:
     def send(self, peer: int, rows: Sequence[tuple[Tensor, Rows]]) -> None:
         """Send rows of these tables."""
         counts = [part.count for _, part in rows]
-        body = torch.empty(_body_bytes(counts, [table for table, _ in rows]), dtype=torch.uint8)
-        at = 0
-        for table, part in rows:
-            size = sum(_sizes(part.count, table))
-            indices, values = _views(body[at : at + size], part.count, table)
-            indices.copy_(part.indices)
-            values.copy_(part.values)
-            at += size
+        body = packed(rows)
         self._post(peer, torch.tensor(counts, dtype=torch.int64))
-        if at:
+        if body.numel():
             self._post(peer, body)
 
     def receive(self, expected: Mapping[int, Sequence[Tensor]]) -> dict[int, list[Rows]]:
@@ -206,13 +186,13 @@ class _Mail:
             work.wait()
         counts = {peer: header.tolist() for peer, header in headers.items()}
         bodies = {
-            peer: torch.empty(_body_bytes(counts[peer], tables), dtype=torch.uint8)
+            peer: torch.empty(body_bytes(counts[peer], tables), dtype=torch.uint8)
             for peer, tables in expected.items()
         }
         arriving = [self._transport.irecv(b, peer, self._tag) for peer, b in bodies.items() if b.numel()]
         for work in arriving:
             work.wait()
-        return {peer: _read(bodies[peer], counts[peer], tables) for peer, tables in expected.items()}
+        return {peer: unpacked(bodies[peer], counts[peer], tables) for peer, tables in expected.items()}
 
     def finish(self) -> int:
         """Wait until all is sent; returns the bytes."""
@@ -240,42 +220,3 @@ def _total(tree: Tree, operands: Sequence[tuple[Node, Rows]]) -> Rows | None:
 def _by_table(numbers: Sequence[int], rows: Sequence[Rows], each: int) -> dict[int, Sequence[Rows]]:
     """Rows in the order of tables, `each` partial sums of every one."""
     return {number: rows[k * each : (k + 1) * each] for k, number in enumerate(numbers)}
-
-
-def _read(body: Tensor, counts: Sequence[int], tables: Sequence[Tensor]) -> list[Rows]:
-    read, at = [], 0
-    for count, table in zip(counts, tables, strict=True):
-        size = sum(_sizes(count, table))
-        indices, values = _views(body[at : at + size], count, table)
-        read.append(Rows(indices.to(table.device, torch.int64), values.to(table.device)))
-        at += size
-    return read
-
-
-def _views(memory: Tensor, count: int, table: Tensor) -> tuple[Tensor, Tensor]:
-    """(count,) indices and (count, width) values in a message."""
-    short = _sizes(count, table)[0]
-    kind, width = _index_type(table), table.shape[1]
-    indices = memory[: count * kind.itemsize].view(kind)
-    values = memory[short : short + count * width * table.element_size()].view(table.dtype)
-    return indices, values.view(count, width)
-
-
-def _sizes(count: int, table: Tensor) -> tuple[int, int]:
-    """Bytes of `count` indices and of as many rows of values, each rounded up."""
-    return (
-        _rounded(count * _index_type(table).itemsize),
-        _rounded(count * table.shape[1] * table.element_size()),
-    )
-
-
-def _body_bytes(counts: Sequence[int], tables: Sequence[Tensor]) -> int:
-    return sum(sum(_sizes(count, table)) for count, table in zip(counts, tables, strict=True))
-
-
-def _index_type(table: Tensor) -> torch.dtype:
-    return torch.int32 if table.shape[0] < SHORT_INDEX else torch.int64
-
-
-def _rounded(nbytes: int) -> int:
-    return -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES

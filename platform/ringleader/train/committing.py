@@ -59,6 +59,7 @@ class Commits:
             "world_size": float(group.seat.plan.world),
             "staleness_mean": sum(staleness) / len(staleness),
             "staleness_max": float(max(staleness)),
+            **group.traffic(),
         }
         record = Record(group.step, group.seat.plan.generation, values)
         if group.spec.debug.ledger:

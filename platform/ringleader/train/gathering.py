@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ringleader.comm.rows import Rows as TableRows
+from ringleader.comm.rows import added
 from ringleader.comm.tree import Node, Tree
 from ringleader.sync.errands import REPORT, Push
 from ringleader.train.following import Move
@@ -14,6 +16,19 @@ from ringleader.train.word import MAX_METRICS, SliceReport
 assert REPORT == 4 + MAX_METRICS
 
 Rows = list[Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """What a server gets of an item's gradient, or of a sum.
+
+    Attributes:
+        dense: (length,) of each of its buckets.
+        tables: the touched rows of each of its tables.
+    """
+
+    dense: Rows
+    tables: Sequence[TableRows]
 
 
 def report_words(report: SliceReport) -> Tensor:
@@ -61,7 +76,7 @@ class Gathering:
         self.moves: dict[int, Move] = {}
         self._tree = tree
         self._give_back = give_back
-        self._nodes: dict[Node, Rows] = {}
+        self._nodes: dict[Node, Gradient] = {}
 
     @property
     def used(self) -> list[bool]:
@@ -69,12 +84,12 @@ class Gathering:
         return [count > 0 for count in torch.stack([push.used for push in self.pushes]).sum(dim=0).tolist()]
 
     @property
-    def total(self) -> Rows:
+    def total(self) -> Gradient:
         """The sum, once all are in."""
-        (rows,) = self._nodes.values()
-        return rows
+        (total,) = self._nodes.values()
+        return total
 
-    def add(self, push: Push, leaf: int, rows: Rows, move: Move | None) -> None:
+    def add(self, push: Push, leaf: int, gradient: Gradient, move: Move | None) -> None:
         """`leaf` is the place of this gradient in the tree."""
         self.pushes.append(push)
         if move is not None:
@@ -85,21 +100,21 @@ class Gathering:
             if self._tree.holds(sibling):
                 if sibling not in self._nodes:
                     break
-                rows = self._joined(self._nodes.pop(sibling), rows)
+                gradient = self._joined(self._nodes.pop(sibling), gradient)
             node = Node(node.level + 1, node.index >> 1)
         if node in self._nodes:
-            rows = self._joined(self._nodes.pop(node), rows)
-        self._nodes[node] = rows
+            gradient = self._joined(self._nodes.pop(node), gradient)
+        self._nodes[node] = gradient
 
     def let_go(self) -> None:
         """The sum is in the weights: its memory is free again."""
-        self._give_back(self.total)
+        self._give_back(self.total.dense)
 
-    def _joined(self, into: Rows, rows: Rows) -> Rows:
-        for row, other in zip(into, rows, strict=True):
-            row.add_(other)
-        self._give_back(rows)
-        return into
+    def _joined(self, into: Gradient, other: Gradient) -> Gradient:
+        for row, addend in zip(into.dense, other.dense, strict=True):
+            row.add_(addend)
+        self._give_back(other.dense)
+        return Gradient(into.dense, [added(*both) for both in zip(into.tables, other.tables, strict=True)])
 
 
 _ROOT = Node(0, 0)

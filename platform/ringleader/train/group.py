@@ -114,7 +114,7 @@ class Group:
     @property
     def _table_names(self) -> dict[int, str]:
         if self._tables is None:
-            travel = self.spec.sync.architecture in ROWS_TRAVEL and not self.spec.sync.leased
+            travel = self.spec.sync.architecture in ROWS_TRAVEL
             held = self.held
             self._tables = tables_of(held.models, held.spoken_parameters) if travel else {}
         return self._tables

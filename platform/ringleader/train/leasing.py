@@ -13,7 +13,7 @@ from torch import Tensor
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.sync import Exchange
 from ringleader.sync.errands import Answer, Wish
-from ringleader.sync.lessee import Lessee, own_part
+from ringleader.sync.lessee import Lessee, own_part, own_tables
 from ringleader.sync.lessor import Lessor, Rows
 from ringleader.sync.parameter_server import ParameterServer
 from ringleader.train.committing import Commits
@@ -26,6 +26,7 @@ from ringleader.train.seams import Outlet
 from ringleader.train.slices import Slice, load, to_device
 from ringleader.train.staging import agree
 from ringleader.train.steps import Loop
+from ringleader.train.tables import check_optimizers
 from ringleader.train.turns import Turns
 from ringleader.train.updating import Counted
 from ringleader.train.word import BATCHES, SliceReport
@@ -127,6 +128,7 @@ class Leasing:
         group.epoch = loop.index
         group.held.check_covered(group.parameters)
         sync = group.spec.sync
+        check_optimizers(group.held.optimizers, group.tables, published=sync.server_count > 0)
         if sync.consistency == "ssp" and sync.server_count > 1 and group.held.block_count:
             raise StepMisuse(
                 f"clip_norm needs the whole gradient of a clock, which {sync.server_count} ssp servers hold in parts.",
@@ -219,6 +221,8 @@ class Leasing:
         group.buffers.put(said[4 + STALENESS_BINS :].to(torch.uint8))
         if exchange.updates and over:  # who holds the weights commits before they travel
             self._finish(loop)
+        if self._office is not None:  # of tables only rows are published: those of the whole loop
+            exchange.buckets.tables.changed = self._office.touched.after(0)
         exchange.publish()
         if over:
             self._finish(loop)
@@ -288,7 +292,8 @@ class Leasing:
         if plan.servers == 0:
             self._rows = self._rows or Rows(exchange.buckets.buckets)
             self._office = self._office or self._new_office(loop)
-            self._office.open(None, self._rows, exchange.buckets.buckets, leads=True)
+            tables = dict(enumerate(exchange.buckets.tables.names))
+            self._office.open(None, self._rows, exchange.buckets.buckets, tables, leads=True)
             self._lessee = Own(self._office, exchange.buckets, self._rows)
             return self._lessee
         assert isinstance(exchange, ParameterServer)
@@ -355,11 +360,11 @@ class Leasing:
         if group.timeline is not None:
             group.timeline.begin("backward", slice=turn.shard)
         self._pushes.backward(loop, loss, report.weight, answer.clock)
-        push, extras = self._pushes.make(answer, report, self._turns.names, left, stop=self._stop)
+        push, extras, tables = self._pushes.make(answer, report, self._turns.names, left, stop=self._stop)
         if group.timeline is not None:
             group.timeline.end()
             group.timeline.end()  # the item is computed; alone, its update follows at once
-        lessee.push(push, lessee.have, extras)
+        lessee.push(push, lessee.have, extras, tables)
 
     # --- a server -------------------------------------------------------------------------------------------------
 
@@ -376,6 +381,7 @@ class Leasing:
         lessor = Lessor(
             exchange.communicator,
             part,
+            own_tables(exchange.buckets, number),
             self._rows,
             self._pushes.layout,
             number=number,
@@ -383,7 +389,9 @@ class Leasing:
             servers=plan.servers if self._stages else 1,
         )
         tell = lessor.tell if number == 0 else None
-        self._office.open(exchange.communicator, self._rows, part, leads=number == 0, tell=tell)
+        numbers = dict(enumerate(exchange.buckets.tables.names))
+        tables = {place: numbers[place] for place in own_tables(exchange.buckets, number)}
+        self._office.open(exchange.communicator, self._rows, part, tables, leads=number == 0, tell=tell)
         self._office.serve(lessor.serve(self._office))
 
     def _new_office(self, loop: Loop) -> Office:

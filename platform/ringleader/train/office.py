@@ -6,8 +6,8 @@ records, so that optimisers, schedules and callbacks run where the training func
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,15 +19,17 @@ from ringleader.elastic.leases import Batches, Bounded, Discipline, EachAlone, F
 from ringleader.errors import ExchangeBroken
 from ringleader.spec.sync import Sync
 from ringleader.sync.errands import Answer, Ask, Push, Wish
-from ringleader.sync.lessor import Check, Extras, Rows
+from ringleader.sync.lessor import Check, Extras, Reply, Rows
+from ringleader.sync.row_messages import message_bytes, packed
 from ringleader.train.arrivals import Arrival
 from ringleader.train.cursor import present_shards
 from ringleader.train.following import Following, Move
-from ringleader.train.gathering import Gathering
+from ringleader.train.gathering import Gathering, Gradient
 from ringleader.train.group import Group
 from ringleader.train.naming import Naming
 from ringleader.train.staging import Staging
 from ringleader.train.steps import Loop
+from ringleader.train.touching import Touched
 from ringleader.train.updating import Counted, Updates
 
 LOOK_S = 0.05
@@ -91,6 +93,8 @@ class Office:
         self._updates = Updates(group, loop, self.leases.discipline, blocks, staleness)
         self._naming = Naming()
         self._following = Following(group.buffers.committed_bytes())
+        self._places: Sequence[int] = ()
+        self._touched: Touched | None = None
         self._changed = threading.Condition()
         self._arrivals: deque[Arrival] = deque()
         self._gatherings: dict[int, Gathering] = {}
@@ -103,6 +107,12 @@ class Office:
         self._staging: Staging | None = None
         self._allowed = 0
         self._complete = 0
+
+    @property
+    def touched(self) -> Touched:
+        """The rows that have changed in this loop."""
+        assert self._touched is not None, "no generation has begun"
+        return self._touched
 
     @property
     def over(self) -> bool:
@@ -134,6 +144,7 @@ class Office:
         communicator: Communicator | None,
         rows: Rows,
         part: list[Bucket],
+        tables: Mapping[int, int],
         *,
         leads: bool,
         tell: "Tell | None" = None,
@@ -141,6 +152,7 @@ class Office:
         """A generation begins: nobody has anything in hand. The server that `leads` keeps the queue.
 
         Args:
+            tables: the numbers of this server's parameters whose gradients are rows, by their place among all tables.
             tell: tells the other servers what this one has taken.
         """
         with self._changed:
@@ -149,6 +161,9 @@ class Office:
             if not leads and isinstance(self.leases.discipline, EachAlone):
                 self._staging = self._staging or Staging()
             self._updates.part = part
+            self._places, self._updates.tables = tuple(tables), list(tables.values())
+            if self._touched is None:
+                self._touched = Touched({n: self._group.parameters[n] for n in tables.values()})
             self._arrivals.clear()
             self._ends.pending = False
             self.leases.give_all_back()
@@ -201,23 +216,24 @@ class Office:
 
     # --- the threads that serve workers: Clerk --------------------------------------------------------------------
 
-    def answer(
-        self, worker: int, ask: Ask, rows: Sequence[Tensor], check: Check
-    ) -> tuple[Answer, Tensor | None]:
+    def answer(self, worker: int, ask: Ask, rows: Sequence[Tensor], check: Check) -> Reply:
         with self._changed:
             check()
             while (reply := self._reply(worker, ask)) is None:
                 self._changed.wait(LOOK_S)
                 check()
             if not reply.fresh:
-                return reply, None
+                return Reply(reply)
             self._copy_weights(rows)
-            return reply, self._group.buffers.committed_bytes()
+            body, counts = self._rows_since(ask.have)
+            answer = replace(reply, rows=counts)
+            return Reply(answer, body, self._group.buffers.committed_bytes())
 
     def take(self, worker: int, push: Push, rows: list[Tensor], extras: Extras, check: Check) -> Verdict:
         arrival = Arrival(worker, push, rows, extras)
         with self._changed:
             check()
+            self._travelled([rows.count for rows in extras.rows])
             self._arrivals.append(arrival)
             self._changed.notify_all()
             while arrival.verdict is None:
@@ -256,7 +272,8 @@ class Office:
         return None if lease is None else self._answer(lease.item, lease.clock, fresh=version != ask.have)
 
     def _answer(self, item: int, clock: int, *, fresh: bool) -> Answer:
-        return Answer(item, clock, self.leases.version, fresh, self._group.step, self._group.loss)
+        nothing = (0,) * len(self._group.tables)
+        return Answer(item, clock, self.leases.version, fresh, self._group.step, self._group.loss, nothing)
 
     def _beyond_last(self) -> bool:
         last, item = self._ends.last, self.leases.next
@@ -272,6 +289,21 @@ class Office:
         past = ends.last is not None and leases.version > ends.last
         if leases.exhausted or past or (ends.stopping and not leases.out):
             ends.over = True
+
+    def _rows_since(self, version: int) -> tuple[Tensor, tuple[int, ...]]:
+        """(bytes,) uint8 of the rows that have changed since, and how many of each table."""
+        news = self.touched.news(version)
+        counts = [0] * len(self._group.tables)
+        for place, (_, rows) in zip(self._places, news, strict=True):
+            counts[place] = rows.count
+        self._travelled([rows.count for _, rows in news])
+        return packed(news), tuple(counts)
+
+    def _travelled(self, counts: Sequence[int]) -> None:
+        """So many rows of each of this server's tables came or go."""
+        assert self._group.exchange is not None
+        tables = self._group.exchange.buckets.tables
+        tables.wire_bytes += message_bytes(counts, [tables.parameters[n] for n in self._updates.tables])
 
     def _copy_weights(self, rows: Sequence[Tensor]) -> None:
         group = self._group
@@ -307,7 +339,7 @@ class Office:
             verdict = leases.push(push.item, push.version) if self._leads else leases.follow(push.item)
         if verdict is Verdict.TAKEN:
             self._tell(push.item)
-            self._gather(push, arrival.rows, arrival.extras.left)
+            self._gather(arrival)
         else:
             self._give_back(arrival.rows)
         if push.stop and self._leads:
@@ -327,7 +359,7 @@ class Office:
         due = self._staging.due() if self._staging is not None else []
         for arrival in due:
             self.leases.follow(arrival.push.item)
-            self._gather(arrival.push, arrival.rows, arrival.extras.left)
+            self._gather(arrival)
             self._update_what_is_due()
         return bool(due)
 
@@ -339,7 +371,8 @@ class Office:
             self._update()
         return self.leases.version > before
 
-    def _gather(self, push: Push, rows: list[Tensor], left: Tensor | None) -> None:
+    def _gather(self, arrival: Arrival) -> None:
+        push, left = arrival.push, arrival.extras.left
         leases, (offset, shard) = self.leases, divmod(push.item, self.loop.epoch.shards)
         clock = leases.discipline.clock(leases, push.item)
         if clock not in self._gatherings:
@@ -348,7 +381,7 @@ class Office:
                 tree = tree_over(self.loop.epoch.shards, frozenset(leases.batches.present(offset)))
             self._gatherings[clock] = Gathering(tree, self._give_back)
         move = None if left is None else Move(self._following.at(push.version), left)
-        self._gatherings[clock].add(push, shard, rows, move)
+        self._gatherings[clock].add(push, shard, Gradient(arrival.rows, arrival.extras.rows), move)
         while leases.arrived[self._complete] == leases.batches.count(self._complete):
             self._complete += 1
 
@@ -367,6 +400,7 @@ class Office:
         leases, gathered = self.leases, self._gatherings.pop(self.leases.version)
         self._running += self._updates.make(gathered, leases.version)
         leases.advance()
+        self.touched.update(gathered.total.tables, leases.version)
         if gathered.moves:
             in_hand = (lease.version for lease in leases.out.values())
             self._following.committed(self._group.buffers.committed_bytes(), leases.version, in_hand)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ringleader.comm.buckets import Buckets
+from ringleader.comm.rows import Rows as TableRows
 from ringleader.sync.errands import Answer, Ask, Push, Wish
 from ringleader.sync.lessor import Extras, Rows
 from ringleader.train.office import Office
@@ -23,18 +24,20 @@ class Own:
         return (self._office.leases.version,)
 
     def ask(self, wish: Wish) -> Answer:
-        return self._office.answer(0, Ask(wish, self._office.leases.version), [], _go_on)[0]
+        return self._office.answer(0, Ask(wish, self._office.leases.version), [], _go_on).answer
 
     def take_over(self) -> None:
         """The newest weights are here."""
 
-    def push(self, push: Push, versions: Sequence[int], extras: Sequence[Tensor]) -> None:
+    def push(
+        self, push: Push, versions: Sequence[int], extras: Sequence[Tensor], tables: Sequence[TableRows]
+    ) -> None:
         rows = self._rows.take()
         for row, bucket in zip(rows, self._buckets.buckets, strict=True):
             row.copy_(bucket.row(0))
         waiting = list(extras)
         left = waiting.pop(0) if push.buffers else None
-        self._office.count(push, rows, Extras(left, waiting.pop(0) if push.names else None))
+        self._office.count(push, rows, Extras(left, waiting.pop(0) if push.names else None, tables))
 
     def pushed(self) -> None:
         """A push is counted when it returns."""

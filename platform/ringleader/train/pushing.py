@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ringleader.comm.rows import Rows, as_gradient
 from ringleader.sync.errands import Answer, Layout, Push
 from ringleader.train.gathering import report_words
 from ringleader.train.group import Group
@@ -25,7 +26,7 @@ class Pushes:
     @property
     def layout(self) -> Layout:
         group = self._group
-        return Layout(len(group.parameters), self.blocks, group.buffers.size_bytes)
+        return Layout(len(group.parameters), self.blocks, group.buffers.size_bytes, len(group.tables))
 
     @property
     def blocks(self) -> int:
@@ -56,10 +57,11 @@ class Pushes:
 
     def make(
         self, answer: Answer, report: SliceReport, names: Sequence[str], left: Tensor | None, *, stop: bool
-    ) -> tuple[Push, list[Tensor]]:
-        """The push of the backward that was last, and what follows the gradient."""
+    ) -> tuple[Push, list[Tensor], list[Rows]]:
+        """The push of the backward that was last, what follows the gradient, and its rows of each table."""
         told = self._names(tuple(names))
         buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        tables = [buckets.tables.partials(number)[0] for number in buckets.tables.names]
         push = Push(
             leaving=False,
             item=answer.item,
@@ -70,16 +72,19 @@ class Pushes:
             names=0 if told is None else told.numel(),
             report=report_words(report),
             used=torch.tensor(buckets.used, dtype=torch.float64),
-            sums=self._sums(),
+            sums=self._sums(tables),
+            rows=tuple(rows.count for rows in tables),
         )
-        return push, [extra for extra in (left, told) if extra is not None]
+        return push, [extra for extra in (left, told) if extra is not None], tables
 
-    def _sums(self) -> Tensor:
-        """(blocks,) float64 of the norms over the gradient in the first rows."""
+    def _sums(self, tables: Sequence[Rows]) -> Tensor:
+        """(blocks,) float64 of the norms over the gradient in the first rows and in these rows of each table."""
         if not self.blocks:
             return torch.zeros(0, dtype=torch.float64)
         buckets = self._group.exchange.buckets  # type: ignore[union-attr]
         buckets.expose()
+        for (_, table), rows in zip(buckets.tables, tables, strict=True):
+            table.grad = as_gradient(rows, table)
         sums = torch.stack(self._group.held.norm_blocks()).cpu()
         buckets.forget_gradients()
         return sums

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from ringleader.comm.buckets import Bucket
+from ringleader.comm.rows import as_gradient
 from ringleader.elastic.leases import Discipline, EachAlone
 from ringleader.errors import CallMismatch, NonFiniteLoss
 from ringleader.sync.errands import Push
 from ringleader.train.cursor import checksum
 from ringleader.train.gathering import Gathering, Means
 from ringleader.train.group import Group
-from ringleader.train.norms import itself
+from ringleader.train.norms import itself, scale_by
 from ringleader.train.steps import Loop
 from ringleader.train.streams import seed_all
 
@@ -45,6 +46,7 @@ class Updates:
 
     Attributes:
         part: the buckets of this server.
+        tables: the numbers of its parameters whose gradients are rows.
 
     Args:
         discipline: says whether an item is an update.
@@ -56,6 +58,7 @@ class Updates:
         self, group: Group, loop: Loop, discipline: Discipline, blocks: int, staleness: Counter[int]
     ) -> None:
         self.part: Sequence[Bucket] = ()
+        self.tables: Sequence[int] = ()
         self._group = group
         self._loop = loop
         self._each_alone = isinstance(discipline, EachAlone)
@@ -102,16 +105,19 @@ class Updates:
         """The sums become the parameters' gradients; what no slice reached has none."""
         group, used = self._group, gathered.used
         assert group.exchange is not None
-        for bucket, row in zip(self.part, gathered.total, strict=True):
+        for bucket, row in zip(self.part, gathered.total.dense, strict=True):
             views = group.exchange.buckets.views(bucket, row)
             for number, view in zip(bucket.members, views, strict=True):
                 group.parameters[number].grad = view if used[number] else None
+        for number, rows in zip(self.tables, gathered.total.tables, strict=True):
+            table = group.parameters[number]
+            table.grad = as_gradient(rows, table) if used[number] else None
 
     @torch.no_grad()
     def _weigh(self, rows: int, weight: float) -> None:
         for parameter in self._group.parameters:
             if weight != rows and parameter.grad is not None:
-                parameter.grad.mul_(rows / weight)
+                scale_by(parameter.grad, rows / weight)
 
     def _share(self, push: Push, weight: float) -> float:
         """An item's part of its batch: by rows, and by what a row weighs beside those that came before."""

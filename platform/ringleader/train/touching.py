@@ -1,0 +1,42 @@
+"""Which rows of a server's tables have changed in a loop, and since when: what a worker has to be sent."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.rows import Rows
+
+
+class Touched:
+    """One loop's, of the tables of one server. A version is a number of updates; the loop begins with 0, when all
+    members have the same rows.
+
+    Args:
+        tables: (rows, width) by parameter number.
+    """
+
+    def __init__(self, tables: Mapping[int, Tensor]) -> None:
+        self._tables = tables
+        self._since = {n: torch.zeros(len(table), dtype=torch.int32) for n, table in tables.items()}
+
+    def update(self, sums: Sequence[Rows], version: int) -> None:
+        """The rows of these sums, one for each table, have been new since that version."""
+        for since, rows in zip(self._since.values(), sums, strict=True):
+            since[rows.indices.cpu()] = version
+
+    def after(self, version: int) -> dict[int, Tensor]:
+        """By parameter number: (n,) int64, the rows that have changed since that version; a negative one means that the
+        reader has what it had at the loop's start."""
+        return {
+            number: (since > max(version, 0)).nonzero()[:, 0].to(self._tables[number].device)
+            for number, since in self._since.items()
+        }
+
+    def news(self, version: int) -> list[tuple[Tensor, Rows]]:
+        """These rows of each table, as they are now."""
+        found = []
+        for number, indices in self.after(version).items():
+            table = self._tables[number].detach()
+            found.append((table, Rows(indices, table[indices])))
+        return found
