@@ -108,6 +108,26 @@ class Stage:
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
 
+    def user(self, name: str, **roles: str) -> TestClient:
+        """A client of a new user with these roles by project; `every` is all projects."""
+        granted = {"*" if project == "every" else project: role for project, role in roles.items()}
+        for project in granted.keys() - {"*", "default"}:
+            self.client.post("/api/v1/projects", json={"name": project})
+        made = self.client.post("/api/v1/users", json={"name": name, "roles": granted})
+        assert made.status_code == 201, made.text
+        return self.holding(self.token(user=name))
+
+    def token(self, **wanted: Any) -> str:
+        """A new token."""
+        answer = self.client.post("/api/v1/tokens", json={"name": "test", **wanted})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["token"])
+
+    def holding(self, token: str) -> TestClient:
+        """A client with this token."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return TestClient(self.client.app, base_url=URL, headers=headers, raise_server_exceptions=False)
+
     def job(self, job_id: str) -> dict[str, Any]:
         return dict(self.client.get(f"/api/v1/jobs/{job_id}").json())
 

@@ -21,6 +21,7 @@ from ringleader_api.edge.guard import Guard
 from ringleader_api.edge.requests import API, REQUEST_ID, Requests
 from ringleader_api.problems import Refused, problem
 from ringleader_api.routes import (
+    audit,
     cluster,
     details,
     docs,
@@ -32,6 +33,9 @@ from ringleader_api.routes import (
     mlflow,
     packages,
     page,
+    projects,
+    tokens,
+    users,
 )
 from ringleader_api.settings import Settings
 
@@ -62,13 +66,33 @@ def create_app(settings: Settings, backend: Backend, now: Clock = utc_now) -> Fa
     _add_errors(app)
     # The last one added is the outermost: number and log, then the credential, then the size.
     app.add_middleware(BodyLimit, package_bytes=settings.max_package_bytes)
-    app.add_middleware(Guard, credentials=control.credentials, public_url=settings.url)
+    app.add_middleware(
+        Guard,
+        credentials=control.credentials,
+        store=control.store,
+        now=now,
+        hosts=settings.hosts,
+        requests_per_s=settings.requests_per_s,
+    )
     app.add_middleware(Requests, observe=control.telemetry.observe)
     return app
 
 
 def _add_routes(app: FastAPI) -> None:
-    for part in (jobs, feeds, details, ingest, packages, cluster, login, docs):
+    for part in (
+        jobs,
+        feeds,
+        details,
+        ingest,
+        packages,
+        cluster,
+        login,
+        users,
+        tokens,
+        projects,
+        audit,
+        docs,
+    ):
         app.include_router(part.router, prefix=API)
     app.include_router(health.router)
     app.include_router(health.router, prefix=API, include_in_schema=False)
@@ -88,6 +112,7 @@ def _add_errors(app: FastAPI) -> None:
             hint=error.hint,
             errors=_findings(error),
             request_id=request.scope.get(REQUEST_ID, ""),
+            headers=error.headers or None if isinstance(error, Refused) else None,
         )
 
     @app.exception_handler(HTTPException)

@@ -18,10 +18,14 @@ def utc_now() -> datetime:
 
 
 def new_job_id() -> str:
-    """`job_` + ULID. Within a process ids only grow, so that their order is the order of submission."""
+    return new_id("job")
+
+
+def new_id(kind: str) -> str:
+    """`kind_` + ULID. Within a process ids only grow, so that their order is the order of submission."""
     global _last
     with _lock:
         fresh = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
         _last = fresh if fresh > _last else _last + 1
         number = _last
-    return "job_" + "".join(_CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))
+    return f"{kind}_" + "".join(_CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))

@@ -7,16 +7,21 @@ from dataclasses import dataclass, field
 
 from ringleader_api.backend import Backend
 from ringleader_api.clock import Clock, utc_now
-from ringleader_api.edge.credentials import Credentials, operator_token
+from ringleader_api.edge.credentials import Credentials, first_token
+from ringleader_api.edge.rate import Allowance
 from ringleader_api.log import Log
 from ringleader_api.reconciling import Launching, Reconciler
 from ringleader_api.services.artifacts import Artifacts
+from ringleader_api.services.audit import AuditLog
 from ringleader_api.services.feeds import Feeds
 from ringleader_api.services.ingest import Intake
 from ringleader_api.services.jobs import Jobs
 from ringleader_api.services.metrics import Curves
 from ringleader_api.services.packages import Packages
+from ringleader_api.services.projects import Projects
 from ringleader_api.services.submission import Submissions
+from ringleader_api.services.tokens import Tokens
+from ringleader_api.services.users import Users
 from ringleader_api.settings import Settings
 from ringleader_api.store import Store
 from ringleader_api.telemetry import Telemetry
@@ -25,6 +30,7 @@ from ringleader_api.tracking import Exporter, Mlflow
 log = Log("ringleader.control")
 BEAT_LIMIT_S = 30.0
 JOIN_S = 5.0
+LOGINS_PER_S, LOGINS_AT_ONCE = 1.0, 20.0  # from one address
 
 
 @dataclass(slots=True)
@@ -35,7 +41,12 @@ class Control:
     backend: Backend
     store: Store
     telemetry: Telemetry
+    now: Clock
     credentials: Credentials
+    users: Users
+    tokens: Tokens
+    projects: Projects
+    audit: AuditLog
     submissions: Submissions
     jobs: Jobs
     intake: Intake
@@ -45,6 +56,7 @@ class Control:
     artifacts: Artifacts
     reconciler: Reconciler
     exporter: Exporter | None
+    logins: Allowance = field(default_factory=lambda: Allowance(LOGINS_PER_S, LOGINS_AT_ONCE))
     leaving: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
@@ -119,7 +131,12 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         backend=backend,
         store=store,
         telemetry=telemetry,
-        credentials=Credentials(operator_token(home), store, now),
+        now=now,
+        credentials=Credentials(first_token(home), store, now),
+        users=Users(store, now),
+        tokens=Tokens(store, now),
+        projects=Projects(store, now),
+        audit=AuditLog(store),
         submissions=Submissions(store, now),
         jobs=Jobs(store, now, settings.url),
         intake=Intake(store, now, telemetry, settings.logs_kept),

@@ -1,6 +1,7 @@
 """Every refusal of the API: an error with an HTTP status, and its application/problem+json body."""
 
 import json
+import math
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -27,11 +28,16 @@ class Refused(RingleaderError):
         super().__init__(message, hint=hint)
         self.code = code or type(self).code
         self.errors = list(errors)
+        self.headers: dict[str, str] = {}
 
 
 class Unauthorized(Refused):
     status = 401
     code = "unauthorized"
+
+    def __init__(self, message: str, *, hint: str = "", code: str = "") -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.headers = {"WWW-Authenticate": 'Bearer realm="ringleader"'}
 
 
 class Forbidden(Refused):
@@ -68,6 +74,18 @@ class UnsupportedMediaType(Refused):
 class Unprocessable(Refused):
     status = 422
     code = "unprocessable"
+
+
+class TooMany(Refused):
+    """Somebody asks faster than they may."""
+
+    status = 429
+    code = "too_many_requests"
+
+    def __init__(self, wait_s: float) -> None:
+        wait = max(1, math.ceil(wait_s))
+        super().__init__("too many requests.", hint=f"Ask again in {wait} s.")
+        self.headers = {"Retry-After": str(wait)}
 
 
 class BadGateway(Refused):

@@ -4,6 +4,7 @@ import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -31,6 +32,8 @@ class Settings(BaseModel):
         allow_remote: must be true to bind beyond loopback.
         vanish_after_s: a supervisor that Ray stopped listing this long ago is lost.
         start_timeout_s: an attempt that trains nothing within this time has failed.
+        other_hosts: further names that the API answers to, by commas; loopback and that of public_url always hold.
+        requests_per_s: of one user in the long run, twice as many at once.
         logs_kept: log lines stored per job, the newest.
         warm_per_node: idle worker processes kept ready on each node.
     """
@@ -44,6 +47,8 @@ class Settings(BaseModel):
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     public_url: str = ""
     allow_remote: bool = False
+    other_hosts: str = ""
+    requests_per_s: Seconds = 1000.0
     tick_s: Seconds = 0.3
     vanish_after_s: Annotated[float, Field(ge=0)] = 1.0
     start_timeout_s: Seconds = 300.0
@@ -83,6 +88,12 @@ class Settings(BaseModel):
     def url(self) -> str:
         """The address users and links take."""
         return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names in a Host header, besides loopback, under which requests are meant for us."""
+        named = [urlsplit(self.url).hostname or "", *self.other_hosts.split(",")]
+        return frozenset(name.strip().lower() for name in named if name.strip())
 
     @property
     def ingest_url(self) -> str:

@@ -3,13 +3,15 @@
 import re
 from pathlib import Path
 
+import anyio
 import pytest
-from control_plane import URL, Stage, stage
+from control_plane import SPEC, URL, Stage, stage
 from fastapi.testclient import TestClient
 from starlette.routing import BaseRoute, Mount, Route
 
-from ringleader_api.edge.credentials import TokenExposed, operator_token
+from ringleader_api.edge.credentials import TokenExposed, first_token
 from ringleader_api.edge.guard import OPEN
+from ringleader_api.edge.rate import Allowance
 from ringleader_api.settings import Settings, SettingsInvalid
 
 
@@ -69,7 +71,13 @@ def test_what_is_no_route_refuses_a_stranger_too(here: Stage, path: str) -> None
 
 
 def test_only_log_in_and_health_are_open(here: Stage) -> None:
-    assert {path for _, path in OPEN} == {"/healthz", "/login", "/api/v1/login"}
+    assert {path for _, path in OPEN} == {
+        "/healthz",
+        "/login",
+        "/login/oidc",
+        "/login/oidc/callback",
+        "/api/v1/login",
+    }
     assert stranger(here).get("/healthz").json() == {"ok": True, "trouble": []}
     assert "<script" not in stranger(here).get("/login").text
 
@@ -172,14 +180,14 @@ def test_a_body_beyond_its_limit_is_refused_announced_or_not(here: Stage) -> Non
 
 
 def test_the_token_file_is_made_once_and_only_for_its_owner(tmp_path: Path) -> None:
-    token = operator_token(tmp_path)
+    token = first_token(tmp_path)
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
-    assert operator_token(tmp_path) == token
+    assert first_token(tmp_path) == token
     assert len(token) > 40
     assert [p.name for p in tmp_path.iterdir()] == ["token"]
     (tmp_path / "token").chmod(0o644)
     with pytest.raises(TokenExposed):
-        operator_token(tmp_path)
+        first_token(tmp_path)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org"])
@@ -215,3 +223,79 @@ def test_every_route_of_the_api_is_in_the_openapi_document(here: Stage) -> None:
     assert references <= set(document["components"]["schemas"])
     assert "$defs" not in str(document)
     assert "openapi.json" in here.client.get("/api/v1/docs").text
+
+
+@pytest.mark.parametrize("extended", [True, False])
+def test_a_websocket_is_refused_wherever_it_goes(here: Stage, extended: bool) -> None:
+    sent: list[dict[str, object]] = []
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, object]:
+        raise AssertionError("nothing of it is read")
+
+    for path in ("/", "/api/v1/jobs", "/mlflow/", "/healthz"):
+        scope = {"type": "websocket", "path": path, "headers": [], "query_string": b""}
+        scope["extensions"] = {"websocket.http.response": {}} if extended else {}
+        anyio.run(here.client.app, scope, receive, send)
+    first = [m for m in sent if m["type"] in ("websocket.http.response.start", "websocket.close")]
+    assert [m.get("status", m.get("code")) for m in first] == [401 if extended else 1008] * 4
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.test"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Host": "rebound.test"},
+        {"Host": "127.0.0.1.evil.test:8123"},
+        {"Host": "[::bad"},
+    ],
+)
+def test_no_unsafe_verb_is_taken_from_another_site_or_host_not_even_with_a_token(
+    here: Stage, headers: dict[str, str]
+) -> None:
+    job_id = here.submit()
+    unsafe = [p for p in paths(here.client.app.routes) if p[0] not in ("GET", "HEAD", "OPTIONS")]  # type: ignore[attr-defined]
+    assert {m for m, _ in unsafe} == {"POST", "PUT", "PATCH", "DELETE"}
+    for method, path in unsafe:
+        answer = here.client.request(method, path.replace("job_" + "0" * 26, job_id), headers=headers)
+        assert answer.status_code == 403, (method, path)
+        assert answer.json()["code"] in ("cross_origin", "wrong_host")
+    assert here.state(job_id) == "queued"
+
+
+def test_further_host_names_are_those_that_are_set(tmp_path: Path) -> None:
+    here = stage(tmp_path, other_hosts="ringleader.internal, api.test")
+    for host, expected in (("api.test:8000", 201), ("ringleader.internal", 201), ("test", 403)):
+        assert here.client.post("/api/v1/jobs", json=SPEC, headers={"Host": host}).status_code == expected
+
+
+def test_an_allowance_refills_and_is_each_ones_own() -> None:
+    now = 0.0
+    allowance = Allowance(per_s=2, burst=3, now_s=lambda: now)
+    assert [allowance.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert allowance.take("b") == 0
+    now = 0.5
+    assert [allowance.take("a"), allowance.take("a")] == [0, 0.5]
+    now = 60
+    assert [allowance.take("a") > 0 for _ in range(4)] == [False, False, False, True]
+
+
+def test_who_asks_too_often_waits_and_holds_up_nobody_else(tmp_path: Path) -> None:
+    here = stage(tmp_path, requests_per_s=0.001)  # twice that at once is less than one
+    answer = here.client.get("/api/v1/me")
+    assert (answer.status_code, answer.json()["code"]) == (429, "too_many_requests")
+    assert answer.headers["retry-after"] == "998"
+    assert stranger(here).get("/healthz").status_code == 200
+
+
+def test_guesses_at_tokens_are_slowed_and_the_right_token_is_not(here: Stage) -> None:
+    client = stranger(here)
+    guesses = [client.post("/api/v1/login", json={"token": "x"}).status_code for _ in range(25)]
+    assert (guesses[:20], guesses[-1]) == ([401] * 20, 429)
+    wrong = {"Authorization": "Bearer x"}
+    seen = [client.get("/api/v1/me", headers=wrong).status_code for _ in range(40)]
+    assert (seen[:30], seen[-1]) == ([401] * 30, 429)
+    assert here.client.get("/api/v1/me").status_code == 200

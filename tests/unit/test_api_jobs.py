@@ -25,7 +25,7 @@ def test_an_accepted_job_is_answered_with_its_address_and_waits(here: Stage) -> 
     assert (answer.status_code, answer.headers["location"]) == (201, f"/api/v1/jobs/{job.id}")
     assert job.id.startswith("job_")
     assert len(job.id) == 30
-    assert (job.state, job.attempt, job.owner) == ("queued", 0, "operator")
+    assert (job.state, job.attempt, job.owner) == ("queued", 0, "admin")
     assert job.urls.page.endswith(f"/jobs/{job.id}")
     assert here.events(job.id) == ["job.queued"]
 

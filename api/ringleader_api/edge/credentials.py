@@ -1,22 +1,31 @@
-"""Who may come in: the operator's token, sessions of the page, and the tokens supervisors post with."""
+"""Who is asking: tokens, the page's sessions, and the tokens that supervisors post with."""
 
 import hashlib
 import hmac
 import os
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
 
 from ringleader.errors import RingleaderError
-from ringleader_api.clock import Clock
-from ringleader_api.store import Store
+from ringleader.wire.access import Role
+from ringleader_api.clock import Clock, new_id
+from ringleader_api.rights import WHOLE, Caller, Supervisor
+from ringleader_api.store import Store, audit
+from ringleader_api.store.people import RoleRow, Token, User
 from ringleader_api.store.tables import IngestToken, LoginSession
 
 SESSION_LIFE = timedelta(days=7)
+USE_NOTED_EVERY = timedelta(minutes=1)
+FIRST_USER = "admin"
+TOKEN_PREFIX = "rl_"  # noqa: S105 - how tokens begin, so that scanners find those that leaked
+SHOWN = 10
+LEAST_CHARACTERS = 32
 
 
 class TokenExposed(RingleaderError):
@@ -25,36 +34,42 @@ class TokenExposed(RingleaderError):
     code = "token_exposed"
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """May do everything but post as a supervisor."""
+class TokenWeak(RingleaderError):
+    """The token in the file could be guessed."""
 
-    by_cookie: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Supervisor:
-    """May post records of one attempt of one job."""
-
-    job_id: str
-    attempt: int
-
-
-Principal = Operator | Supervisor
+    code = "token_weak"
 
 
 class Credentials:
-    """Checks tokens and cookies, in constant time where they are compared."""
+    """Finds the user behind a token or a cookie. Only hashes are stored."""
 
-    def __init__(self, token: str, store: Store, now: Clock) -> None:
-        self._token = token
+    def __init__(self, first_token: str, store: Store, now: Clock) -> None:
         self._store = store
         self._now = now
         # Cookies do not know ports: each instance names its own, so that two on one machine do not log each other out.
-        self.cookie = f"ringleader_{sha256(token)[:8]}"
+        self.cookie = f"ringleader_{sha256(first_token)[:8]}"
+        self._adopt(first_token)
 
-    def is_operator(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self._token.encode())
+    def by_token(self, token: str) -> Caller | None:
+        """The user of a living token."""
+        now = self._now()
+        with self._store.read() as session:
+            row = session.scalar(select(Token).where(Token.sha256 == sha256(token)))
+            caller = _caller_with(session, row, now) if row is not None else None
+        if row is not None and caller is not None:
+            self._note_use(row, now)
+        return caller
+
+    def by_cookie(self, value: str) -> Caller | None:
+        """The user of a session; it lives no longer than the token that it was made with."""
+        now = self._now()
+        with self._store.read() as session:
+            row = session.get(LoginSession, sha256(value))
+            if row is None or row.expires_at <= now or row.user is None:
+                return None
+            if row.token is not None:
+                return _caller_with(session, session.get(Token, row.token), now)
+            return _caller(session, row.user, WHOLE, None, row.expires_at)
 
     def supervisor(self, token: str, job_id: str) -> Supervisor | None:
         """The attempt of this job that the token belongs to."""
@@ -66,34 +81,88 @@ class Credentials:
                 return Supervisor(job_id, row.attempt)
         return None
 
-    def log_in(self) -> str:
+    def log_in(self, user: str, token: str | None, life: timedelta = SESSION_LIFE) -> str:
         """A new session; returns the cookie's value."""
         value = secrets.token_urlsafe(32)
         now = self._now()
+        audit.by(user, token)
         with self._store.write() as session:
             session.execute(delete(LoginSession).where(LoginSession.expires_at < now))
-            session.add(LoginSession(sha256=sha256(value), expires_at=now + SESSION_LIFE))
+            session.add(LoginSession(sha256=sha256(value), user=user, token=token, expires_at=now + life))
         return value
 
     def log_out(self, value: str) -> None:
         with self._store.write() as session:
             session.execute(delete(LoginSession).where(LoginSession.sha256 == sha256(value)))
 
-    def has_session(self, value: str) -> bool:
+    def _note_use(self, row: Token, now: datetime) -> None:
+        if row.last_used_at is None or now - row.last_used_at >= USE_NOTED_EVERY:
+            with self._store.write() as session:
+                session.execute(update(Token).where(Token.id == row.id).values(last_used_at=now))
+
+    def _adopt(self, token: str) -> None:
+        """The token in the home folder is the first user's. A new file takes the place of the one before."""
         with self._store.read() as session:
-            row = session.get(LoginSession, sha256(value))
-        return row is not None and row.expires_at > self._now()
+            if session.scalar(select(Token.id).where(Token.sha256 == sha256(token))) is not None:
+                return
+        with self._store.write() as session:
+            before = update(Token).where(Token.name == "home", Token.revoked_at.is_(None))
+            session.execute(before.values(revoked_at=self._now()))
+            session.add(
+                new_token(token, user=FIRST_USER, name="home", scope=WHOLE, at=self._now(), expires_at=None)
+            )
+
+
+def new_token(
+    token: str, *, user: str, name: str, scope: Mapping[str, Role], at: datetime, expires_at: datetime | None
+) -> Token:
+    """The row of a token."""
+    return Token(
+        id=new_id("tok"),
+        user=user,
+        name=name,
+        prefix=token[:SHOWN] if token.startswith(TOKEN_PREFIX) else "",
+        sha256=sha256(token),
+        scope=dict(scope),
+        created_at=at,
+        expires_at=expires_at,
+    )
+
+
+def random_token() -> str:
+    return TOKEN_PREFIX + secrets.token_urlsafe(32)
 
 
 def sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def operator_token(home: Path) -> str:
+def _caller_with(session: Session, token: Token | None, now: datetime) -> Caller | None:
+    if token is None or token.revoked_at is not None:
+        return None
+    if token.expires_at is not None and token.expires_at <= now:
+        return None
+    scope = {project: Role(role) for project, role in token.scope.items()}
+    return _caller(session, token.user, scope, token.id, token.expires_at)
+
+
+def _caller(
+    session: Session, name: str, scope: Mapping[str, Role], token: str | None, expires_at: datetime | None
+) -> Caller | None:
+    user = session.get(User, name)
+    if user is None or user.disabled_at is not None:
+        return None
+    rows = session.scalars(select(RoleRow).where(RoleRow.user == name))
+    roles = {row.project: Role(row.role) for row in rows}
+    return Caller(name, roles, scope, token, expires_at)
+
+
+def first_token(home: Path) -> str:
     """The token in `home`, made at the first start; the file is never visible half written or to others.
 
     Raises:
         TokenExposed: others may read the file.
+        TokenWeak: somebody has put a token there that is too short to be safe.
     """
     path = home / "token"
     if not path.exists():
@@ -103,14 +172,20 @@ def operator_token(home: Path) -> str:
             f"{path} can be read by others.",
             hint="Whoever reads it controls the cluster. Delete it (a new one is made at start), or chmod 600 it.",
         )
-    return path.read_text(encoding="ascii").strip()
+    token = path.read_text(encoding="ascii").strip()
+    if len(token) < LEAST_CHARACTERS:
+        raise TokenWeak(
+            f"the token in {path} has {len(token)} characters.",
+            hint=f"Take {LEAST_CHARACTERS} random ones or more, or delete the file: a new one is made at start.",
+        )
+    return token
 
 
 def _make(path: Path) -> None:
     partial = path.with_name(f".token.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write("rl_" + secrets.token_urlsafe(32))
+        file.write(random_token())
     with suppress(FileExistsError):  # another process was first: its token holds
         os.link(partial, path)
     partial.unlink()

@@ -7,11 +7,17 @@ from urllib.parse import quote, urlsplit
 from anyio import to_thread
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ringleader_api.edge.credentials import Credentials, Operator, Principal
-from ringleader_api.problems import Forbidden, Refused, Unauthorized, problem
+from ringleader_api.clock import Clock
+from ringleader_api.edge.credentials import Credentials
+from ringleader_api.edge.rate import Allowance
+from ringleader_api.edge.requests import REQUEST_ID
+from ringleader_api.problems import Forbidden, Refused, TooMany, Unauthorized, problem
+from ringleader_api.rights import Caller, Principal
 from ringleader_api.settings import is_loopback
+from ringleader_api.store import Store
+from ringleader_api.store.audit import AT_HAND, DONE, Deed
 
 OPEN = frozenset(
     {
@@ -19,39 +25,63 @@ OPEN = frozenset(
         ("HEAD", "/healthz"),
         ("GET", "/login"),
         ("HEAD", "/login"),
+        ("GET", "/login/oidc"),
+        ("GET", "/login/oidc/callback"),
         ("POST", "/api/v1/login"),
     }
 )
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 PRINCIPAL = "ringleader.principal"
+WRONG_PER_S, WRONG_AT_ONCE = 1.0, 30.0
 _INGEST = re.compile(r"/api/v1/jobs/(job_[0-9A-Z]{26})/ingest")
 
 
 class Guard:
-    """An ASGI layer around everything: routes, mounts, static files, the MLflow proxy."""
+    """An ASGI layer around everything: routes, mounts, static files, websockets, the MLflow proxy.
 
-    def __init__(self, app: ASGIApp, credentials: Credentials, public_url: str) -> None:
+    Args:
+        hosts: names that this control plane answers to besides loopback.
+        requests_per_s: of one user, or of the supervisor of one job, in the long run; twice as many at once.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        credentials: Credentials,
+        store: Store,
+        now: Clock,
+        hosts: frozenset[str],
+        requests_per_s: float,
+    ) -> None:
         self._app = app
         self._credentials = credentials
-        self._public_host = (urlsplit(public_url).hostname or "").lower()
+        self._store = store
+        self._now = now
+        self._hosts = hosts
+        self._asked = Allowance(requests_per_s, 2 * requests_per_s)
+        self._wrong = Allowance(WRONG_PER_S, WRONG_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
+            await _close(scope, send)  # no route is a websocket
         elif (refusal := await self._refusal(scope)) is not None:
             await refusal(scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            await self._carry_out(scope, receive, send)
 
     async def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         try:
             if (scope["method"], scope["path"]) in OPEN:
-                self._same_origin(scope, headers)
+                if scope["path"] != "/healthz":  # whoever watches the process asks by its address
+                    self._same_site(scope, headers)
                 return None
-            scope[PRINCIPAL] = await to_thread.run_sync(self._who, scope, headers)
+            who = await to_thread.run_sync(self._who, scope, headers)
+            _within(self._asked, who.name if isinstance(who, Caller) else who.job_id)
+            scope[PRINCIPAL] = who
         except Unauthorized as error:
             return _to_login(scope) if _is_navigation(scope, headers) else _answer(error)
         except Refused as error:
@@ -61,31 +91,38 @@ class Guard:
     def _who(self, scope: Scope, headers: Headers) -> Principal:
         token = _bearer(headers)
         if token is not None:
-            if self._credentials.is_operator(token):
-                return Operator(by_cookie=False)
-            ingest = _INGEST.fullmatch(scope["path"])
-            found = self._credentials.supervisor(token, ingest[1]) if ingest else None
-            if found is not None:
-                return found
-            raise Unauthorized(
-                "the token is not valid here.", hint="The operator's is in RINGLEADER_HOME/token."
-            )
+            found = self._by_token(scope, token)
+            if found is None:
+                _within(self._wrong, source(scope))
+                raise Unauthorized(
+                    "the token is not valid here.",
+                    hint="It was revoked, has expired or is another one's. The first is in RINGLEADER_HOME/token.",
+                )
+            if scope["method"] not in SAFE:
+                self._same_site(scope, headers)
+            return found
         value = _cookies(headers).get(self._credentials.cookie)
-        if value is None or not self._credentials.has_session(value):
+        caller = self._credentials.by_cookie(value) if value is not None else None
+        if caller is None:
             raise Unauthorized(
                 "a credential is needed.", hint="Send 'Authorization: Bearer TOKEN', or log in at /login."
             )
-        self._same_origin(scope, headers)
-        return Operator(by_cookie=True)
+        self._same_site(scope, headers)
+        return caller
 
-    def _same_origin(self, scope: Scope, headers: Headers) -> None:
-        """What a browser sends by itself must come from our own page (forged requests, DNS rebinding)."""
+    def _by_token(self, scope: Scope, token: str) -> Principal | None:
+        ingest = _INGEST.fullmatch(scope["path"])
+        found = self._credentials.supervisor(token, ingest[1]) if ingest else None
+        return found or self._credentials.by_token(token)
+
+    def _same_site(self, scope: Scope, headers: Headers) -> None:
+        """What a browser can be made to send must come from our own page (forged requests, DNS rebinding)."""
         host = headers.get("host", "")
-        name = (urlsplit(f"//{host}").hostname or "").lower()
-        if not is_loopback(name) and name != self._public_host:
+        name = (_hostname(host) or "").lower()
+        if not is_loopback(name) and name not in self._hosts:
             raise Forbidden(
                 f"this is not {host}.",
-                hint="Set RINGLEADER_PUBLIC_URL to the address users take.",
+                hint="Set RINGLEADER_PUBLIC_URL to the address users take, RINGLEADER_OTHER_HOSTS to further names.",
                 code="wrong_host",
             )
         if scope["method"] in SAFE:
@@ -97,10 +134,71 @@ class Guard:
         if origin is None and "sec-fetch-site" not in headers and _cookies(headers):
             raise Forbidden("a request with a cookie must name its origin.", code="cross_origin")
 
+    async def _carry_out(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let it pass. What changes something, or asked to and was refused, leaves a row in the audit log."""
+        who = scope.get(PRINCIPAL)
+        if who is not None and (scope["method"] in SAFE or not isinstance(who, Caller)):
+            await self._app(scope, receive, send)
+            return
+        deed = Deed(
+            at=self._now(),
+            who=who.name if who is not None else "",
+            token=who.token if who is not None else None,
+            method=scope["method"],
+            path=scope["path"],
+            source=source(scope),
+            request_id=scope.get(REQUEST_ID, ""),
+        )
+        status = 500
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        before = AT_HAND.set(deed)
+        try:
+            await self._app(scope, receive, told)
+        finally:
+            AT_HAND.reset(before)
+            if deed.who and not deed.recorded:
+                await to_thread.run_sync(self._record, deed, DONE if status < 400 else str(status))
+
+    def _record(self, deed: Deed, outcome: str) -> None:
+        with self._store.write() as session:
+            session.add(deed.row(outcome))
+
+
+def source(scope: Scope) -> str:
+    """The address that the request came from."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def _within(allowance: Allowance, key: str) -> None:
+    wait_s = allowance.take(key)
+    if wait_s > 0:
+        raise TooMany(wait_s)
+
+
+async def _close(scope: Scope, send: Send) -> None:
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    await send({"type": "websocket.http.response.start", "status": 401, "headers": []})
+    await send({"type": "websocket.http.response.body", "body": b""})
+
 
 def _bearer(headers: Headers) -> str | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _hostname(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
 
 
 def _cookies(headers: Headers) -> dict[str, str]:
@@ -125,5 +223,6 @@ def _to_login(scope: Scope) -> Response:
 
 
 def _answer(error: Refused) -> Response:
-    headers = {"WWW-Authenticate": 'Bearer realm="ringleader"'} if isinstance(error, Unauthorized) else None
-    return problem(error.status, error.message, code=error.code, hint=error.hint, headers=headers)
+    return problem(
+        error.status, error.message, code=error.code, hint=error.hint, headers=error.headers or None
+    )

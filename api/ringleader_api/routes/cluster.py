@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from ringleader import __version__
 from ringleader.wire.views import View
-from ringleader_api.routes.here import ByOperator, Here, refusals
+from ringleader_api.routes.here import ByCaller, Here, refusals
 
 router = APIRouter(tags=["cluster"])
 
@@ -40,7 +40,7 @@ class VersionView(View):
 
 
 @router.get("/cluster", responses=refusals())
-def cluster(here: Here, _: ByOperator) -> ClusterView:
+def cluster(here: Here, _: ByCaller) -> ClusterView:
     """Nodes and their resources."""
     nodes = [
         NodeView(id=n.id, cpus=n.cpus, gpus=n.gpus, memory_gb=n.memory_gb)
@@ -57,6 +57,6 @@ def cluster(here: Here, _: ByOperator) -> ClusterView:
 
 
 @router.get("/version", responses=refusals())
-def version(_: ByOperator) -> VersionView:
+def version(_: ByCaller) -> VersionView:
     """Which Ringleader this is."""
     return VersionView(version=__version__, api="v1", python=platform.python_version())

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse
 
-from ringleader_api.routes.here import ByOperator, Here, refusals
+from ringleader_api.routes.here import ByReader, Here, refusals
 from ringleader_api.services.artifacts import ArtifactPage
 from ringleader_api.services.checkpoints import CheckpointPage, checkpoints
 from ringleader_api.services.metrics import MetricCurve, MetricNames
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/jobs/{job_id}", tags=["details"])
 @router.get("/metrics", responses=refusals(404, 422))
 def metrics(
     here: Here,
-    _: ByOperator,
+    _: ByReader,
     job_id: str,
     name: Annotated[str | None, Query(min_length=1, max_length=250)] = None,
     max_points: Annotated[int, Query(ge=4, le=20_000)] = 2000,
@@ -29,25 +29,25 @@ def metrics(
 
 
 @router.get("/workers", responses=refusals(404))
-def list_workers(here: Here, _: ByOperator, job_id: str) -> WorkerPage:
+def list_workers(here: Here, _: ByReader, job_id: str) -> WorkerPage:
     """The job's living members."""
     return workers(here.store, job_id)
 
 
 @router.get("/checkpoints", responses=refusals(404))
-def list_checkpoints(here: Here, _: ByOperator, job_id: str) -> CheckpointPage:
+def list_checkpoints(here: Here, _: ByReader, job_id: str) -> CheckpointPage:
     """The states that a later attempt can start from."""
     return checkpoints(here.store, job_id)
 
 
 @router.get("/artifacts", responses=refusals(404))
-def list_artifacts(here: Here, _: ByOperator, job_id: str) -> ArtifactPage:
+def list_artifacts(here: Here, _: ByReader, job_id: str) -> ArtifactPage:
     """The files it left behind."""
     return here.artifacts.page(job_id)
 
 
 @router.get("/artifacts/{name}", response_class=FileResponse, responses=refusals(404))
-def read_artifact(here: Here, _: ByOperator, job_id: str, name: str) -> FileResponse:
+def read_artifact(here: Here, _: ByReader, job_id: str, name: str) -> FileResponse:
     """One of them."""
     path = here.artifacts.path(job_id, name)
     return FileResponse(path, media_type="application/octet-stream", filename=path.name)

@@ -5,7 +5,7 @@ import html
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from ringleader_api.routes.here import ByOperator
+from ringleader_api.routes.here import ByCaller
 
 router = APIRouter(include_in_schema=False)
 
@@ -15,7 +15,7 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ringleader
 
 
 @router.get("/docs")
-async def docs(request: Request, _: ByOperator) -> HTMLResponse:
+async def docs(request: Request, _: ByCaller) -> HTMLResponse:
     """The routes, one a line."""
     rows = [
         f"<tr><td>{html.escape(method.upper())}<td>{html.escape(path)}"

@@ -6,7 +6,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 
 from ringleader_api.routes.follow import stream, wants_stream
-from ringleader_api.routes.here import ByOperator, Here, refusals
+from ringleader_api.routes.here import ByReader, Here, refusals
 from ringleader_api.services.feeds import EventPage, LogPage
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["feeds"])
@@ -22,7 +22,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 
 @router.get("/events", response_model=EventPage, responses=STREAMED)
 async def events(
-    request: Request, here: Here, _: ByOperator, job_id: str, after: After = 0, limit: Limit = 200
+    request: Request, here: Here, _: ByReader, job_id: str, after: After = 0, limit: Limit = 200
 ) -> EventPage | Response:
     """What happened to the job."""
     if wants_stream(request):
@@ -32,7 +32,7 @@ async def events(
 
 @router.get("/logs", response_model=LogPage, responses=STREAMED)
 async def logs(
-    request: Request, here: Here, _: ByOperator, job_id: str, after: After = 0, limit: Limit = 200
+    request: Request, here: Here, _: ByReader, job_id: str, after: After = 0, limit: Limit = 200
 ) -> LogPage | Response:
     """What its workers printed."""
     if wants_stream(request):

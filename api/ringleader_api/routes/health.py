@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Response
 
 from ringleader.wire.views import View
-from ringleader_api.routes.here import ByOperator, Here
+from ringleader_api.routes.here import ByWatcher, Here
 
 router = APIRouter(tags=["health"])
 
@@ -22,7 +22,7 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz", responses={503: {"model": Health}})
-def readyz(here: Here, _: ByOperator, response: Response) -> Health:
+def readyz(here: Here, _: ByWatcher, response: Response) -> Health:
     """Database, reconciler and cluster are there; 503 and what is missing otherwise."""
     trouble = here.not_ready()
     response.status_code = 503 if trouble else 200
@@ -30,6 +30,6 @@ def readyz(here: Here, _: ByOperator, response: Response) -> Health:
 
 
 @router.get("/metrics", response_class=Response)
-def prometheus(here: Here, _: ByOperator) -> Response:
+def prometheus(here: Here, _: ByWatcher) -> Response:
     """Prometheus text."""
     return Response(here.telemetry.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,13 +1,16 @@
-"""What every route gets handed: the control plane, and who is asking."""
+"""What every route gets handed: the control plane, and who is asking, once they are permitted to."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
+from ringleader.wire.access import EVERY
 from ringleader_api.control import Control
-from ringleader_api.edge.credentials import Operator, Principal, Supervisor
 from ringleader_api.edge.guard import PRINCIPAL
 from ringleader_api.problems import MEDIA_TYPE, Forbidden, UnsupportedMediaType
+from ringleader_api.rights import Action, Caller, Principal, Supervisor, may, roles_of
+from ringleader_api.services.access import permit, permit_job
 
 
 def _control(request: Request) -> Control:
@@ -15,17 +18,53 @@ def _control(request: Request) -> Control:
     return control
 
 
-def _operator(request: Request) -> Operator:
+async def _caller(request: Request) -> Caller:
     who: Principal = request.scope[PRINCIPAL]
-    if not isinstance(who, Operator):
+    if not isinstance(who, Caller):
         raise Forbidden("a supervisor's token is valid for its own ingest only.")
     return who
+
+
+Here = Annotated[Control, Depends(_control)]
+ByCaller = Annotated[Caller, Depends(_caller)]
+"""Anybody who is known; the service decides what of it they may."""
 
 
 def _supervisor(request: Request, job_id: str) -> Supervisor:
     who: Principal = request.scope[PRINCIPAL]
     if not isinstance(who, Supervisor) or who.job_id != job_id:
         raise Forbidden("records are taken from the job's own supervisor only.")
+    return who
+
+
+def _everywhere(action: Action) -> Callable[..., Awaitable[Caller]]:
+    async def permitted(who: ByCaller) -> Caller:
+        permit(who, action, EVERY)
+        return who
+
+    return permitted
+
+
+def _in_project(action: Action) -> Callable[..., Awaitable[Caller]]:
+    async def permitted(who: ByCaller, project: str) -> Caller:
+        permit(who, action, project)
+        return who
+
+    return permitted
+
+
+def _over_job(action: Action) -> Callable[..., Caller]:
+    def permitted(who: ByCaller, here: Here, job_id: str) -> Caller:
+        permit_job(here.store, who, action, job_id)
+        return who
+
+    return permitted
+
+
+async def _submitter(who: ByCaller) -> Caller:
+    """Somebody who may submit in some project: packages belong to no project, but to whoever knows their hash."""
+    if not any(may(who, Action.SUBMIT, project) for project in roles_of(who)):
+        permit(who, Action.SUBMIT, EVERY)
     return who
 
 
@@ -40,9 +79,15 @@ def _says_json(request: Request) -> None:
         )
 
 
-Here = Annotated[Control, Depends(_control)]
-ByOperator = Annotated[Operator, Depends(_operator)]
 BySupervisor = Annotated[Supervisor, Depends(_supervisor)]
+ByReader = Annotated[Caller, Depends(_over_job(Action.READ))]
+BySteerer = Annotated[Caller, Depends(_over_job(Action.STEER))]
+BySubmitter = Annotated[Caller, Depends(_submitter)]
+ByWatcher = Annotated[Caller, Depends(_everywhere(Action.WATCH))]
+ByTracker = Annotated[Caller, Depends(_everywhere(Action.TRACK))]
+ByFounder = Annotated[Caller, Depends(_everywhere(Action.FOUND))]
+ByAdmitter = Annotated[Caller, Depends(_everywhere(Action.ADMIT))]
+ByGranter = Annotated[Caller, Depends(_in_project(Action.GRANT))]
 AsJson = Depends(_says_json)
 
 
@@ -50,10 +95,12 @@ def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
     """The problem responses of a route, for the OpenAPI document."""
     body = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     words = {
-        404: "No such job.",
+        403: "Not permitted.",
+        404: "Not there, or not to be seen by the caller.",
         409: "Not in this state.",
         412: "Changed meanwhile.",
         415: "No JSON.",
         422: "Wrong input.",
+        429: "Too many requests.",
     }
-    return {code: {"description": words.get(code, "Refused."), **body} for code in (401, *codes)}
+    return {code: {"description": words.get(code, "Refused."), **body} for code in (401, 403, 429, *codes)}

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from ringleader.wire.states import State
 from ringleader.wire.views import JobPage, JobView
 from ringleader_api.problems import Unprocessable
-from ringleader_api.routes.here import AsJson, ByOperator, Here, refusals
+from ringleader_api.rights import visible
+from ringleader_api.routes.here import AsJson, ByCaller, ByReader, BySteerer, Here, refusals
 from ringleader_api.services.jobs import Filter
 from ringleader_api.services.submission import Preview
 
@@ -71,8 +72,9 @@ def _filter(
     responses={200: {"description": "The same submission again, or a dry run."}, **refusals(409, 415, 422)},
 )
 def submit(
+    *,
     here: Here,
-    _: ByOperator,
+    who: ByCaller,
     response: Response,
     body: Annotated[Any, Body()],
     dry_run: bool = False,
@@ -82,8 +84,8 @@ def submit(
     nodes = here.reconciler.nodes
     if dry_run:
         response.status_code = 200
-        return here.submissions.preview(body, nodes)
-    job_id, new = here.submissions.accept(body, idempotency_key, nodes, owner="operator")
+        return here.submissions.preview(who, body, nodes)
+    job_id, new = here.submissions.accept(who, body, idempotency_key, nodes)
     if new:
         here.telemetry.submissions.inc()
         here.reconciler.wake()
@@ -97,17 +99,17 @@ def submit(
 @router.get("", responses=refusals(422))
 def list_jobs(
     here: Here,
-    _: ByOperator,
+    who: ByCaller,
     which: Annotated[Filter, Depends(_filter)],
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: str | None = None,
 ) -> JobPage:
     """Jobs, newest first."""
-    return here.jobs.page(which, limit, cursor)
+    return here.jobs.page(which, limit, cursor, visible(who))
 
 
 @router.get("/{job_id}", responses=refusals(404))
-def read_job(here: Here, _: ByOperator, job_id: str, response: Response) -> JobView:
+def read_job(here: Here, _: ByReader, job_id: str, response: Response) -> JobView:
     """One job. The ETag changes with its state and its bounds, not with its progress."""
     view, response.headers["ETag"] = here.jobs.view(job_id)
     return view
@@ -117,29 +119,30 @@ def read_job(here: Here, _: ByOperator, job_id: str, response: Response) -> JobV
     "/{job_id}", dependencies=[AsJson], openapi_extra=PATCH, responses=refusals(404, 409, 412, 415, 422)
 )
 def resize_job(
+    *,
     here: Here,
-    _: ByOperator,
+    who: BySteerer,
     job_id: str,
     response: Response,
     body: Annotated[Any, Body(media_type="application/merge-patch+json")],
     if_match: Annotated[str | None, Header()] = None,
 ) -> JobView:
     """Merge `workers.min` and `workers.max`; the job follows between two steps."""
-    view, response.headers["ETag"] = here.jobs.resize(job_id, body, if_match, here.reconciler.nodes)
+    view, response.headers["ETag"] = here.jobs.resize(job_id, body, if_match, here.reconciler.nodes, who.name)
     here.reconciler.wake()
     return view
 
 
 @router.delete("/{job_id}", status_code=204, responses=refusals(404, 409))
-def delete_job(here: Here, _: ByOperator, job_id: str) -> None:
+def delete_job(here: Here, _: BySteerer, job_id: str) -> None:
     """Forget an ended job and its files."""
     here.jobs.delete(job_id)
     here.reconciler.wake()
 
 
 @router.post("/{job_id}/cancel", status_code=202, responses=refusals(404, 409, 422))
-def cancel_job(here: Here, _: ByOperator, job_id: str, body: CancelBody | None = None) -> JobView:
+def cancel_job(here: Here, who: BySteerer, job_id: str, body: CancelBody | None = None) -> JobView:
     """Ask the job to end; asking again while it is ending changes nothing."""
-    view = here.jobs.cancel(job_id, body.grace_s if body else None)
+    view = here.jobs.cancel(job_id, body.grace_s if body else None, who.name)
     here.reconciler.wake()
     return view

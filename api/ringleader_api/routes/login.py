@@ -12,8 +12,9 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from ringleader_api.control import Control
 from ringleader_api.edge.credentials import SESSION_LIFE
-from ringleader_api.problems import Unauthorized, Unprocessable
-from ringleader_api.routes.here import ByOperator, Here, refusals
+from ringleader_api.edge.guard import source
+from ringleader_api.problems import TooMany, Unauthorized, Unprocessable
+from ringleader_api.routes.here import ByCaller, Here, refusals
 
 router = APIRouter(tags=["login"])
 form = APIRouter(include_in_schema=False)
@@ -49,23 +50,27 @@ def login_page(next: str = "/") -> HTMLResponse:
     return _page(next, wrong=False)
 
 
-@router.post("/login", status_code=204, responses=refusals(403, 413, 422))
+@router.post("/login", status_code=204, responses=refusals(413, 422))
 async def log_in(here: Here, request: Request) -> Response:
     """Exchange the token ({"token": …} or a form) for a session cookie."""
     is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
     token, target = _read(await request.body(), is_form)
-    if not here.credentials.is_operator(token):
+    wait_s = here.logins.take(source(request.scope))
+    if wait_s > 0:
+        raise TooMany(wait_s)
+    who = await to_thread.run_sync(here.credentials.by_token, token)
+    if who is None:
         if is_form:
             return _page(target, wrong=True)
-        raise Unauthorized("the token is not valid.", hint="It is in RINGLEADER_HOME/token.")
-    value = await to_thread.run_sync(here.credentials.log_in)
+        raise Unauthorized("the token is not valid.", hint="The first one is in RINGLEADER_HOME/token.")
+    value = await to_thread.run_sync(here.credentials.log_in, who.name, who.token)
     response = RedirectResponse(_inside(target), 303) if is_form else Response(status_code=204)
     _set_cookie(response, here, value)
     return response
 
 
-@router.delete("/login", status_code=204, responses=refusals(403))
-async def log_out(here: Here, _: ByOperator, request: Request) -> Response:
+@router.delete("/login", status_code=204, responses=refusals())
+async def log_out(here: Here, _: ByCaller, request: Request) -> Response:
     """End this session."""
     await to_thread.run_sync(here.credentials.log_out, request.cookies.get(here.credentials.cookie, ""))
     response = Response(status_code=204)

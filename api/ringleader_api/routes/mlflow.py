@@ -10,7 +10,7 @@ from starlette.background import BackgroundTask
 from starlette.responses import Response
 
 from ringleader_api.problems import BadGateway, NotFound
-from ringleader_api.routes.here import ByOperator, Here
+from ringleader_api.routes.here import ByTracker, Here
 
 router = APIRouter(include_in_schema=False)
 
@@ -35,13 +35,13 @@ async def upstream() -> AsyncIterator[httpx.AsyncClient]:
 
 
 @router.get("/mlflow")
-async def to_folder(_: ByOperator) -> Response:
+async def to_folder(_: ByTracker) -> Response:
     """The page uses relative addresses: it needs the slash."""
     return RedirectResponse("/mlflow/", 307)
 
 
 @router.api_route("/mlflow/{path:path}", methods=METHODS)
-async def proxy(request: Request, here: Here, _: ByOperator, path: str) -> Response:
+async def proxy(request: Request, here: Here, _: ByTracker, path: str) -> Response:
     """Pass the request on, and the answer back, both as streams."""
     if not here.settings.mlflow_url:
         raise NotFound("no tracking server is configured.", hint="`ringleader up` starts one.")

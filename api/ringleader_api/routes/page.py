@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from fastapi.responses import FileResponse, HTMLResponse, Response
 
 from ringleader_api.problems import NotFound
-from ringleader_api.routes.here import ByOperator
+from ringleader_api.routes.here import ByCaller
 
 router = APIRouter(include_in_schema=False)
 
@@ -19,7 +19,7 @@ ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ringlead
 @router.get("/submit")
 @router.get("/jobs")
 @router.get("/jobs/{job_id}")
-def page(_: ByOperator) -> Response:
+def page(_: ByCaller) -> Response:
     """The page; it routes by itself."""
     index = STATIC / "index.html"
     if not index.is_file():
@@ -28,7 +28,7 @@ def page(_: ByOperator) -> Response:
 
 
 @router.get("/{path:path}")
-def static(_: ByOperator, path: str) -> Response:
+def static(_: ByCaller, path: str) -> Response:
     """A file of the build; nothing outside it."""
     file = (STATIC / path).resolve()
     if not file.is_relative_to(STATIC.resolve()) or not file.is_file():

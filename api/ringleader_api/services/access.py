@@ -1,8 +1,13 @@
-"""Finding a job: by id, not deleted, or a 404."""
+"""Finding a job or a project. What somebody may not see is answered as if it were not there."""
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from ringleader_api.problems import NotFound
+from ringleader.wire.access import EVERY
+from ringleader_api.problems import Forbidden, NotFound
+from ringleader_api.rights import NEEDS, Action, Caller, may
+from ringleader_api.store import Store, audit
+from ringleader_api.store.people import Project
 from ringleader_api.store.tables import Job
 
 
@@ -14,5 +19,60 @@ def load(session: Session, job_id: str) -> Job:
     """
     job = session.get(Job, job_id, with_for_update=True)
     if job is None or job.deleted_at is not None:
-        raise NotFound(f"there is no job {job_id!r}.", hint="List the jobs with GET /api/v1/jobs.")
+        raise _no_job(job_id)
     return job
+
+
+def permit(who: Caller, action: Action, project: str) -> None:
+    """
+    Raises:
+        NotFound: `who` may not know of the project.
+        Forbidden: they may, but not do this.
+    """
+    if may(who, action, project):
+        return
+    if project != EVERY and not may(who, Action.READ, project):
+        raise no_project(project)
+    where = "all projects" if project == EVERY else f"project {project}"
+    raise Forbidden(
+        f"{who.name} may not {action} in {where}.",
+        hint=f"It takes the role {NEEDS[action]} there, from an admin, and a token that is not scoped below it.",
+    )
+
+
+def permit_job(store: Store, who: Caller, action: Action, job_id: str) -> None:
+    """The same for the job's project; a job's owner may steer it with a smaller role. Neither ever changes.
+
+    Raises:
+        NotFound: there is no such job, or `who` may not know of it.
+        Forbidden: they may, but not do this.
+    """
+    query = select(Job.project, Job.owner).where(Job.id == job_id, Job.deleted_at.is_(None))
+    with store.read() as session:
+        found = session.execute(query).one_or_none()
+    if found is None or not may(who, Action.READ, found.project):
+        raise _no_job(job_id)
+    audit.about(project=found.project, target=job_id)
+    if action is Action.STEER and found.owner == who.name:
+        action = Action.STEER_OWN
+    permit(who, action, found.project)
+
+
+def have_project(session: Session, who: Caller, project: str, add: Project) -> None:
+    """Make the project if it is not there; only those who may make projects come this far without it.
+
+    Raises:
+        NotFound: it is not there, and `who` may not make it.
+    """
+    if session.get(Project, project) is None:
+        if not may(who, Action.FOUND, EVERY):
+            raise no_project(project)
+        session.add(add)
+
+
+def no_project(project: str) -> NotFound:
+    return NotFound(f"there is no project {project!r}.", hint="List yours with GET /api/v1/projects.")
+
+
+def _no_job(job_id: str) -> NotFound:
+    return NotFound(f"there is no job {job_id!r}.", hint="List the jobs with GET /api/v1/jobs.")

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -51,10 +51,14 @@ class Jobs:
         with self._store.read() as session:
             return self._view(session, load(session, job_id))
 
-    def page(self, which: Filter, limit: int, cursor: str | None) -> JobPage:
-        """Newest first; `cursor` continues behind the last job of the page before."""
+    def page(
+        self, which: Filter, limit: int, cursor: str | None, projects: Collection[str] | None
+    ) -> JobPage:
+        """Newest first, of these projects (None: all); `cursor` continues behind the last job of the page before."""
         query = select(Job, ExportCursor).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
         query = query.where(Job.deleted_at.is_(None)).order_by(Job.id.desc()).limit(limit + 1)
+        if projects is not None:
+            query = query.where(Job.project.in_(projects))
         if which.state is not None:
             query = query.where(Job.state == which.state)
         if which.project is not None:
@@ -72,7 +76,7 @@ class Jobs:
         return JobPage(items=items, next_cursor=_encode(items[-1].id) if more else None)
 
     def resize(
-        self, job_id: str, body: Any, if_match: str | None, nodes: Sequence[Node] | None
+        self, job_id: str, body: Any, if_match: str | None, nodes: Sequence[Node] | None, who: str
     ) -> tuple[JobView, str]:
         """Merge `workers.min` and `workers.max`; the reconciler tells the supervisor.
 
@@ -97,12 +101,12 @@ class Jobs:
                 job.spec = after
                 job.version += 1
                 bounds = {"min": spec.workers.min, "max": spec.workers.max}
-                record(session, job, "workers.resized", self._now(), {"who": "user", **bounds})
+                record(session, job, "workers.resized", self._now(), {"who": who, **bounds})
             return self._view(session, job)
 
-    def cancel(self, job_id: str, grace_s: float | None) -> JobView:
+    def cancel(self, job_id: str, grace_s: float | None, who: str) -> JobView:
         """Decide that the job ends as cancelled. While it is ending already, nothing changes."""
-        why = Why(code="cancelled", message="cancelled by the user")
+        why = Why(code="cancelled", message=f"cancelled by {who}")
         with self._store.write() as session:
             job = load(session, job_id)
             if job.state.ended:
@@ -110,11 +114,9 @@ class Jobs:
             if grace_s is not None:
                 job.grace_s = grace_s
             if job.state is State.QUEUED:
-                move(session, job, State.CANCELLED, at=self._now(), who="user", why=why)
+                move(session, job, State.CANCELLED, at=self._now(), who=who, why=why)
             elif job.state is not State.STOPPING:
-                move(
-                    session, job, State.STOPPING, at=self._now(), who="user", why=why, target=State.CANCELLED
-                )
+                move(session, job, State.STOPPING, at=self._now(), who=who, why=why, target=State.CANCELLED)
             return self._view(session, job)[0]
 
     def delete(self, job_id: str) -> None:

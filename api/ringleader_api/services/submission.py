@@ -14,10 +14,12 @@ from ringleader.wire.states import EDGES, State
 from ringleader.wire.views import View, Why
 from ringleader_api.clock import Clock, new_job_id
 from ringleader_api.problems import Conflict, Unprocessable
+from ringleader_api.rights import Action, Caller
 from ringleader_api.scheduling import Admit, Hold, Node, Snapshot, decide, fits, most
-from ringleader_api.services.access import load
+from ringleader_api.services.access import have_project, load, permit
 from ringleader_api.services.claims import claim_of
-from ringleader_api.store import Store, record
+from ringleader_api.store import Store, audit, record
+from ringleader_api.store.people import Project
 from ringleader_api.store.tables import IdempotencyKey, Job, Package
 
 MAX_KEY = 200
@@ -41,7 +43,7 @@ class Submissions:
         self._now = now
 
     def accept(
-        self, body: Any, key: str | None, nodes: Sequence[Node] | None, owner: str
+        self, who: Caller, body: Any, key: str | None, nodes: Sequence[Node] | None
     ) -> tuple[str, bool]:
         """Store the job with its first event.
 
@@ -52,31 +54,40 @@ class Submissions:
             SpecInvalid: the body is no job file.
             Unprocessable: the package is missing, or the cluster can never hold the job.
             Conflict: the key was used for another body.
+            NotFound, Forbidden: `who` may not submit to the project.
         """
         if key is not None and not 0 < len(key) <= MAX_KEY:
             raise Unprocessable(
                 f"an Idempotency-Key has 1 to {MAX_KEY} characters.", code="bad_idempotency_key"
             )
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-        if key is not None and (known := self._replayed(key, digest)):
+        if key is not None and (known := self._replayed(who.name, key, digest)):
             return known, False
-        spec = self._checked(body, nodes)
+        spec = self._checked(who, body, nodes)
         with self._store.write() as session:
-            if key is not None and (known := _replay(session, key, digest)):
+            if key is not None and (known := _replay(session, who.name, key, digest)):
                 return known, False
-            job = _new_job(spec, owner, self._now())
+            job = _new_job(spec, who.name, self._now())
+            have_project(session, who, spec.project, Project(name=spec.project, created_at=job.created_at))
+            audit.about(project=spec.project, target=job.id)
             session.add(job)
             session.flush()
-            record(session, job, "job.queued", job.created_at, {"who": owner})
+            record(session, job, "job.queued", job.created_at, {"who": job.owner})
             if key is not None:
                 session.add(
-                    IdempotencyKey(key=key, body_sha256=digest, job_id=job.id, created_at=job.created_at)
+                    IdempotencyKey(
+                        owner=job.owner,
+                        key=key,
+                        body_sha256=digest,
+                        job_id=job.id,
+                        created_at=job.created_at,
+                    )
                 )
             return job.id, True
 
-    def preview(self, body: Any, nodes: Sequence[Node] | None) -> Preview:
+    def preview(self, who: Caller, body: Any, nodes: Sequence[Node] | None) -> Preview:
         """The same checks, and what the scheduler would decide now; nothing is stored."""
-        spec = self._checked(body, nodes)
+        spec = self._checked(who, body, nodes)
         why = _unknown_cluster() if nodes is None else self._why_waiting(spec, nodes)
         return Preview(
             starts_now=why is None,
@@ -85,12 +96,13 @@ class Submissions:
             spec=spec.model_dump(mode="json"),
         )
 
-    def _replayed(self, key: str, digest: str) -> str | None:
+    def _replayed(self, owner: str, key: str, digest: str) -> str | None:
         with self._store.read() as session:
-            return _replay(session, key, digest)
+            return _replay(session, owner, key, digest)
 
-    def _checked(self, body: Any, nodes: Sequence[Node] | None) -> JobSpec:
+    def _checked(self, who: Caller, body: Any, nodes: Sequence[Node] | None) -> JobSpec:
         spec = resolved(JobSpec.parse(body))
+        permit(who, Action.SUBMIT, spec.project)
         if spec.working_dir is not None:
             self._package_present(spec.working_dir)
         if nodes is not None:
@@ -153,8 +165,8 @@ def _wrong(pointer: str, value: Any, allowed: str, message: str) -> Unprocessabl
     )
 
 
-def _replay(session: Session, key: str, digest: str) -> str | None:
-    row = session.get(IdempotencyKey, key)
+def _replay(session: Session, owner: str, key: str, digest: str) -> str | None:
+    row = session.get(IdempotencyKey, (owner, key))
     if row is None:
         return None
     if row.body_sha256 != digest:

@@ -11,6 +11,8 @@ from alembic.config import Config
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
+from ringleader_api.store import audit
+
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_MS = 10_000
 
@@ -49,10 +51,16 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction: committed at the end of the block, rolled back when it raises. Never nested."""
+        """A transaction: committed at the end of the block, rolled back when it raises. Never nested.
+
+        The first one of a request holds the row of the audit log that names who asked for it.
+        """
         with self._one_writer:
             with Session(self._writer, expire_on_commit=False) as session, session.begin():
                 yield session
+                deed = audit.add_to(session)
+            if deed is not None:
+                deed.recorded = True
             self.version += 1
 
     def ping(self) -> None:

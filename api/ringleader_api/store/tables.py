@@ -186,8 +186,9 @@ class IngestToken(Base):
 class IdempotencyKey(Base):
     """A submission that has been carried out, by the key its sender gave it."""
 
-    __tablename__ = "idempotency_keys"
+    __tablename__ = "idempotency_keys_of_owners"
 
+    owner: Mapped[str] = mapped_column(String(100), primary_key=True)
     key: Mapped[str] = mapped_column(String(200), primary_key=True)
     body_sha256: Mapped[str] = mapped_column(String(64))
     job_id: Mapped[str] = mapped_column(String(40), ForeignKey("jobs.id", ondelete="CASCADE"))
@@ -205,11 +206,16 @@ class Package(Base):
 
 
 class LoginSession(Base):
-    """A logged-in page, by the hash of its cookie."""
+    """A logged-in page, by the hash of its cookie. It is worth what the token is that it was made with.
+
+    `token` is None where the identity provider vouched for the user.
+    """
 
     __tablename__ = "login_sessions"
 
     sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    user: Mapped[str | None] = mapped_column(String(100))
+    token: Mapped[str | None] = mapped_column(String(40))
     expires_at: Mapped[datetime]
 
 

@@ -1,0 +1,110 @@
+"""Who may do what: one table and one question, decided from the caller's roles alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from ringleader.wire.access import EVERY, Role
+
+
+class Action(StrEnum):
+    """What can be done in a project. Those below the line concern all projects and are asked with EVERY."""
+
+    READ = "read"
+    SUBMIT = "submit jobs"
+    STEER_OWN = "change the jobs one has submitted"
+    STEER = "change everybody's jobs"
+    KEEP_SECRETS = "set and delete secrets"
+    GRANT = "give and take roles"
+    AUDIT = "read the audit log"
+    # ---
+    WATCH = "read the control plane's own health and metrics"
+    TRACK = "use the tracking server's own page"
+    FOUND = "make projects"
+    ADMIT = "make and disable users, and see to their tokens"
+
+
+NEEDS: Mapping[Action, Role] = {
+    Action.READ: Role.VIEWER,
+    Action.SUBMIT: Role.SUBMITTER,
+    Action.STEER_OWN: Role.SUBMITTER,
+    Action.STEER: Role.OPERATOR,
+    Action.KEEP_SECRETS: Role.OPERATOR,
+    Action.GRANT: Role.ADMIN,
+    Action.AUDIT: Role.ADMIN,
+    Action.WATCH: Role.VIEWER,
+    Action.TRACK: Role.OPERATOR,
+    Action.FOUND: Role.ADMIN,
+    Action.ADMIT: Role.ADMIN,
+}
+"""The least role for each action."""
+
+WHOLE: Mapping[str, Role] = {EVERY: Role.ADMIN}
+"""The scope of a credential that leaves its user's roles as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A user, as one credential shows them.
+
+    Attributes:
+        roles: the user's role by project; EVERY for all projects.
+        scope: the same for the credential: nobody does more through it than it allows.
+        token: the id of the token behind it; None for a log-in through the identity provider.
+        expires_at: when the credential ends by itself.
+    """
+
+    name: str
+    roles: Mapping[str, Role]
+    scope: Mapping[str, Role]
+    token: str | None
+    expires_at: datetime | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the credential is as good as its user: only such ones make and revoke others."""
+        return self.scope.get(EVERY) is Role.ADMIN
+
+
+@dataclass(frozen=True, slots=True)
+class Supervisor:
+    """May post records of one attempt of one job, and nothing else."""
+
+    job_id: str
+    attempt: int
+
+
+Principal = Caller | Supervisor
+
+
+def may(who: Caller, action: Action, project: str) -> bool:
+    """Whether `who` may do `action` in `project` (EVERY: in all of them)."""
+    held = role_in(who, project)
+    return held is not None and held.rank >= NEEDS[action].rank
+
+
+def role_in(who: Caller, project: str) -> Role | None:
+    """The role that the user has there and the credential leaves."""
+    user, scope = _greatest(who.roles, project), _greatest(who.scope, project)
+    if user is None or scope is None:
+        return None
+    return min(user, scope, key=lambda role: role.rank)
+
+
+def roles_of(who: Caller) -> dict[str, Role]:
+    """What is left of the user's roles, by project."""
+    found = {project: role_in(who, project) for project in {*who.roles, *who.scope}}
+    return {project: role for project, role in sorted(found.items()) if role is not None}
+
+
+def visible(who: Caller) -> frozenset[str] | None:
+    """The projects whose jobs `who` may read; None: all."""
+    if may(who, Action.READ, EVERY):
+        return None
+    return frozenset(project for project in roles_of(who) if may(who, Action.READ, project))
+
+
+def _greatest(roles: Mapping[str, Role], project: str) -> Role | None:
+    held = [roles[name] for name in (project, EVERY) if name in roles]
+    return max(held, key=lambda role: role.rank, default=None)

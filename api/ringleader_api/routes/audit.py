@@ -1,0 +1,26 @@
+"""/audit: who changed what, and who was refused to."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from ringleader.wire.access import AuditPage
+from ringleader_api.routes.here import ByCaller, Here, refusals
+
+router = APIRouter(prefix="/audit", tags=["audit"])
+
+
+@router.get("", responses=refusals(422))
+def read_audit(
+    *,
+    here: Here,
+    who: ByCaller,
+    by: Annotated[str | None, Query(description="only this user's requests")] = None,
+    project: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[
+        int | None, Query(ge=0, le=2**62, description="only entries older than this one")
+    ] = None,
+) -> AuditPage:
+    """Newest first."""
+    return here.audit.page(who, by, project, limit, before)

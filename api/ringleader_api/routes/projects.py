@@ -1,0 +1,29 @@
+"""/projects: those in which the caller has a role."""
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+
+from ringleader.wire.access import ProjectName, ProjectPage, ProjectView
+from ringleader_api.routes.here import AsJson, ByCaller, ByFounder, Here, refusals
+
+router = APIRouter(prefix="/projects", tags=["projects"])
+
+
+class NewProject(BaseModel):
+    """A project."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: ProjectName
+
+
+@router.get("", responses=refusals())
+def list_projects(here: Here, who: ByCaller) -> ProjectPage:
+    """Projects, and the caller's role in each."""
+    return here.projects.page(who)
+
+
+@router.post("", status_code=201, dependencies=[AsJson], responses=refusals(409, 415, 422))
+def add_project(here: Here, who: ByFounder, body: NewProject) -> ProjectView:
+    """Make a project. An admin of all projects also makes one by submitting to it."""
+    return here.projects.add(who, body.name)

@@ -1,0 +1,42 @@
+"""/tokens: make, list, revoke."""
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from ringleader.wire.access import NewTokenView, Roles, TokenPage, UserName
+from ringleader_api.routes.here import AsJson, ByCaller, Here, refusals
+
+router = APIRouter(prefix="/tokens", tags=["tokens"])
+
+
+class NewToken(BaseModel):
+    """What the token is for. Without a scope it may do what its user may; without `expires_in_s` it lasts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    user: UserName | None = None
+    scope: Annotated[Roles, Field(min_length=1)] | None = None
+    expires_in_s: Annotated[float, Field(gt=0, le=10 * 366 * 86_400)] | None = None
+
+
+@router.get("", responses=refusals())
+def list_tokens(here: Here, who: ByCaller, user: str | None = None) -> TokenPage:
+    """One's own; an admin of all projects sees everybody's. Never the tokens themselves."""
+    return here.tokens.page(who, user)
+
+
+@router.post("", status_code=201, dependencies=[AsJson], responses=refusals(404, 415, 422))
+def make_token(here: Here, who: ByCaller, body: NewToken) -> NewTokenView:
+    """Make a token. This answer is the only one that holds it."""
+    expires_at = here.now() + timedelta(seconds=body.expires_in_s) if body.expires_in_s else None
+    return here.tokens.make(who, body.user or who.name, body.name, body.scope, expires_at)
+
+
+@router.delete("/{token_id}", status_code=204, responses=refusals(404))
+def revoke_token(here: Here, who: ByCaller, token_id: str) -> None:
+    """Let it open nothing any more, at once."""
+    here.tokens.revoke(who, token_id)

@@ -1,0 +1,73 @@
+"""/me and /users: who is asking, who there is, and who may do what in which project."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict
+
+from ringleader.wire.access import MeView, ProjectOrEvery, Role, Roles, UserName, UserPage, UserView
+from ringleader_api.rights import roles_of
+from ringleader_api.routes.here import AsJson, ByAdmitter, ByCaller, ByGranter, Here, refusals
+
+router = APIRouter(tags=["users"])
+
+
+class NewUser(BaseModel):
+    """A user and their roles by project; `*` is all projects."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: UserName
+    roles: Roles = {}
+
+
+class GrantBody(BaseModel):
+    """A role."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: Role
+
+
+@router.get("/me", responses=refusals())
+def me(who: ByCaller) -> MeView:
+    """Who is asking, and what they may do with this credential."""
+    return MeView(name=who.name, roles=roles_of(who), token=who.token)
+
+
+@router.get("/users", responses=refusals())
+def list_users(here: Here, _: ByAdmitter) -> UserPage:
+    """All users."""
+    return here.users.page()
+
+
+@router.post("/users", status_code=201, dependencies=[AsJson], responses=refusals(404, 409, 415, 422))
+def add_user(here: Here, _: ByAdmitter, body: NewUser) -> UserView:
+    """Make a user; POST /tokens then makes them a token."""
+    return here.users.add(body.name, body.roles)
+
+
+@router.delete("/users/{name}", status_code=204, responses=refusals(404, 409))
+def disable_user(here: Here, who: ByAdmitter, name: str) -> None:
+    """Let none of the user's credentials open anything; their jobs and history stay."""
+    here.users.disable(who, name)
+
+
+@router.post("/users/{name}/enable", responses=refusals(404))
+def enable_user(here: Here, _: ByAdmitter, name: str) -> UserView:
+    """Undo the DELETE."""
+    return here.users.enable(name)
+
+
+@router.put("/users/{name}/roles/{project}", dependencies=[AsJson], responses=refusals(404, 409, 415, 422))
+def grant(
+    here: Here, who: ByGranter, name: str, project: Annotated[ProjectOrEvery, Path()], body: GrantBody
+) -> UserView:
+    """Give a role in the project (`*`: in all), in the place of the one before."""
+    return here.users.grant(who, name, project, body.role)
+
+
+@router.delete("/users/{name}/roles/{project}", status_code=204, responses=refusals(404, 409))
+def take_away(here: Here, who: ByGranter, name: str, project: str) -> None:
+    """Take the role in the project."""
+    here.users.take_away(who, name, project)

@@ -1,0 +1,102 @@
+"""Tokens: made once, shown once, scoped, expiring, revoked for good."""
+
+from datetime import datetime
+
+from sqlalchemy import select
+
+from ringleader.wire.access import EVERY, NewTokenView, Role, Roles, TokenPage, TokenView
+from ringleader_api.clock import Clock
+from ringleader_api.edge.credentials import new_token, random_token
+from ringleader_api.problems import Forbidden, NotFound, Unprocessable
+from ringleader_api.rights import WHOLE, Action, Caller, may
+from ringleader_api.services.access import permit
+from ringleader_api.store import Store, audit
+from ringleader_api.store.people import Token, User
+
+
+class Tokens:
+    """One's own for everybody, everybody's for those who may `ADMIT`."""
+
+    def __init__(self, store: Store, now: Clock) -> None:
+        self._store = store
+        self._now = now
+
+    def page(self, who: Caller, user: str | None) -> TokenPage:
+        """The tokens of `user`, or all that the caller may see; newest first."""
+        query = select(Token).order_by(Token.id.desc())
+        if not may(who, Action.ADMIT, EVERY):
+            query = query.where(Token.user == who.name)
+        if user is not None:
+            query = query.where(Token.user == user)
+        with self._store.read() as session:
+            return TokenPage(items=[TokenView(**_fields(row)) for row in session.scalars(query)])
+
+    def make(
+        self, who: Caller, user: str, name: str, scope: Roles | None, expires_at: datetime | None
+    ) -> NewTokenView:
+        """A token for `user`; without a scope it is worth what the user is.
+
+        Raises:
+            Forbidden: the caller's own credential is scoped, or they may not make tokens for others.
+            NotFound: there is no such user.
+            Unprocessable: it would expire in the past, or outlive the caller's own credential.
+        """
+        _whole(who)
+        if user != who.name:
+            permit(who, Action.ADMIT, EVERY)
+        now = self._now()
+        limit = who.expires_at if who.token is not None else None
+        if expires_at is not None and expires_at <= now:
+            raise Unprocessable("a token cannot expire in the past.", code="bad_expiry")
+        if limit is not None and (expires_at is None or expires_at > limit):
+            raise Unprocessable(
+                f"it would outlive the token that makes it, which expires at {limit.isoformat()}.",
+                code="bad_expiry",
+            )
+        token = random_token()
+        row = new_token(token, user=user, name=name, scope=scope or WHOLE, at=now, expires_at=expires_at)
+        audit.about(target=f"{user} {row.id}")
+        with self._store.write() as session:
+            found = session.get(User, user)
+            if found is None or found.disabled_at is not None:
+                raise NotFound(f"there is no user {user!r}.")
+            session.add(row)
+        return NewTokenView(token=token, **_fields(row))
+
+    def revoke(self, who: Caller, token_id: str) -> None:
+        """From now on it opens nothing; sessions that were made with it neither.
+
+        Raises:
+            NotFound: there is no such token, or it is another's.
+            Forbidden: the caller's own credential is scoped, and this is another one.
+        """
+        with self._store.write() as session:
+            row = session.get(Token, token_id, with_for_update=True)
+            if row is None or not (row.user == who.name or may(who, Action.ADMIT, EVERY)):
+                raise NotFound(f"there is no token {token_id!r}.", hint="List yours with GET /api/v1/tokens.")
+            if row.id != who.token:
+                _whole(who)
+            audit.about(target=f"{row.user} {row.id}")
+            row.revoked_at = row.revoked_at or self._now()
+
+
+def _whole(who: Caller) -> None:
+    """Else a scoped token would be a way to one without scope."""
+    if not who.is_whole:
+        raise Forbidden(
+            "a scoped token makes and revokes no others.", hint="Log in, or take a token without scope."
+        )
+
+
+def _fields(row: Token) -> dict[str, object]:
+    return {
+        "id": row.id,
+        "user": row.user,
+        "name": row.name,
+        "prefix": row.prefix,
+        "scope": {project: Role(role) for project, role in row.scope.items()},
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+        "last_used_at": row.last_used_at,
+        "revoked_at": row.revoked_at,
+    }

@@ -1,0 +1,106 @@
+"""Users and their roles."""
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from ringleader.wire.access import EVERY, Role, Roles, UserPage, UserView
+from ringleader_api.clock import Clock
+from ringleader_api.problems import Conflict, NotFound
+from ringleader_api.rights import Caller
+from ringleader_api.services.access import no_project
+from ringleader_api.store import Store, audit
+from ringleader_api.store.people import Project, RoleRow, User
+
+
+class Users:
+    """Callers have been permitted to; what is refused here is what nobody may."""
+
+    def __init__(self, store: Store, now: Clock) -> None:
+        self._store = store
+        self._now = now
+
+    def page(self) -> UserPage:
+        """All of them, by name."""
+        with self._store.read() as session:
+            users = session.scalars(select(User).order_by(User.name)).all()
+            return UserPage(items=[_view(session, user) for user in users])
+
+    def add(self, name: str, roles: Roles) -> UserView:
+        """Raises Conflict (the name is taken), NotFound (a project is not there)."""
+        audit.about(target=name)
+        with self._store.write() as session:
+            if session.get(User, name) is not None:
+                raise Conflict(f"there is a user {name!r} already.", code="user_exists")
+            user = User(name=name, created_at=self._now())
+            session.add(user)
+            session.flush()
+            for project, role in roles.items():
+                _known(session, project)
+                session.add(RoleRow(user=name, project=project, role=role.value))
+            session.flush()
+            return _view(session, user)
+
+    def disable(self, who: Caller, name: str) -> None:
+        """From now on none of the user's tokens and sessions opens anything; jobs and history stay.
+
+        Raises:
+            NotFound: there is no such user.
+            Conflict: it is `who` themselves.
+        """
+        audit.about(target=name)
+        _not_oneself(who, name)
+        with self._store.write() as session:
+            user = _load(session, name)
+            user.disabled_at = user.disabled_at or self._now()
+
+    def enable(self, name: str) -> UserView:
+        """Undo `disable`."""
+        audit.about(target=name)
+        with self._store.write() as session:
+            user = _load(session, name)
+            user.disabled_at = None
+            session.flush()
+            return _view(session, user)
+
+    def grant(self, who: Caller, name: str, project: str, role: Role) -> UserView:
+        """Give `name` a role, in the place of the one before."""
+        audit.about(project=project, target=name)
+        _not_oneself(who, name)
+        with self._store.write() as session:
+            user = _load(session, name)
+            _known(session, project)
+            session.merge(RoleRow(user=name, project=project, role=role.value))
+            session.flush()
+            return _view(session, user)
+
+    def take_away(self, who: Caller, name: str, project: str) -> None:
+        """Take the user's role in the project; nothing happens where there is none."""
+        audit.about(project=project, target=name)
+        _not_oneself(who, name)
+        with self._store.write() as session:
+            _load(session, name)
+            session.execute(delete(RoleRow).where(RoleRow.user == name, RoleRow.project == project))
+
+
+def _view(session: Session, user: User) -> UserView:
+    rows = session.scalars(select(RoleRow).where(RoleRow.user == user.name).order_by(RoleRow.project))
+    roles = {row.project: Role(row.role) for row in rows}
+    return UserView(name=user.name, roles=roles, created_at=user.created_at, disabled_at=user.disabled_at)
+
+
+def _load(session: Session, name: str) -> User:
+    user = session.get(User, name, with_for_update=True)
+    if user is None:
+        raise NotFound(f"there is no user {name!r}.", hint="List them with GET /api/v1/users.")
+    return user
+
+
+def _known(session: Session, project: str) -> None:
+    if project != EVERY and session.get(Project, project) is None:
+        raise no_project(project)
+
+
+def _not_oneself(who: Caller, name: str) -> None:
+    """Else the last admin could lock everybody out."""
+    if who.name == name:
+        raise Conflict("nobody changes their own rights.", hint="Ask another admin.", code="own_rights")

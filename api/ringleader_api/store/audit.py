@@ -1,0 +1,69 @@
+"""The deed of the request at hand: whatever it changes is stored in one transaction with a row that says who did it."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from ringleader_api.store.people import AuditRow
+
+DONE = "done"
+
+
+@dataclass(slots=True)
+class Deed:
+    """A request that may change something. Services fill in `project` and `target`; `recorded` once committed."""
+
+    at: datetime
+    who: str
+    token: str | None
+    method: str
+    path: str
+    source: str
+    request_id: str
+    project: str = ""
+    target: str = ""
+    recorded: bool = False
+
+    def row(self, outcome: str) -> AuditRow:
+        return AuditRow(
+            at=self.at,
+            who=self.who,
+            token=self.token,
+            method=self.method,
+            path=self.path[:500],
+            project=self.project[:100],
+            target=self.target[:200],
+            outcome=outcome,
+            source=self.source[:64],
+            request_id=self.request_id,
+        )
+
+
+AT_HAND: ContextVar[Deed | None] = ContextVar("deed", default=None)
+"""Set by the guard; threads that a request is carried out in inherit it, those of the control plane have none."""
+
+
+def about(*, project: str = "", target: str = "") -> None:
+    """Say what the request at hand concerns."""
+    deed = AT_HAND.get()
+    if deed is not None:
+        deed.project = project or deed.project
+        deed.target = target or deed.target
+
+
+def by(who: str, token: str | None) -> None:
+    """Say who turned out to be asking: for log-ins, where nobody was known before."""
+    deed = AT_HAND.get()
+    if deed is not None:
+        deed.who, deed.token = who, token
+
+
+def add_to(session: Session) -> Deed | None:
+    """Put the deed into the transaction that carries it out, once."""
+    deed = AT_HAND.get()
+    if deed is None or deed.recorded or not deed.who:
+        return None
+    session.add(deed.row(DONE))
+    return deed

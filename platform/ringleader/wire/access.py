@@ -1,0 +1,129 @@
+"""Who may do what, as the API shows it: roles, users, tokens, projects, secrets and the audit log."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from ringleader.wire.views import View
+
+EVERY = "*"
+"""In the place of a project: all of them, also those to come."""
+
+ProjectName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+ProjectOrEvery = Annotated[
+    str, Field(min_length=1, max_length=100, pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")
+]
+UserName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]*$")]
+SecretName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class Role(StrEnum):
+    """What somebody may do in a project; each role may do what those before it may."""
+
+    VIEWER = "viewer"
+    SUBMITTER = "submitter"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+    @property
+    def rank(self) -> int:
+        return _ORDER.index(self)
+
+
+_ORDER = tuple(Role)
+Roles = dict[ProjectOrEvery, Role]
+
+
+class MeView(View):
+    """Who is asking. `roles` are those that the credential leaves of the user's own."""
+
+    name: str
+    roles: Roles
+    token: str | None
+
+
+class UserView(View):
+    """A user. One with `disabled_at` opens nothing any more."""
+
+    name: str
+    roles: Roles
+    created_at: datetime
+    disabled_at: datetime | None
+
+
+class UserPage(View):
+    items: list[UserView]
+
+
+class TokenView(View):
+    """A token without its secret: `prefix` is how it begins. `scope` caps the roles of its user."""
+
+    id: str
+    user: str
+    name: str
+    prefix: str
+    scope: Roles
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+class NewTokenView(TokenView):
+    """The only answer that holds the token itself."""
+
+    token: str
+
+
+class TokenPage(View):
+    items: list[TokenView]
+
+
+class ProjectView(View):
+    """A project, and the role in it of whoever asks."""
+
+    name: str
+    role: Role
+    created_at: datetime
+
+
+class ProjectPage(View):
+    items: list[ProjectView]
+
+
+class SecretView(View):
+    """A secret's name; its value never leaves the control plane but for the jobs that name it."""
+
+    project: str
+    name: str
+    set_by: str
+    set_at: datetime
+
+
+class SecretPage(View):
+    items: list[SecretView]
+
+
+class AuditEntry(View):
+    """One request that changed something or was refused: `outcome` is `done`, or the status of its answer."""
+
+    id: int
+    at: datetime
+    who: str
+    token: str | None
+    method: str
+    path: str
+    project: str
+    target: str
+    outcome: str
+    source: str
+    request_id: str
+
+
+class AuditPage(View):
+    """Newest first; `next` is the id to ask before, null on the last page."""
+
+    items: list[AuditEntry]
+    next: int | None

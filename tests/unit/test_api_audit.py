@@ -1,0 +1,115 @@
+"""The audit log: who changed what, in the transaction of the change; who was refused; readable by admins alone."""
+
+from pathlib import Path
+
+import pytest
+from control_plane import SPEC, URL, Stage, stage
+from sqlalchemy import func, select
+
+from ringleader_api.store.people import AuditRow
+from ringleader_api.store.tables import Job
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path)
+
+
+def told(here: Stage, query: str = "") -> list[tuple[str, ...]]:
+    """(who, method, path, target, outcome), oldest first."""
+    items = here.client.get(f"/api/v1/audit?limit=1000{query}").json()["items"]
+    return [tuple(e[k] for k in ("who", "method", "path", "target", "outcome")) for e in items[::-1]]
+
+
+def test_every_change_leaves_one_row_that_names_who_and_what(here: Stage) -> None:
+    ada = here.user("ada", vision="submitter")
+    before = len(told(here))
+    job_id = ada.post("/api/v1/jobs", json={**SPEC, "project": "vision"}).json()["id"]
+    base = f"/api/v1/jobs/{job_id}"
+    ada.patch(base, json={"workers": {"max": 2}})
+    ada.get(base)
+    ada.post(f"{base}/cancel")
+    here.client.delete(base)
+    assert told(here)[before:] == [
+        ("ada", "POST", "/api/v1/jobs", job_id, "done"),
+        ("ada", "PATCH", base, job_id, "done"),
+        ("ada", "POST", f"{base}/cancel", job_id, "done"),
+        ("admin", "DELETE", base, job_id, "done"),
+    ]
+    entry = here.client.get("/api/v1/audit?limit=1").json()["items"][0]
+    assert (entry["project"], entry["token"][:4], entry["source"]) == ("vision", "tok_", "testclient")
+
+
+def test_the_row_is_in_the_transaction_of_the_change(here: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: list[tuple[int, int]] = []
+
+    def committed(*_: object) -> None:
+        with here.control.store.read() as session:
+            jobs = session.scalar(select(func.count()).select_from(Job))
+            rows = session.scalar(select(func.count()).select_from(AuditRow))
+        commits.append((jobs or 0, rows or 0))
+
+    here.client.get("/api/v1/me")  # the token's first use is noted
+    first = len(told(here))
+    real = here.control.submissions.accept
+    monkeypatch.setattr(
+        here.control.submissions, "accept", lambda *given: (real(*given), committed())[0], raising=True
+    )
+    here.submit()
+    assert commits == [(1, first + 1)], "the job was there before its row"
+
+
+def test_a_change_that_fails_leaves_no_row_that_says_done(here: Stage) -> None:
+    job_id = here.submit()
+    before = len(told(here))
+    here.client.delete(f"/api/v1/jobs/{job_id}")
+    here.client.post("/api/v1/jobs", json={})
+    assert [row[-1] for row in told(here)[before:]] == ["409", "422"]
+
+
+def test_who_was_refused_is_told_and_strangers_and_supervisors_are_not(here: Stage) -> None:
+    job_id = here.running(project="vision")
+    eve = here.user("eve", vision="viewer")
+    before = len(told(here))
+    eve.post(f"/api/v1/jobs/{job_id}/cancel")
+    here.holding("").post(f"/api/v1/jobs/{job_id}/cancel")
+    here.post(job_id)
+    assert told(here)[before:] == [("eve", "POST", f"/api/v1/jobs/{job_id}/cancel", job_id, "403")]
+
+
+def test_log_ins_are_told_with_the_user_that_they_turned_out_to_be(here: Stage) -> None:
+    before = len(told(here))
+    page = here.holding("")
+    page.post("/api/v1/login", json={"token": "wrong"})
+    page.post("/api/v1/login", json={"token": (here.home / "token").read_text()})
+    page.delete("/api/v1/login", headers={"Origin": URL})
+    assert [row[:3] for row in told(here)[before:]] == [
+        ("admin", "POST", "/api/v1/login"),
+        ("admin", "DELETE", "/api/v1/login"),
+    ]
+
+
+def test_no_row_holds_a_secret(here: Stage) -> None:
+    token = here.token(name="ci")
+    here.submit(env={"PASSWORD": "hunter22"})
+    here.holding("").post("/api/v1/login", json={"token": token})
+    text = here.client.get("/api/v1/audit").text
+    assert token not in text
+    assert "hunter22" not in text
+
+
+def test_the_log_is_read_page_by_page_by_admins_of_what_it_concerns(here: Stage) -> None:
+    jobs = [here.submit(project=project) for project in ("vision", "speech", "vision")]
+    ada = here.user("ada", vision="admin")
+    assert [e["target"] for e in ada.get("/api/v1/audit").json()["items"]][-2:] == [jobs[2], jobs[0]]
+    assert {e["project"] for e in ada.get("/api/v1/audit").json()["items"]} == {"vision"}
+    assert here.user("eve", every="operator").get("/api/v1/audit").status_code == 403
+    seen, before = [], ""
+    while True:
+        page = here.client.get(f"/api/v1/audit?limit=2&by=admin{before}").json()
+        seen += [e["id"] for e in page["items"]]
+        if page["next"] is None:
+            break
+        before = f"&before={page['next']}"
+    assert len(seen) == len(set(seen)) == len(told(here, "&by=admin"))
+    assert seen == sorted(seen, reverse=True)

@@ -1,0 +1,183 @@
+"""Who may do what: the table, what a role opens on every route, and that what one may not see is not there."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from control_plane import SPEC, Stage, stage
+from fastapi.testclient import TestClient
+from test_api_guard import paths
+
+from ringleader.wire.access import EVERY, Role
+from ringleader_api.edge.guard import OPEN
+from ringleader_api.rights import NEEDS, WHOLE, Action, Caller, may, role_in, roles_of, visible
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path)
+
+
+def caller(roles: dict[str, Role], scope: dict[str, Role] | None = None) -> Caller:
+    return Caller("ada", roles, WHOLE if scope is None else scope, "tok_1")
+
+
+def test_a_role_may_do_what_the_table_says_in_its_project_only() -> None:
+    assert set(NEEDS) == set(Action)
+    for role, action in product(Role, Action):
+        who = caller({"vision": role})
+        assert may(who, action, "vision") is (role.rank >= NEEDS[action].rank), (role, action)
+        assert not may(who, action, "speech")
+        assert not may(who, action, EVERY)
+        assert may(caller({EVERY: role}), action, "vision") is may(who, action, "vision")
+
+
+def test_the_greater_of_two_roles_counts_and_a_scope_only_takes_away() -> None:
+    assert role_in(caller({EVERY: Role.VIEWER, "vision": Role.OPERATOR}), "vision") is Role.OPERATOR
+    for role, cap in product(Role, Role):
+        held = role_in(caller({EVERY: role}, {"vision": cap}), "vision")
+        assert held is min(role, cap, key=lambda r: r.rank)
+        assert role_in(caller({EVERY: role}, {"vision": cap}), "speech") is None
+    assert roles_of(caller({EVERY: Role.ADMIN}, {"vision": Role.VIEWER})) == {"vision": Role.VIEWER}
+    assert visible(caller({EVERY: Role.VIEWER})) is None
+    assert visible(caller({"vision": Role.VIEWER}, {"speech": Role.ADMIN})) == frozenset()
+
+
+def codes(client: TestClient, job_id: str) -> dict[str, int]:
+    """The status of each request that the table tells apart, on a job of somebody else in `vision`."""
+    base = f"/api/v1/jobs/{job_id}"
+    return {
+        "read": client.get(base).status_code,
+        "resize": client.patch(base, json={"workers": {"max": 3}}).status_code,
+        "submit": client.post("/api/v1/jobs?dry_run=true", json={**SPEC, "project": "vision"}).status_code,
+        "grant": client.put("/api/v1/users/bob/roles/vision", json={"role": "viewer"}).status_code,
+        "audit": client.get("/api/v1/audit").status_code,
+        "watch": client.get("/metrics").status_code,
+        "users": client.get("/api/v1/users").status_code,
+        "found": client.post("/api/v1/projects", json={"name": "vision"}).status_code,
+        "track": client.get("/mlflow/").status_code,
+    }
+
+
+@pytest.mark.parametrize(
+    ("role", "opens"),
+    [
+        ("viewer", {"read"}),
+        ("submitter", {"read", "submit"}),
+        ("operator", {"read", "submit", "resize"}),
+        ("admin", {"read", "submit", "resize", "grant", "audit"}),
+    ],
+)
+def test_each_role_opens_its_routes_in_its_project(here: Stage, role: str, opens: set[str]) -> None:
+    job_id = here.submit(project="vision")
+    here.user("bob")
+    found = codes(here.user("ada", vision=role), job_id)
+    assert {name for name, code in found.items() if code == 200} == opens
+    assert {code for name, code in found.items() if name not in opens} == {403}
+
+
+def test_who_has_no_role_in_a_project_does_not_learn_that_anything_of_it_is_there(here: Stage) -> None:
+    job_id = here.submit(project="vision")
+    absent = "job_" + "0" * 26
+    ada = here.user("ada", speech="admin")
+    walked = [(m, p) for m, p in paths(here.client.app.routes) if f"/jobs/{absent}" in p and "/api/" in p]  # type: ignore[attr-defined]
+    assert len(walked) >= 11, walked
+    for method, path in walked:
+        if path.endswith("/ingest"):
+            continue
+        there = ada.request(method, path.replace(absent, job_id), json={})
+        not_there = ada.request(method, path, json={})
+        assert (there.status_code, not_there.status_code) == (404, 404), (method, path)
+        assert (
+            there.text.replace(job_id, absent).partition('"request_id"')[0]
+            == (not_there.text.partition('"request_id"')[0])
+        )
+    assert ada.get("/api/v1/jobs").json()["items"] == []
+    for project in ("vision", "nowhere"):
+        refused = ada.post("/api/v1/jobs", json={**SPEC, "project": project})
+        assert (refused.status_code, refused.json()["detail"]) == (404, f"there is no project '{project}'.")
+    assert here.state(job_id) == "queued"
+
+
+def test_a_submitter_steers_their_own_jobs_and_nobody_elses(here: Stage) -> None:
+    ada, bob = here.user("ada", vision="submitter"), here.user("bob", vision="submitter")
+    job = ada.post("/api/v1/jobs", json={**SPEC, "project": "vision"}).json()
+    assert job["owner"] == "ada"
+    refused = bob.post(f"/api/v1/jobs/{job['id']}/cancel")
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    assert "operator" in refused.json()["hint"]
+    assert ada.post(f"/api/v1/jobs/{job['id']}/cancel").json()["reason"]["message"] == "cancelled by ada"
+    assert bob.delete(f"/api/v1/jobs/{job['id']}").status_code == 403
+    assert ada.delete(f"/api/v1/jobs/{job['id']}").status_code == 204
+
+
+def test_the_list_holds_the_jobs_of_the_callers_projects(here: Stage) -> None:
+    jobs = {project: here.submit(project=project) for project in ("vision", "speech", "text")}
+    ada = here.user("ada", vision="viewer", text="admin")
+    assert [j["project"] for j in ada.get("/api/v1/jobs").json()["items"]] == ["text", "vision"]
+    assert ada.get("/api/v1/jobs?project=speech").json()["items"] == []
+    assert [(p["name"], p["role"]) for p in ada.get("/api/v1/projects").json()["items"]] == [
+        ("text", "admin"),
+        ("vision", "viewer"),
+    ]
+    assert len(here.user("eve", every="viewer").get("/api/v1/jobs").json()["items"]) == len(jobs)
+
+
+def test_two_users_may_choose_the_same_idempotency_key(here: Stage) -> None:
+    key = {"Idempotency-Key": "k"}
+    first = here.client.post("/api/v1/jobs", json=SPEC, headers=key)
+    ada = here.user("ada", default="submitter")
+    other = ada.post("/api/v1/jobs", json={**SPEC, "seed": 3}, headers=key)
+    assert (first.status_code, other.status_code) == (201, 201)
+    assert first.json()["id"] != other.json()["id"]
+
+
+def test_roles_are_given_and_taken_at_once_and_never_ones_own(here: Stage) -> None:
+    job_id = here.submit(project="vision")
+    bob = here.user("bob")
+    ada = here.user("ada", vision="admin")
+    assert bob.get(f"/api/v1/jobs/{job_id}").status_code == 404
+    granted = ada.put("/api/v1/users/bob/roles/vision", json={"role": "viewer"})
+    assert granted.json()["roles"] == {"vision": "viewer"}
+    assert bob.get(f"/api/v1/jobs/{job_id}").status_code == 200
+    assert ada.put("/api/v1/users/bob/roles/*", json={"role": "viewer"}).status_code == 403
+    assert ada.put("/api/v1/users/bob/roles/speech", json={"role": "viewer"}).status_code == 404
+    assert ada.put("/api/v1/users/ada/roles/vision", json={"role": "viewer"}).json()["code"] == "own_rights"
+    assert ada.delete("/api/v1/users/bob/roles/vision").status_code == 204
+    assert bob.get(f"/api/v1/jobs/{job_id}").status_code == 404
+    assert here.client.delete("/api/v1/users/admin").json()["code"] == "own_rights"
+
+
+def test_a_disabled_user_opens_nothing_until_enabled(here: Stage) -> None:
+    bob = here.user("bob", default="viewer")
+    assert here.client.delete("/api/v1/users/bob").status_code == 204
+    assert bob.get("/api/v1/me").status_code == 401
+    assert here.client.post("/api/v1/tokens", json={"name": "x", "user": "bob"}).status_code == 404
+    here.client.post("/api/v1/users/bob/enable")
+    assert bob.get("/api/v1/me").json()["roles"] == {"default": "viewer"}
+
+
+def test_a_user_without_a_role_opens_what_concerns_everybody_and_nothing_else(here: Stage) -> None:
+    nobody = here.user("nobody")
+    here.submit()
+    opened = set()
+    for method, path in paths(here.client.app.routes):  # type: ignore[attr-defined]
+        if (method, path) in OPEN or method == "OPTIONS":
+            continue
+        body = {"json": {"name": "x"}} if method != "GET" else {}
+        answer = nobody.request(method, path, **body)  # type: ignore[arg-type]
+        if answer.status_code not in (401, 403, 404, 405):
+            opened.add((method, path.replace("job_" + "0" * 26, "ID"), answer.status_code))
+    assert opened == {
+        *(("GET", path, 200) for path in ("/", "/submit", "/jobs", "/jobs/ID", "/api/v1/docs")),
+        *(
+            ("GET", f"/api/v1/{path}", 200)
+            for path in ("me", "tokens", "projects", "jobs", "cluster", "version")
+        ),
+        *((method, "/api/v1/openapi.json", 200) for method in ("GET", "HEAD")),
+        ("GET", "/api/v1/healthz", 200),
+        ("POST", "/api/v1/tokens", 201),  # their own, worth as little as they are
+        ("POST", "/api/v1/jobs", 422),  # no job file
+        ("DELETE", "/api/v1/login", 204),
+    }
+    assert nobody.get("/api/v1/jobs").json()["items"] == []
