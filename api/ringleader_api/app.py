@@ -34,6 +34,7 @@ from ringleader_api.routes import (
     packages,
     page,
     projects,
+    secrets,
     tokens,
     users,
 )
@@ -79,7 +80,7 @@ def create_app(settings: Settings, backend: Backend, now: Clock = utc_now) -> Fa
 
 
 def _add_routes(app: FastAPI) -> None:
-    for part in (
+    ours = (
         jobs,
         feeds,
         details,
@@ -90,9 +91,11 @@ def _add_routes(app: FastAPI) -> None:
         users,
         tokens,
         projects,
+        secrets,
         audit,
         docs,
-    ):
+    )
+    for part in ours:
         app.include_router(part.router, prefix=API)
     app.include_router(health.router)
     app.include_router(health.router, prefix=API, include_in_schema=False)

@@ -2,8 +2,8 @@
 
 import os
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything an attempt starts from. Names nothing that changes while it runs."""
+    """Everything an attempt starts from. Names nothing that changes while it runs.
+
+    `secrets` are environment variables beyond those of the job file.
+    """
 
     job_id: str
     attempt: int
@@ -26,6 +29,7 @@ class Launch:
     ingest_url: str
     ingest_token: str
     home: Path
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 REACH_S = 3.0
@@ -85,6 +89,7 @@ class RayBackend:
             ingest_url=launch.ingest_url,
             ingest_token=launch.ingest_token,
             home=launch.home,
+            secrets=dict(launch.secrets),
         )
         try:
             self._cluster().start(order)

@@ -19,6 +19,7 @@ from ringleader_api.services.jobs import Jobs
 from ringleader_api.services.metrics import Curves
 from ringleader_api.services.packages import Packages
 from ringleader_api.services.projects import Projects
+from ringleader_api.services.secrets import Secrets
 from ringleader_api.services.submission import Submissions
 from ringleader_api.services.tokens import Tokens
 from ringleader_api.services.users import Users
@@ -46,6 +47,7 @@ class Control:
     users: Users
     tokens: Tokens
     projects: Projects
+    secrets: Secrets
     audit: AuditLog
     submissions: Submissions
     jobs: Jobs
@@ -112,8 +114,16 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
     store = Store.at(home)
     telemetry = Telemetry(store)
     packages = Packages(store, now, home)
+    secrets = Secrets(store, now, home)
     launching = Launching(
-        store, backend, packages, telemetry, now, ingest_base=settings.ingest_url, home=home
+        store,
+        backend,
+        packages,
+        secrets,
+        telemetry=telemetry,
+        now=now,
+        ingest_base=settings.ingest_url,
+        home=home,
     )
     reconciler = Reconciler(
         store,
@@ -136,10 +146,11 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         users=Users(store, now),
         tokens=Tokens(store, now),
         projects=Projects(store, now),
+        secrets=secrets,
         audit=AuditLog(store),
-        submissions=Submissions(store, now),
+        submissions=Submissions(store, now, secrets),
         jobs=Jobs(store, now, settings.url),
-        intake=Intake(store, now, telemetry, settings.logs_kept),
+        intake=Intake(store, now, telemetry, secrets, logs_kept=settings.logs_kept),
         feeds=Feeds(store),
         curves=Curves(store),
         packages=packages,

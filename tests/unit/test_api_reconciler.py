@@ -68,8 +68,9 @@ def _dies_at(here: Stage, boundary: int) -> bool:
         store,
         here.cluster,
         control.packages,
-        control.telemetry,
-        here.time,
+        control.secrets,
+        telemetry=control.telemetry,
+        now=here.time,
         ingest_base="http://x",
         home=here.home,
     )

@@ -7,12 +7,15 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from ringleader.spec import JobSpec
-from ringleader.wire.states import State
+from ringleader.wire.states import Reason, State
+from ringleader.wire.views import Why
 from ringleader_api.backend import Backend, Launch
 from ringleader_api.clock import Clock
 from ringleader_api.edge.credentials import sha256
 from ringleader_api.log import Log
+from ringleader_api.services.attempts import attempt_failed
 from ringleader_api.services.packages import Packages
+from ringleader_api.services.secrets import SecretMissing, Secrets
 from ringleader_api.store import Store, move
 from ringleader_api.store.tables import IngestToken, Job
 from ringleader_api.telemetry import Telemetry
@@ -32,15 +35,17 @@ class Launching:
         store: Store,
         backend: Backend,
         packages: Packages,
+        secrets: Secrets,
+        *,
         telemetry: Telemetry,
         now: Clock,
-        *,
         ingest_base: str,
         home: Path,
     ) -> None:
         self._store = store
         self._backend = backend
         self._packages = packages
+        self._secrets = secrets
         self._telemetry = telemetry
         self._now = now
         self._ingest_base = ingest_base
@@ -65,6 +70,12 @@ class Launching:
                 return
             session.merge(IngestToken(job_id=job_id, attempt=attempt, sha256=sha256(token)))
             spec, package = JobSpec.model_validate(job.spec), job.package
+            try:
+                values = self._secrets.values(session, job.project, spec.secrets)
+            except SecretMissing as error:
+                why = Why(code=Reason.SECRET_MISSING, message=error.message, hint=error.hint)
+                attempt_failed(session, job, why, at=self._now(), who="scheduler")
+                return
         launch = Launch(
             job_id=job_id,
             attempt=attempt,
@@ -73,6 +84,7 @@ class Launching:
             ingest_url=f"{self._ingest_base}/api/v1/jobs/{job_id}/ingest",
             ingest_token=token,
             home=self._home,
+            secrets=values,
         )
         self._backend.start(launch)
         self.confirm(job_id, attempt, sized=(spec.workers.min, spec.workers.max))

@@ -87,6 +87,7 @@ ByWatcher = Annotated[Caller, Depends(_everywhere(Action.WATCH))]
 ByTracker = Annotated[Caller, Depends(_everywhere(Action.TRACK))]
 ByFounder = Annotated[Caller, Depends(_everywhere(Action.FOUND))]
 ByAdmitter = Annotated[Caller, Depends(_everywhere(Action.ADMIT))]
+ByKeeper = Annotated[Caller, Depends(_in_project(Action.KEEP_SECRETS))]
 ByGranter = Annotated[Caller, Depends(_in_project(Action.GRANT))]
 AsJson = Depends(_says_json)
 

@@ -25,21 +25,27 @@ from ringleader_api.log import Log
 from ringleader_api.problems import StaleAttempt
 from ringleader_api.services.access import load
 from ringleader_api.services.attempts import TRUE_STATES, attempt_failed
+from ringleader_api.services.secrets import Secrets, masked
 from ringleader_api.store import Store, move, record
 from ringleader_api.store.tables import IngestPosition, Job, LogRow, Metric
 from ringleader_api.telemetry import Telemetry
 
 log = Log("ringleader.ingest")
 MAX_NAME = 250
+FREE_TEXT = {"logs": "line", "events": "data", "metrics": "values", "outcome": "reason"}
+"""Which field of a record of each stream holds what user code may have put there."""
 
 
 class Intake:
     """`logs_kept` log lines are stored per job, the newest."""
 
-    def __init__(self, store: Store, now: Clock, telemetry: Telemetry, logs_kept: int) -> None:
+    def __init__(
+        self, store: Store, now: Clock, telemetry: Telemetry, secrets: Secrets, *, logs_kept: int
+    ) -> None:
         self._store = store
         self._now = now
         self._telemetry = telemetry
+        self._secrets = secrets
         self._logs_kept = logs_kept
 
     def take(self, job_id: str, body: Ingest) -> tuple[Acknowledged, bool]:
@@ -57,7 +63,7 @@ class Intake:
             job = load(session, job_id)
             _living(job, body.attempt)
             positions = _positions(session, job)
-            fresh = _fresh(body.records, positions)
+            fresh = self._masked(session, job, _fresh(body.records, positions))
             if body.status is not None:
                 _apply_status(session, job, body.status, now)
             self._store_records(session, job, fresh, now)
@@ -65,6 +71,14 @@ class Intake:
         recovered = sum(isinstance(r, EventRecord) and r.type == "recovered" for r in fresh)
         self._telemetry.recoveries.inc(recovered)
         return Acknowledged(acked=positions), any(isinstance(r, OutcomeRecord) for r in fresh)
+
+    def _masked(self, session: Session, job: Job, told: list[Record]) -> list[Record]:
+        """The records without the job's secrets: a log line, a traceback or a label may hold one."""
+        named = job.spec.get("secrets")
+        masks = self._secrets.masks(session, job.project, named) if named else []
+        if not masks:
+            return told
+        return [_masked(r, masks) for r in told]
 
     def _store_records(self, session: Session, job: Job, fresh: Sequence[Record], now: datetime) -> None:
         for item in fresh:
@@ -122,6 +136,12 @@ def _fresh(records: Iterable[Record], positions: dict[str, int]) -> list[Record]
             positions[item.stream] = item.seq
             fresh.append(item)
     return fresh
+
+
+def _masked(told: Record, masks: Sequence[str]) -> Record:
+    fields = told.model_dump()
+    free = FREE_TEXT[told.stream]
+    return type(told).model_validate({**fields, free: masked(fields[free], masks)})
 
 
 def _advance(session: Session, job: Job, positions: dict[str, int]) -> None:

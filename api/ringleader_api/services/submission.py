@@ -18,6 +18,7 @@ from ringleader_api.rights import Action, Caller
 from ringleader_api.scheduling import Admit, Hold, Node, Snapshot, decide, fits, most
 from ringleader_api.services.access import have_project, load, permit
 from ringleader_api.services.claims import claim_of
+from ringleader_api.services.secrets import Secrets
 from ringleader_api.store import Store, audit, record
 from ringleader_api.store.people import Project
 from ringleader_api.store.tables import IdempotencyKey, Job, Package
@@ -38,9 +39,10 @@ class Preview(View):
 class Submissions:
     """`nodes()` is the cluster as last seen, None while it is out of reach."""
 
-    def __init__(self, store: Store, now: Clock) -> None:
+    def __init__(self, store: Store, now: Clock, secrets: Secrets) -> None:
         self._store = store
         self._now = now
+        self._secrets = secrets
 
     def accept(
         self, who: Caller, body: Any, key: str | None, nodes: Sequence[Node] | None
@@ -105,6 +107,7 @@ class Submissions:
         permit(who, Action.SUBMIT, spec.project)
         if spec.working_dir is not None:
             self._package_present(spec.working_dir)
+        self._secrets_present(spec)
         if nodes is not None:
             placeable(spec, nodes)
         return spec
@@ -119,6 +122,17 @@ class Submissions:
                 raise _wrong(
                     "/working_dir", name, "an uploaded package", f"PUT /api/v1/packages/{name} first"
                 )
+
+    def _secrets_present(self, spec: JobSpec) -> None:
+        with self._store.read() as session:
+            absent = self._secrets.missing(session, spec.project, spec.secrets)
+        for variable in absent:
+            raise _wrong(
+                f"/secrets/{variable}",
+                spec.secrets[variable],
+                f"a secret of project {spec.project}",
+                "is not there",
+            )
 
     def _why_waiting(self, spec: JobSpec, nodes: Sequence[Node]) -> Why | None:
         query = (

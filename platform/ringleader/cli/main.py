@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from ringleader.cli import control, jobs, submit, up, watch
+from ringleader.cli import access, control, jobs, submit, up, watch
 from ringleader.cli.output import Session, complain, connect
 from ringleader.client import Client
 from ringleader.errors import ApiProblem, PackageRefused, RingleaderError, SpecInvalid
@@ -29,6 +29,7 @@ for _command in (
     *(submit.submit, submit.validate, submit.wait),
     *(jobs.list_jobs, jobs.describe, jobs.resize, jobs.cancel, jobs.delete),
     *(watch.logs, watch.events, watch.workers, watch.metrics),
+    *(access.whoami, access.token, access.user, access.project, access.secret, access.audit),
     *(control.cluster, control.bench, control.login, control.version),
 ):
     cli.add_command(_command)

@@ -9,6 +9,7 @@ from typing import Any, Self
 import httpx
 
 from ringleader.client import profile
+from ringleader.client.access import Access
 from ringleader.client.http import PATIENCE_S, Api
 from ringleader.client.job import Job
 from ringleader.errors import ApiProblem
@@ -103,6 +104,11 @@ class Client:
                 yield Job(self._api, view)
             if (cursor := page.next_cursor) is None:
                 return
+
+    @property
+    def access(self) -> Access:
+        """Users, tokens, projects, secrets and the audit log."""
+        return Access(self._api)
 
     def cluster(self) -> dict[str, Any]:
         """Nodes and resources of the cluster."""

@@ -177,6 +177,7 @@ class Crew:
             launch.artifacts,
             launch.scratch,
             launch.checkpoints,
+            launch.secrets,
         )
 
     def _take_returns(self) -> None:

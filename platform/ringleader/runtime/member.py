@@ -113,7 +113,7 @@ def _kinds(task: Task) -> tuple[str, ...]:
 
 def _train(task: Task, package: bytes | None, seats: Seats, desk: Desk) -> Ended:
     threads = max(1, int(task.spec.workers.cpus))
-    os.environ.update({"OMP_NUM_THREADS": str(threads), **task.spec.env})
+    os.environ.update({"OMP_NUM_THREADS": str(threads), **task.spec.env, **task.secrets})
     torch.set_num_threads(threads)
     task.artifacts.mkdir(parents=True, exist_ok=True)
     with _workspace(task, package) as folder:

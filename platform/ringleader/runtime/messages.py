@@ -26,6 +26,7 @@ class Launch:
         ingest_url: where settled records are posted, with `ingest_token`.
         home: RINGLEADER_HOME; spools and artifacts lie below it.
         api_gone_s: an attempt whose control plane never answered for so long gives up.
+        secrets: environment variables of the workers beyond those of the job file; written nowhere.
     """
 
     job_id: str
@@ -36,6 +37,7 @@ class Launch:
     ingest_token: str
     home: Path
     api_gone_s: float = 86_400.0
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -106,6 +108,7 @@ class Task:
     artifacts: Path
     scratch: Path
     checkpoints: str
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def folder(self) -> Path:

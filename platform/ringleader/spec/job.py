@@ -28,6 +28,7 @@ Count = Annotated[int, Field(strict=True, ge=0)]
 Seconds = Annotated[float, Field(strict=True, ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Label = Annotated[str, Field(max_length=200)]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvValue = Annotated[str, Field(max_length=32_768, pattern=r"^[^\x00]*$")]
 
 
@@ -84,7 +85,8 @@ class JobSpec(Part):
     working_dir: str | None = None
     params: dict[str, JsonValue] = {}
     labels: dict[Name, Label] = {}
-    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], EnvValue] = {}
+    env: dict[Variable, EnvValue] = {}
+    secrets: dict[Variable, Name] = {}
     workers: Workers = Workers()
     batch: Batch = Batch()
     sync: Sync = Sync()
@@ -110,6 +112,13 @@ class JobSpec(Part):
         if not ENTRYPOINT.fullmatch(value):
             raise ValueError("allowed: module:function, for example ringleader_jobs.digits:train")
         return value
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        """A variable comes from `env` or from `secrets`."""
+        if both := sorted(self.env.keys() & self.secrets.keys()):
+            raise ValueError(f"{both[0]} is in env and in secrets; allowed: one of the two")
+        return self
 
     @model_validator(mode="after")
     def _enough_shards(self) -> Self:

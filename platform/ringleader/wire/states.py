@@ -43,6 +43,7 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     MIN_WORKERS_LOST = "min_workers_lost"
     MAX_RUNTIME = "max_runtime"
+    SECRET_MISSING = "secret_missing"  # noqa: S105 - a name, no password
     PLATFORM_ERROR = "platform_error"
 
 

@@ -1,0 +1,53 @@
+"""/secrets: names are listed, values are written only."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Path
+
+from ringleader.wire.access import SecretName, SecretPage, SecretView
+from ringleader_api.routes.here import AsJson, ByCaller, ByKeeper, Here, refusals
+
+router = APIRouter(prefix="/secrets", tags=["secrets"])
+
+VALUE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["value"],
+                    "properties": {"value": {"type": "string", "writeOnly": True}},
+                }
+            }
+        },
+    }
+}
+
+
+@router.get("", responses=refusals())
+def list_secrets(here: Here, who: ByCaller, project: str | None = None) -> SecretPage:
+    """Names, and who set them."""
+    return here.secrets.page(who, project)
+
+
+@router.put(
+    "/{project}/{name}", dependencies=[AsJson], openapi_extra=VALUE, responses=refusals(404, 415, 422)
+)
+def put_secret(
+    *,
+    here: Here,
+    who: ByKeeper,
+    project: str,
+    name: Annotated[SecretName, Path()],
+    body: Annotated[Any, Body()],
+) -> SecretView:
+    """Set or replace a secret. A job names it in `secrets:` and gets it as an environment variable."""
+    return here.secrets.put(who, project, name, body)
+
+
+@router.delete("/{project}/{name}", status_code=204, responses=refusals(404))
+def drop_secret(here: Here, _: ByKeeper, project: str, name: str) -> None:
+    """Forget a secret."""
+    here.secrets.drop(project, name)

@@ -1,0 +1,150 @@
+"""Secrets: written, never read back; handed to the jobs that name them, and masked in what these tell."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cryptography.fernet import Fernet
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from ringleader.wire.access import EVERY, SecretPage, SecretView
+from ringleader_api.clock import Clock
+from ringleader_api.problems import NotFound, Unprocessable
+from ringleader_api.rights import Action, Caller, may
+from ringleader_api.services.access import no_project
+from ringleader_api.store import Store, audit
+from ringleader_api.store.people import Project, Secret
+
+LEAST_CHARACTERS, MOST_CHARACTERS = 6, 32_768
+MASK = "***"
+
+
+class SecretMissing(NotFound):
+    """A job names a secret that is not there."""
+
+    code = "secret_missing"
+
+
+class Secrets:
+    """Encrypted with the key in RINGLEADER_HOME/secrets.key: who has only the database has none of them."""
+
+    def __init__(self, store: Store, now: Clock, home: Path) -> None:
+        self._store = store
+        self._now = now
+        self._key_file = home / "secrets.key"
+
+    def page(self, who: Caller, project: str | None) -> SecretPage:
+        """Names in the projects that the caller may submit to."""
+        query = select(Secret).order_by(Secret.project, Secret.name)
+        if project is not None:
+            query = query.where(Secret.project == project)
+        with self._store.read() as session:
+            rows = [row for row in session.scalars(query) if may(who, Action.SUBMIT, row.project)]
+        return SecretPage(items=[_view(row) for row in rows])
+
+    def put(self, who: Caller, project: str, name: str, body: Any) -> SecretView:
+        """Set or replace. The value is told back nowhere, not even where it is refused.
+
+        Raises:
+            NotFound: there is no such project.
+            Unprocessable: the value is no text of a length that can be masked.
+        """
+        value = body.get("value") if isinstance(body, dict) and set(body) == {"value"} else None
+        if not isinstance(value, str) or "\0" in value or not _sized(value):
+            raise Unprocessable(
+                f'the body is {{"value": "…"}}, {LEAST_CHARACTERS} to {MOST_CHARACTERS} characters of text.',
+                hint="Shorter ones could not be masked in logs.",
+                code="bad_secret",
+            )
+        audit.about(project=project, target=name)
+        row = Secret(
+            project=project,
+            name=name,
+            sealed=self._seal(project, name, value),
+            set_by=who.name,
+            set_at=self._now(),
+        )
+        with self._store.write() as session:
+            if project == EVERY or session.get(Project, project) is None:
+                raise no_project(project)
+            session.merge(row)
+        return _view(row)
+
+    def drop(self, project: str, name: str) -> None:
+        """Raises NotFound. Attempts that run have it already; later ones that name it fail."""
+        audit.about(project=project, target=name)
+        with self._store.write() as session:
+            row = session.get(Secret, (project, name))
+            if row is None:
+                raise _missing(project, name)
+            session.execute(delete(Secret).where(Secret.project == project, Secret.name == name))
+
+    def missing(self, session: Session, project: str, named: Mapping[str, str]) -> list[str]:
+        """The variables whose secrets are not there."""
+        there = set(session.scalars(select(Secret.name).where(Secret.project == project)))
+        return [variable for variable, name in named.items() if name not in there]
+
+    def values(self, session: Session, project: str, named: Mapping[str, str]) -> dict[str, str]:
+        """The values by environment variable. Raises SecretMissing."""
+        return {variable: self._open(session, project, name) for variable, name in named.items()}
+
+    def masks(self, session: Session, project: str, named: Mapping[str, str]) -> list[str]:
+        """What must not be told by a job that names these: each value, and each of its lines; longest first."""
+        texts: set[str] = set()
+        for name in named.values():
+            with suppress(SecretMissing):  # gone meanwhile
+                value = self._open(session, project, name)
+                texts |= {value, *value.splitlines()}
+        return sorted((text for text in texts if _sized(text)), key=len, reverse=True)
+
+    def _open(self, session: Session, project: str, name: str) -> str:
+        row = session.get(Secret, (project, name))
+        if row is None:
+            raise _missing(project, name)
+        opened = json.loads(self._cipher().decrypt(row.sealed))
+        if (opened["project"], opened["name"]) != (project, name):
+            raise _missing(project, name)  # somebody has moved rows about
+        return str(opened["value"])
+
+    def _seal(self, project: str, name: str, value: str) -> bytes:
+        return self._cipher().encrypt(json.dumps({"project": project, "name": name, "value": value}).encode())
+
+    def _cipher(self) -> Fernet:
+        if not self._key_file.exists():
+            with suppress(FileExistsError):  # another process was first: its key holds
+                descriptor = os.open(self._key_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(Fernet.generate_key())
+        return Fernet(self._key_file.read_bytes().strip())
+
+
+def masked(told: Any, masks: Sequence[str]) -> Any:
+    """The same JSON value with every occurrence of a secret blacked out, in keys too."""
+    if isinstance(told, str):
+        for text in masks:
+            told = told.replace(text, MASK)
+        return told
+    if isinstance(told, dict):
+        return {masked(key, masks): masked(value, masks) for key, value in told.items()}
+    if isinstance(told, (list, tuple)):
+        return [masked(value, masks) for value in told]
+    return told
+
+
+def _sized(value: str) -> bool:
+    return LEAST_CHARACTERS <= len(value) <= MOST_CHARACTERS
+
+
+def _missing(project: str, name: str) -> SecretMissing:
+    return SecretMissing(
+        f"there is no secret {name!r} in project {project!r}.",
+        hint=f"Set it with `ringleader secret set {name} --project {project}`.",
+    )
+
+
+def _view(row: Secret) -> SecretView:
+    return SecretView(project=row.project, name=row.name, set_by=row.set_by, set_at=row.set_at)

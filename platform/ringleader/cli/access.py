@@ -1,0 +1,257 @@
+"""Commands on who may do what: whoami, token, user, project, secret, audit."""
+
+import re
+import sys
+from collections.abc import Sequence
+from itertools import islice
+
+import click
+
+from ringleader.cli.output import Session, ago, pairs, table, with_output
+from ringleader.wire.access import EVERY, Role, TokenView, UserView
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+ROLE = click.Choice([role.value for role in Role])
+PROJECT = click.option("--project", default=EVERY, show_default=True, help="Where; * is all projects.")
+
+
+def _seconds(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    """`90d` and the like."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+)([smhd])", text)
+    if match is None:
+        raise click.BadParameter("give a number and s, m, h or d, for example 90d.")
+    return float(int(match[1]) * _SECONDS[match[2]])
+
+
+def _roles(_context: click.Context, _option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    """`PROJECT=ROLE`, or a role alone for all projects."""
+    pairs = [text.rpartition("=") for text in given]
+    roles = {project or EVERY: role for project, _, role in pairs}
+    for role in roles.values():
+        ROLE.convert(role, _option, _context)
+    return roles
+
+
+@click.command()
+@with_output
+def whoami(session: Session) -> None:
+    """Show whose token is used, and what it may do."""
+    me = session.client().access.me()
+    session.show(me.model_dump(mode="json"), lambda: pairs({"user": me.name, "roles": _text(me.roles)}))
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke tokens."""
+
+
+@token.command("create")
+@click.argument("name")
+@click.option("--user", help="Whose it is; by default one's own.")
+@click.option(
+    "--scope",
+    multiple=True,
+    callback=_roles,
+    metavar="[PROJECT=]ROLE",
+    help="No more than this; may be given several times. Without it, what the user may do.",
+)
+@click.option("--expires", callback=_seconds, metavar="90d", help="After s, m, h or d; without it, never.")
+@with_output
+def create_token(
+    session: Session, name: str, user: str | None, scope: dict[str, str], expires: float | None
+) -> None:
+    """Make a token called NAME. It is printed once and can never be shown again."""
+    made = session.client().access.make_token(name, user=user, scope=scope or None, expires_in_s=expires)
+    session.show(made.model_dump(mode="json"), made.token)
+    if not session.as_json:
+        session.note(f"{made.id}, of {made.user}. Keep it now: it is not stored.")
+
+
+@token.command("list")
+@click.option("--user", help="Only those of this user.")
+@with_output
+def list_tokens(session: Session, user: str | None) -> None:
+    """List one's own tokens; an admin's list holds everybody's."""
+    found = session.client().access.tokens(user)
+    header = ("ID", "USER", "NAME", "BEGINS", "SCOPE", "USED", "STATE")
+    session.show(
+        [t.model_dump(mode="json") for t in found],
+        lambda: table(header, (_token_row(t) for t in found), empty="no tokens"),
+    )
+
+
+@token.command("revoke")
+@click.argument("token_id", metavar="ID")
+@with_output
+def revoke_token(session: Session, token_id: str) -> None:
+    """Let the token ID open nothing any more."""
+    session.client().access.revoke_token(token_id)
+    session.show({"id": token_id}, f"{token_id}: revoked")
+
+
+@click.group()
+def user() -> None:
+    """Make users, give and take their roles."""
+
+
+@user.command("create")
+@click.argument("name")
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    callback=_roles,
+    metavar="[PROJECT=]ROLE",
+    help="May be given several times.",
+)
+@with_output
+def create_user(session: Session, name: str, roles: dict[str, str]) -> None:
+    """Make the user NAME; `ringleader token create … --user NAME` makes them a token."""
+    _show_user(session, session.client().access.add_user(name, roles))
+
+
+@user.command("list")
+@with_output
+def list_users(session: Session) -> None:
+    """List users and their roles."""
+    found = session.client().access.users()
+    rows = [(u.name, _text(u.roles), ago(u.created_at), "disabled" if u.disabled_at else "") for u in found]
+    session.show(
+        [u.model_dump(mode="json") for u in found], lambda: table(("NAME", "ROLES", "AGE", "STATE"), rows)
+    )
+
+
+@user.command("grant")
+@click.argument("name")
+@click.argument("role", type=ROLE)
+@PROJECT
+@with_output
+def grant(session: Session, name: str, role: str, project: str) -> None:
+    """Give the user NAME a ROLE, in the place of the one before."""
+    _show_user(session, session.client().access.grant(name, project, role))
+
+
+@user.command("withdraw")
+@click.argument("name")
+@PROJECT
+@with_output
+def withdraw(session: Session, name: str, project: str) -> None:
+    """Take the role of the user NAME."""
+    session.client().access.withdraw(name, project)
+    session.show({"name": name, "project": project}, f"{name}: no role in {project}")
+
+
+@user.command("disable")
+@click.argument("name")
+@with_output
+def disable(session: Session, name: str) -> None:
+    """Let no token and no log-in of the user NAME open anything."""
+    session.client().access.disable_user(name)
+    session.show({"name": name}, f"{name}: disabled")
+
+
+@user.command("enable")
+@click.argument("name")
+@with_output
+def enable(session: Session, name: str) -> None:
+    """Undo `disable`."""
+    _show_user(session, session.client().access.enable_user(name))
+
+
+@click.group()
+def project() -> None:
+    """Make and list projects."""
+
+
+@project.command("create")
+@click.argument("name")
+@with_output
+def create_project(session: Session, name: str) -> None:
+    """Make the project NAME."""
+    made = session.client().access.add_project(name)
+    session.show(made.model_dump(mode="json"), f"{name}: made")
+
+
+@project.command("list")
+@with_output
+def list_projects(session: Session) -> None:
+    """List the projects in which one has a role."""
+    found = session.client().access.projects()
+    rows = [(p.name, p.role.value, ago(p.created_at)) for p in found]
+    session.show([p.model_dump(mode="json") for p in found], lambda: table(("NAME", "ROLE", "AGE"), rows))
+
+
+@click.group()
+def secret() -> None:
+    """Set, list and delete the secrets that jobs name in `secrets:`."""
+
+
+@secret.command("set")
+@click.argument("name")
+@click.option("--project", default="default", show_default=True)
+@with_output
+def set_secret(session: Session, name: str, project: str) -> None:
+    """Set the secret NAME; its value is read from standard input, or asked for."""
+    # No option: a command's arguments are seen by everybody on the machine.
+    value = (
+        click.prompt("Value", hide_input=True) if sys.stdin.isatty() else sys.stdin.read().removesuffix("\n")
+    )
+    made = session.client().access.set_secret(project, name, value)
+    session.show(made.model_dump(mode="json"), f"{project}/{name}: set")
+
+
+@secret.command("list")
+@click.option("--project", help="Only those of this project.")
+@with_output
+def list_secrets(session: Session, project: str | None) -> None:
+    """List names; values are never told."""
+    found = session.client().access.secrets(project)
+    rows = [(s.project, s.name, s.set_by, ago(s.set_at)) for s in found]
+    header = ("PROJECT", "NAME", "SET BY", "AGE")
+    session.show([s.model_dump(mode="json") for s in found], lambda: table(header, rows, empty="no secrets"))
+
+
+@secret.command("delete")
+@click.argument("name")
+@click.option("--project", default="default", show_default=True)
+@with_output
+def delete_secret(session: Session, name: str, project: str) -> None:
+    """Forget the secret NAME; later attempts of jobs that name it fail."""
+    session.client().access.drop_secret(project, name)
+    session.show({"project": project, "name": name}, f"{project}/{name}: deleted")
+
+
+@click.command()
+@click.option("--by", help="Only what this user did.")
+@click.option("--project", help="Only what concerns this project.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
+@with_output
+def audit(session: Session, by: str | None, project: str | None, limit: int) -> None:
+    """Show who changed what, and who was refused, newest first."""
+    log = session.client().access.audit(by=by, project=project, page=min(limit, 1000))
+    found = list(islice(log, limit))
+    header = ("AT", "WHO", "DID", "PROJECT", "WHAT", "OUTCOME")
+    rows = [
+        (e.at.isoformat(timespec="seconds"), e.who, f"{e.method} {e.path}", e.project, e.target, e.outcome)
+        for e in found
+    ]
+    session.show([e.model_dump(mode="json") for e in found], lambda: table(header, rows, empty="nothing yet"))
+
+
+def _show_user(session: Session, user: UserView) -> None:
+    session.show(user.model_dump(mode="json"), f"{user.name}: {_text(user.roles) or 'no roles'}")
+
+
+def _token_row(token: TokenView) -> tuple[str, ...]:
+    state = (
+        "revoked" if token.revoked_at else f"until {token.expires_at:%Y-%m-%d}" if token.expires_at else ""
+    )
+    scope = "" if token.scope == {EVERY: Role.ADMIN} else _text(token.scope)
+    return (token.id, token.user, token.name, token.prefix, scope, ago(token.last_used_at), state)
+
+
+def _text(roles: dict[str, Role]) -> str:
+    """`vision=viewer, *=operator`."""
+    return ", ".join(f"{project}={role.value}" for project, role in roles.items())

@@ -1,0 +1,113 @@
+"""Who may do what, from the client's side: users, tokens, projects, secrets, the audit log."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from ringleader.client.http import Api
+from ringleader.wire.access import (
+    AuditEntry,
+    AuditPage,
+    MeView,
+    NewTokenView,
+    ProjectPage,
+    ProjectView,
+    SecretPage,
+    SecretView,
+    TokenPage,
+    TokenView,
+    UserPage,
+    UserView,
+)
+
+
+class Access:
+    """What `client.access` offers. Roles are by project, `*` is all projects. Raises ApiProblem where refused."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def me(self) -> MeView:
+        """Who the client's token belongs to, and what it may do."""
+        return MeView.model_validate(self._api.get("/me"))
+
+    def users(self) -> list[UserView]:
+        return UserPage.model_validate(self._api.get("/users")).items
+
+    def add_user(self, name: str, roles: Mapping[str, str] | None = None) -> UserView:
+        return UserView.model_validate(self._post("/users", {"name": name, "roles": dict(roles or {})}))
+
+    def disable_user(self, name: str) -> None:
+        """None of the user's tokens and log-ins opens anything any more."""
+        self._api.request("DELETE", f"/users/{_part(name)}")
+
+    def enable_user(self, name: str) -> UserView:
+        return UserView.model_validate(self._post(f"/users/{_part(name)}/enable", None))
+
+    def grant(self, name: str, project: str, role: str) -> UserView:
+        """Give a role, in the place of the one before."""
+        path = f"/users/{_part(name)}/roles/{_part(project)}"
+        return UserView.model_validate(self._api.request("PUT", path, json={"role": role}).json())
+
+    def withdraw(self, name: str, project: str) -> None:
+        """Take the role in the project."""
+        self._api.request("DELETE", f"/users/{_part(name)}/roles/{_part(project)}")
+
+    def tokens(self, user: str | None = None) -> list[TokenView]:
+        return TokenPage.model_validate(self._api.get("/tokens", {"user": user})).items
+
+    def make_token(
+        self,
+        name: str,
+        *,
+        user: str | None = None,
+        scope: Mapping[str, str] | None = None,
+        expires_in_s: float | None = None,
+    ) -> NewTokenView:
+        """A token; the answer is the only one that holds it. Without `scope` it may do what its user may."""
+        body = {
+            "name": name,
+            "user": user,
+            "scope": dict(scope) if scope else None,
+            "expires_in_s": expires_in_s,
+        }
+        return NewTokenView.model_validate(self._post("/tokens", body))
+
+    def revoke_token(self, token_id: str) -> None:
+        self._api.request("DELETE", f"/tokens/{_part(token_id)}")
+
+    def projects(self) -> list[ProjectView]:
+        return ProjectPage.model_validate(self._api.get("/projects")).items
+
+    def add_project(self, name: str) -> ProjectView:
+        return ProjectView.model_validate(self._post("/projects", {"name": name}))
+
+    def secrets(self, project: str | None = None) -> list[SecretView]:
+        """Names; values are never told."""
+        return SecretPage.model_validate(self._api.get("/secrets", {"project": project})).items
+
+    def set_secret(self, project: str, name: str, value: str) -> SecretView:
+        path = f"/secrets/{_part(project)}/{_part(name)}"
+        return SecretView.model_validate(self._api.request("PUT", path, json={"value": value}).json())
+
+    def drop_secret(self, project: str, name: str) -> None:
+        self._api.request("DELETE", f"/secrets/{_part(project)}/{_part(name)}")
+
+    def audit(
+        self, *, by: str | None = None, project: str | None = None, page: int = 200
+    ) -> Iterator[AuditEntry]:
+        """Who changed what, newest first, fetched `page` entries at a time."""
+        before = None
+        while True:
+            wanted = {"by": by, "project": project, "limit": page, "before": before}
+            found = AuditPage.model_validate(self._api.get("/audit", wanted))
+            yield from found.items
+            if (before := found.next) is None:
+                return
+
+    def _post(self, path: str, body: Any) -> Any:
+        return self._api.request("POST", path, json=body).json()
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="*")

@@ -1,0 +1,126 @@
+"""Secrets: written only, encrypted at rest, handed to the attempts that name them, masked in what these tell."""
+
+import json
+from pathlib import Path
+
+import pytest
+from control_plane import SPEC, Stage, event, line, metric, outcome, stage
+from sqlalchemy import update
+
+from ringleader.errors import SpecInvalid
+from ringleader.spec import JobSpec
+from ringleader_api.store.people import Secret
+
+VALUE = "hf_5ecretV4lue"
+NAMED = {"project": "vision", "secrets": {"HF_TOKEN": "hub"}}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    here = stage(tmp_path)
+    here.client.post("/api/v1/projects", json={"name": "vision"})
+    answer = here.client.put("/api/v1/secrets/vision/hub", json={"value": VALUE})
+    assert answer.status_code == 200, answer.text
+    return here
+
+
+def everything(here: Stage, job_id: str) -> str:
+    """All that the API tells of a job, and of secrets."""
+    paths = ["", "/events", "/logs", "/metrics", "/workers"]
+    told = [here.client.get(f"/api/v1/jobs/{job_id}{path}").text for path in paths]
+    return "".join([*told, here.client.get("/api/v1/secrets").text, here.client.get("/api/v1/audit").text])
+
+
+def test_an_attempt_gets_the_value_and_nobody_else_reads_it(here: Stage) -> None:
+    job_id = here.started(**NAMED)
+    launch = here.cluster.alive[job_id, 1]
+    assert launch.secrets == {"HF_TOKEN": VALUE}
+    assert launch.spec.env == {}, "the job file is stored in checkpoints"
+    assert VALUE not in repr(launch)
+    assert VALUE not in everything(here, job_id)
+    listed = here.client.get("/api/v1/secrets").json()["items"]
+    assert [(s["project"], s["name"], s["set_by"]) for s in listed] == [("vision", "hub", "admin")]
+    assert here.client.get("/api/v1/secrets/vision/hub").status_code in (404, 405)
+
+
+def test_what_a_job_tells_is_masked_even_where_it_prints_its_secret(here: Stage) -> None:
+    here.client.put("/api/v1/secrets/vision/hub", json={"value": f"{VALUE}\nsecond-line"})
+    job_id = here.running(**NAMED)
+    told = [
+        line(1, f"token={VALUE}!"),
+        line(2, "second-line of it"),
+        event(1, "note", deep=[{VALUE: f"x{VALUE}"}]),
+        metric(1, 0, **{f"loss_{VALUE}": 1.0}),
+        outcome(1, "failed", "entrypoint_raised"),
+    ]
+    told[-1]["reason"]["message"] = f"ValueError: {VALUE}"
+    here.post(job_id, records=told)
+    here.tick()
+    text = everything(here, job_id)
+    assert VALUE not in text
+    assert "second-line" not in text
+    lines = here.client.get(f"/api/v1/jobs/{job_id}/logs").json()["items"]
+    assert [item["line"] for item in lines] == ["token=***!", "*** of it"]
+    assert here.job(job_id)["reason"]["message"] == "ValueError: ***"
+    assert here.client.get(f"/api/v1/jobs/{job_id}/metrics").json()["names"] == ["loss_***"]
+
+
+def test_a_secret_that_reads_like_one_of_our_own_words_breaks_nothing(here: Stage) -> None:
+    here.client.put("/api/v1/secrets/vision/hub", json={"value": "metrics"})
+    job_id = here.running(**NAMED)
+    here.post(job_id, records=[metric(1, 0, loss=1.0), line(1, "the metrics")])
+    assert here.client.get(f"/api/v1/jobs/{job_id}/logs").json()["items"][0]["line"] == "the ***"
+
+
+def test_neither_the_database_nor_its_rows_moved_about_give_a_value(here: Stage) -> None:
+    stored = b"".join(p.read_bytes() for p in here.home.glob("ringleader.db*"))
+    assert VALUE.encode() not in stored
+    assert (here.home / "secrets.key").stat().st_mode & 0o777 == 0o600
+    here.client.post("/api/v1/projects", json={"name": "eves"})
+    with here.control.store.write() as session:
+        session.execute(update(Secret).values(project="eves"))
+    job_id = here.submit(project="eves", secrets={"X": "hub"})
+    here.tick()
+    assert (job_id, 1) not in here.cluster.alive
+
+
+def test_a_job_can_name_the_secrets_of_its_own_project_only(here: Stage) -> None:
+    for changes in ({"secrets": {"HF_TOKEN": "hub"}}, {**NAMED, "secrets": {"A": "none"}}):
+        for query in ("", "?dry_run=true"):
+            answer = here.client.post(f"/api/v1/jobs{query}", json={**SPEC, **changes})
+            assert answer.status_code == 422
+            assert answer.json()["errors"][0]["pointer"] in ("/secrets/HF_TOKEN", "/secrets/A")
+
+
+def test_an_attempt_without_its_secret_fails_and_says_which(here: Stage) -> None:
+    job_id = here.submit(**NAMED)
+    assert here.client.delete("/api/v1/secrets/vision/hub").status_code == 204
+    here.tick(3)
+    job = here.job(job_id)
+    assert (job["state"], job["reason"]["code"]) == ("failed", "secret_missing")
+    assert "'hub'" in job["reason"]["message"]
+    assert here.cluster.starts == []
+
+
+def test_operators_write_submitters_use_and_viewers_see_nothing(here: Stage) -> None:
+    who = {role: here.user(role, vision=role) for role in ("viewer", "submitter", "operator")}
+    put = {r: c.put("/api/v1/secrets/vision/new", json={"value": "123456"}) for r, c in who.items()}
+    assert {r: a.status_code for r, a in put.items()} == {"viewer": 403, "submitter": 403, "operator": 200}
+    seen = {r: len(c.get("/api/v1/secrets").json()["items"]) for r, c in who.items()}
+    assert seen == {"viewer": 0, "submitter": 2, "operator": 2}
+    assert here.user("eve").put("/api/v1/secrets/vision/new", json={"value": "123456"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body", [{"value": "short"}, {"value": 5}, {"valu": VALUE}, [VALUE], {"value": VALUE, "a": 1}]
+)
+def test_a_refused_value_is_not_told_back(here: Stage, body: object) -> None:
+    answer = here.client.put("/api/v1/secrets/vision/hub", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "bad_secret")
+    assert VALUE not in answer.text
+    assert "short" not in json.dumps(answer.json()["errors"])
+
+
+def test_a_variable_comes_from_one_place() -> None:
+    with pytest.raises(SpecInvalid, match="A is in env and in secrets"):
+        JobSpec.parse({**SPEC, "env": {"A": "1"}, "secrets": {"A": "hub"}})

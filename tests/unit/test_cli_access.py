@@ -1,0 +1,109 @@
+"""The commands on who may do what, against the real application in this process."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from control_plane import URL, Stage, stage
+
+from ringleader.cli.main import main
+from ringleader.client import Client
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+class Inside(httpx.BaseTransport):
+    """Hands requests to the application without a network."""
+
+    def __init__(self, here: Stage) -> None:
+        self._client = here.holding("")
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        headers = {k: v for k, v in request.headers.items() if k != "accept-encoding"}
+        answer = self._client.request(
+            request.method, str(request.url), content=request.read(), headers=headers
+        )
+        return httpx.Response(answer.status_code, headers=dict(answer.headers), content=answer.content)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path)
+
+
+@pytest.fixture
+def run(here: Stage, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str, token: str = "") -> tuple[int, str, str]:
+        token = token or (here.home / "token").read_text()
+        code = main(arguments, connect=lambda: Client(URL, token, transport=Inside(here), patience_s=0))
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return code, printed.out, printed.err
+
+    return run
+
+
+def test_a_user_with_a_token_is_made_used_and_shut_out(run: Run) -> None:
+    assert run("project", "create", "vision")[0] == 0
+    assert run("user", "create", "ada", "--role", "vision=submitter")[1] == "ada: vision=submitter\n"
+    code, token, note = run("token", "create", "laptop", "--user", "ada", "--expires", "90d")
+    token = token.strip()
+    assert (code, token[:3]) == (0, "rl_")
+    assert "not stored" in note
+    assert run("whoami", token=token)[1] == "user   ada\nroles  vision=submitter\n"
+    assert run("project", "list", token=token)[1].split()[3:5] == ["vision", "submitter"]
+    assert run("user", "grant", "ada", "operator", "--project", "vision")[1] == "ada: vision=operator\n"
+    assert run("user", "withdraw", "ada", "--project", "vision")[0] == 0
+    assert run("whoami", token=token)[1] == "user  ada\n"
+    code, _, error = run("user", "list", token=token)
+    assert (code, "forbidden" in error) == (1, True)
+    run("user", "disable", "ada")
+    assert "disabled" in run("user", "list")[1]
+    assert run("whoami", token=token)[0] == 1
+    run("user", "enable", "ada")
+    assert run("whoami", token=token)[0] == 0
+
+
+def test_tokens_are_listed_without_themselves_and_revoked(run: Run) -> None:
+    made = json.loads(run("token", "create", "ci", "--scope", "default=submitter", "-o", "json")[1])
+    assert made["scope"] == {"default": "submitter"}
+    listed = run("token", "list")[1]
+    assert made["token"] not in listed
+    assert "default=submitter" in listed
+    assert run("token", "revoke", made["id"])[0] == 0
+    assert "revoked" in run("token", "list")[1]
+    assert run("whoami", token=made["token"])[0] == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--scope", "default=king"), ("--expires", "soon"), ("--scope", "default=")], ids=str
+)
+def test_a_wrong_scope_or_time_is_wrong_usage(run: Run, wrong: tuple[str, str]) -> None:
+    assert run("token", "create", "x", *wrong)[0] == 2
+
+
+def test_a_secret_is_read_from_standard_input_and_listed_by_name(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "value").write_text("hunter22\n")
+    with (tmp_path / "value").open() as given:
+        monkeypatch.setattr("sys.stdin", given)
+        assert run("secret", "set", "hub")[1] == "default/hub: set\n"
+    listed = run("secret", "list")[1]
+    assert "hub" in listed
+    assert "hunter22" not in listed
+    assert run("secret", "delete", "hub")[0] == 0
+    assert run("secret", "list")[1] == "no secrets\n"
+
+
+def test_the_audit_log_is_shown_newest_first_and_by_user(run: Run) -> None:
+    run("project", "create", "vision")
+    run("user", "create", "ada", "--role", "viewer")
+    token = run("token", "create", "t", "--user", "ada")[1].strip()
+    run("project", "create", "mine", token=token)
+    rows = run("audit")[1].splitlines()
+    assert [("POST /api/v1/projects" in r, "403" in r) for r in rows[1:2]] == [(True, True)]
+    assert len(run("audit", "--by", "ada")[1].splitlines()) == 2
+    assert len(run("audit", "--limit", "2")[1].splitlines()) == 3
