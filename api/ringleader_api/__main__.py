@@ -13,6 +13,7 @@ from ringleader.errors import RingleaderError
 from ringleader_api.app import create_app
 from ringleader_api.backend import RayBackend
 from ringleader_api.control import Control
+from ringleader_api.edge.credentials import require_set_up
 from ringleader_api.log import to_stderr
 from ringleader_api.settings import Settings
 
@@ -42,6 +43,7 @@ def main() -> int:
     os.umask(0o077)  # the database holds jobs' environments: its owner's alone
     try:
         settings = Settings.from_env(os.environ)
+        require_set_up(settings.home, settings.host, settings.oidc_issuer)
         listening = _listen(settings)
         settings = settings.model_copy(update={"port": listening.getsockname()[1]})
         backend = RayBackend(settings.ray_address, warm_per_node=settings.warm_per_node)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ringleader_api.backend import Backend
 from ringleader_api.clock import Clock, utc_now
 from ringleader_api.edge.credentials import Credentials, first_token
+from ringleader_api.edge.provider import Provider
 from ringleader_api.edge.rate import Allowance
 from ringleader_api.log import Log
 from ringleader_api.reconciling import Launching, Reconciler
@@ -20,6 +21,7 @@ from ringleader_api.services.metrics import Curves
 from ringleader_api.services.packages import Packages
 from ringleader_api.services.projects import Projects
 from ringleader_api.services.secrets import Secrets
+from ringleader_api.services.signin import SignIn
 from ringleader_api.services.submission import Submissions
 from ringleader_api.services.tokens import Tokens
 from ringleader_api.services.users import Users
@@ -58,6 +60,8 @@ class Control:
     artifacts: Artifacts
     reconciler: Reconciler
     exporter: Exporter | None
+    provider: Provider | None
+    signin: SignIn | None
     logins: Allowance = field(default_factory=lambda: Allowance(LOGINS_PER_S, LOGINS_AT_ONCE))
     leaving: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -84,6 +88,8 @@ class Control:
     def close(self) -> None:
         if self.exporter is not None:
             self.exporter.close()
+        if self.provider is not None:
+            self.provider.close()
         self.backend.close()
         self.store.close()
 
@@ -125,6 +131,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         ingest_base=settings.ingest_url,
         home=home,
     )
+    provider = _provider(settings)
     reconciler = Reconciler(
         store,
         backend,
@@ -157,4 +164,17 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         artifacts=Artifacts(store, home),
         reconciler=reconciler,
         exporter=Exporter(store, Mlflow(settings.mlflow_url)) if settings.mlflow_url else None,
+        provider=provider,
+        signin=SignIn(store, now, provider) if provider is not None else None,
+    )
+
+
+def _provider(settings: Settings) -> Provider | None:
+    if not settings.oidc_issuer:
+        return None
+    return Provider(
+        settings.oidc_issuer,
+        settings.oidc_client_id,
+        settings.oidc_client_secret,
+        f"{settings.url}/login/oidc/callback",
     )

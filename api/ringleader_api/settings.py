@@ -32,6 +32,8 @@ class Settings(BaseModel):
         allow_remote: must be true to bind beyond loopback.
         vanish_after_s: a supervisor that Ray stopped listing this long ago is lost.
         start_timeout_s: an attempt that trains nothing within this time has failed.
+        oidc_issuer: an OpenID Connect provider to log in through; empty: with tokens only.
+        oidc_client_id, oidc_client_secret: how the provider knows us; a public client has no secret.
         other_hosts: further names that the API answers to, by commas; loopback and that of public_url always hold.
         requests_per_s: of one user in the long run, twice as many at once.
         logs_kept: log lines stored per job, the newest.
@@ -47,6 +49,9 @@ class Settings(BaseModel):
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     public_url: str = ""
     allow_remote: bool = False
+    oidc_issuer: str = ""
+    oidc_client_id: str = ""
+    oidc_client_secret: Annotated[str, Field(repr=False)] = ""
     other_hosts: str = ""
     requests_per_s: Seconds = 1000.0
     tick_s: Seconds = 0.3
@@ -64,6 +69,20 @@ class Settings(BaseModel):
                 f"RINGLEADER_HOST={self.host} would open the API beyond this machine; bind 127.0.0.1, or put TLS "
                 f"in front and set RINGLEADER_ALLOW_REMOTE=true"
             )
+        if not is_loopback(self.host) and not self.public_url:
+            raise ValueError(
+                "beyond this machine requests are taken under one name only: set RINGLEADER_PUBLIC_URL to the address "
+                "users take"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_provider(self) -> Self:
+        if bool(self.oidc_issuer) != bool(self.oidc_client_id):
+            raise ValueError("RINGLEADER_OIDC_ISSUER and RINGLEADER_OIDC_CLIENT_ID go together")
+        issuer = urlsplit(self.oidc_issuer)
+        if self.oidc_issuer and issuer.scheme != "https" and not is_loopback(issuer.hostname or ""):
+            raise ValueError(f"RINGLEADER_OIDC_ISSUER={self.oidc_issuer} must be an https address")
         return self
 
     @classmethod

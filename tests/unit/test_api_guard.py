@@ -9,7 +9,12 @@ from control_plane import SPEC, URL, Stage, stage
 from fastapi.testclient import TestClient
 from starlette.routing import BaseRoute, Mount, Route
 
-from ringleader_api.edge.credentials import TokenExposed, first_token
+from ringleader_api.edge.credentials import (
+    AuthenticationMissing,
+    TokenExposed,
+    first_token,
+    require_set_up,
+)
 from ringleader_api.edge.guard import OPEN
 from ringleader_api.edge.rate import Allowance
 from ringleader_api.settings import Settings, SettingsInvalid
@@ -195,7 +200,18 @@ def test_binding_beyond_loopback_has_to_be_allowed(tmp_path: Path, host: str) ->
     environ = {"RINGLEADER_HOME": str(tmp_path), "RINGLEADER_HOST": host}
     with pytest.raises(SettingsInvalid, match="RINGLEADER_ALLOW_REMOTE"):
         Settings.from_env(environ)
-    assert Settings.from_env({**environ, "RINGLEADER_ALLOW_REMOTE": "true"}).host == host
+    environ["RINGLEADER_ALLOW_REMOTE"] = "true"
+    with pytest.raises(SettingsInvalid, match="RINGLEADER_PUBLIC_URL"):
+        Settings.from_env(environ)
+    environ["RINGLEADER_PUBLIC_URL"] = "https://ringleader.test"
+    settings = Settings.from_env(environ)
+    assert (settings.host, settings.hosts) == (host, frozenset({"ringleader.test"}))
+    with pytest.raises(AuthenticationMissing):
+        require_set_up(tmp_path, host, provider="")
+    require_set_up(tmp_path, host, provider="https://id.test")
+    require_set_up(tmp_path, "127.0.0.1", provider="")
+    first_token(tmp_path)
+    require_set_up(tmp_path, host, provider="")
 
 
 def test_an_unforeseen_error_shows_a_number_and_no_traceback(here: Stage) -> None:

@@ -16,6 +16,7 @@ from ringleader.errors import RingleaderError
 from ringleader.wire.access import Role
 from ringleader_api.clock import Clock, new_id
 from ringleader_api.rights import WHOLE, Caller, Supervisor
+from ringleader_api.settings import is_loopback
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import RoleRow, Token, User
 from ringleader_api.store.tables import IngestToken, LoginSession
@@ -32,6 +33,12 @@ class TokenExposed(RingleaderError):
     """Others may read the token file."""
 
     code = "token_exposed"
+
+
+class AuthenticationMissing(RingleaderError):
+    """The API would be open to others before anybody has a credential."""
+
+    code = "authentication_missing"
 
 
 class TokenWeak(RingleaderError):
@@ -155,6 +162,21 @@ def _caller(
     rows = session.scalars(select(RoleRow).where(RoleRow.user == name))
     roles = {row.project: Role(row.role) for row in rows}
     return Caller(name, roles, scope, token, expires_at)
+
+
+def require_set_up(home: Path, host: str, provider: str) -> None:
+    """Beyond loopback nothing is opened with a credential that nobody knows yet.
+
+    Raises:
+        AuthenticationMissing: there is neither a token in `home` nor an identity provider.
+    """
+    if is_loopback(host) or provider or (home / "token").exists():
+        return
+    raise AuthenticationMissing(
+        f"authentication is not set up, and RINGLEADER_HOST={host} would open the API beyond this machine.",
+        hint=f"Put a token of {LEAST_CHARACTERS} random characters or more into {home / 'token'} (chmod 600), or set "
+        f"RINGLEADER_OIDC_ISSUER and RINGLEADER_OIDC_CLIENT_ID; a start on loopback also makes a token.",
+    )
 
 
 def first_token(home: Path) -> str:

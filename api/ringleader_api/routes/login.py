@@ -2,9 +2,11 @@
 
 import base64
 import hashlib
+import hmac
 import html
 import json
-from urllib.parse import parse_qs
+from datetime import timedelta
+from urllib.parse import parse_qs, quote, urlsplit
 
 from anyio import to_thread
 from fastapi import APIRouter, Request, Response
@@ -13,8 +15,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from ringleader_api.control import Control
 from ringleader_api.edge.credentials import SESSION_LIFE
 from ringleader_api.edge.guard import source
-from ringleader_api.problems import TooMany, Unauthorized, Unprocessable
+from ringleader_api.problems import Forbidden, NotFound, Refused, TooMany, Unauthorized, Unprocessable
 from ringleader_api.routes.here import ByCaller, Here, refusals
+from ringleader_api.services.signin import PENDING_LIFE, SignIn
+from ringleader_api.services.signin import SESSION_LIFE as OIDC_LIFE
 
 router = APIRouter(tags=["login"])
 form = APIRouter(include_in_schema=False)
@@ -35,6 +39,7 @@ PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Log 
 <label for="token">Token</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 <input type="hidden" name="next" value="{next}">{wrong}<button type="submit">Log in</button>
+{provider}
 <p>The token is in <code>token</code> in the folder RINGLEADER_HOME, by default ~/.ringleader.</p>
 </form></body></html>"""
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
@@ -44,10 +49,55 @@ CSP = (
 )
 
 
+_HEADERS = {"Content-Security-Policy": CSP, "Cache-Control": "no-store"}
+ONWARDS = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ringleader</title>
+<meta http-equiv="refresh" content="0;url={target}"><a href="{target}">Go on</a></html>"""
+
+
 @form.get("/login")
-def login_page(next: str = "/") -> HTMLResponse:
+def login_page(here: Here, next: str = "/") -> HTMLResponse:
     """The form, without script."""
-    return _page(next, wrong=False)
+    return _page(here, next)
+
+
+@form.get("/login/oidc")
+def to_provider(here: Here, request: Request, next: str = "/") -> Response:
+    """Off to the identity provider. The cookie ties what comes back to this browser."""
+    try:
+        _slowly(here, request)
+        url, state = _signin(here).begin(_inside(next))
+    except Refused as error:
+        return _page(here, next, error)
+    response = RedirectResponse(url, 303)
+    # Lax: the provider sends the browser back from another site, and a strict cookie would stay behind.
+    response.set_cookie(
+        _state_cookie(here),
+        state,
+        max_age=int(PENDING_LIFE.total_seconds()),
+        path="/login/oidc",
+        httponly=True,
+        samesite="lax",
+        secure=here.settings.url.startswith("https://"),
+    )
+    return response
+
+
+@form.get("/login/oidc/callback")
+def from_provider(here: Here, request: Request, state: str = "", code: str = "") -> HTMLResponse:
+    """Back from the identity provider, with a code."""
+    brought = request.cookies.get(_state_cookie(here), "")
+    try:
+        signin = _signin(here)
+        if not state or not hmac.compare_digest(brought.encode(), state.encode()):
+            raise Forbidden("the log-in was begun in another browser.", code="login_refused")
+        user, target = signin.finish(state, code)
+    except Refused as error:
+        return _page(here, "/", error)
+    # No redirect: the strict cookie is sent only where a page of our own leads on.
+    page = HTMLResponse(ONWARDS.format(target=html.escape(target, quote=True)), headers=_HEADERS)
+    _set_cookie(page, here, here.credentials.log_in(user, None, OIDC_LIFE), OIDC_LIFE)
+    page.delete_cookie(_state_cookie(here), path="/login/oidc")
+    return page
 
 
 @router.post("/login", status_code=204, responses=refusals(413, 422))
@@ -55,13 +105,11 @@ async def log_in(here: Here, request: Request) -> Response:
     """Exchange the token ({"token": …} or a form) for a session cookie."""
     is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
     token, target = _read(await request.body(), is_form)
-    wait_s = here.logins.take(source(request.scope))
-    if wait_s > 0:
-        raise TooMany(wait_s)
+    _slowly(here, request)
     who = await to_thread.run_sync(here.credentials.by_token, token)
     if who is None:
         if is_form:
-            return _page(target, wrong=True)
+            return _page(here, target, Unauthorized("This token is not valid."))
         raise Unauthorized("the token is not valid.", hint="The first one is in RINGLEADER_HOME/token.")
     value = await to_thread.run_sync(here.credentials.log_in, who.name, who.token)
     response = RedirectResponse(_inside(target), 303) if is_form else Response(status_code=204)
@@ -99,19 +147,38 @@ def _inside(target: str) -> str:
     )
 
 
-def _page(target: str, *, wrong: bool) -> HTMLResponse:
-    warning = '<p class="wrong" role="alert">This token is not valid.</p>' if wrong else ""
-    text = PAGE.format(style=STYLE, next=html.escape(_inside(target), quote=True), wrong=warning)
-    return HTMLResponse(
-        text, 401 if wrong else 200, {"Content-Security-Policy": CSP, "Cache-Control": "no-store"}
-    )
+def _page(here: Control, target: str, wrong: Refused | None = None) -> HTMLResponse:
+    warning = f'<p class="wrong" role="alert">{html.escape(wrong.message)}</p>' if wrong else ""
+    inside = _inside(target)
+    link = ""
+    if here.signin is not None:
+        name = html.escape(urlsplit(here.settings.oidc_issuer).netloc)
+        link = f'<p><a href="/login/oidc?next={quote(inside, safe="")}">Log in through {name}</a></p>'
+    text = PAGE.format(style=STYLE, next=html.escape(inside, quote=True), wrong=warning, provider=link)
+    return HTMLResponse(text, wrong.status if wrong else 200, _HEADERS)
 
 
-def _set_cookie(response: Response, here: Control, value: str) -> None:
+def _slowly(here: Control, request: Request) -> None:
+    wait_s = here.logins.take(source(request.scope))
+    if wait_s > 0:
+        raise TooMany(wait_s)
+
+
+def _signin(here: Control) -> SignIn:
+    if here.signin is None:
+        raise NotFound("no identity provider is set up.", hint="Set RINGLEADER_OIDC_ISSUER.")
+    return here.signin
+
+
+def _state_cookie(here: Control) -> str:
+    return f"{here.credentials.cookie}_login"
+
+
+def _set_cookie(response: Response, here: Control, value: str, life: timedelta = SESSION_LIFE) -> None:
     response.set_cookie(
         here.credentials.cookie,
         value,
-        max_age=int(SESSION_LIFE.total_seconds()),
+        max_age=int(life.total_seconds()),
         httponly=True,
         samesite="strict",
         secure=here.settings.url.startswith("https://"),

@@ -1,0 +1,174 @@
+"""An OpenID Connect provider, as its client sees it: where to send people, codes for tokens, what tokens are believed.
+
+OpenID Connect Core 1.0 (authorisation code flow), PKCE by RFC 7636, discovery by OpenID Connect Discovery 1.0.
+"""
+
+import base64
+import hashlib
+import hmac
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import jwt
+
+from ringleader_api.problems import BadGateway, Forbidden
+
+ALGORITHMS = ("RS256", "ES256")
+"""Pinned: neither `none` nor one that would take a public key for a shared secret."""
+LEEWAY_S = 60
+TIMEOUT_S = 10.0
+KEYS_AGAIN_S = 30.0
+MOST_BYTES = 1 << 20
+CLAIMS = ["iss", "sub", "aud", "exp", "iat", "nonce"]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the provider says somebody is. `email` only where the provider has verified it."""
+
+    subject: str
+    email: str
+
+
+class Provider:
+    """One provider. Its description and keys are fetched when first needed; keys again when one is unknown."""
+
+    def __init__(self, issuer: str, client_id: str, client_secret: str, redirect_uri: str) -> None:
+        self._issuer = issuer
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._redirect_uri = redirect_uri
+        self._http = httpx.Client(timeout=TIMEOUT_S, follow_redirects=False)
+        self._lock = threading.Lock()
+        self._told: dict[str, Any] | None = None
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._keys_at = float("-inf")
+
+    def close(self) -> None:
+        self._http.close()
+
+    def where_to(self, state: str, nonce: str, verifier: str) -> str:
+        """The address at which people log in. Raises BadGateway."""
+        digest = hashlib.sha256(verifier.encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": self._client_id,
+            "redirect_uri": self._redirect_uri,
+            "scope": "openid email",
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge_method": "S256",
+        }
+        address = str(self._description()["authorization_endpoint"])
+        return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"
+
+    def exchange(self, code: str, nonce: str, verifier: str) -> Identity:
+        """Who has logged in.
+
+        Raises:
+            BadGateway: the provider does not answer.
+            Forbidden: it refuses the code, or its token is not to be believed.
+        """
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self._redirect_uri,
+            "client_id": self._client_id,
+            "code_verifier": verifier,
+        }
+        if self._client_secret:
+            form["client_secret"] = self._client_secret
+        answer = self._ask("POST", str(self._description()["token_endpoint"]), form)
+        token = answer.get("id_token")
+        if not isinstance(token, str):
+            raise _refused("the provider took the code for none of its own")
+        return self._believe(token, nonce)
+
+    def _believe(self, token: str, nonce: str) -> Identity:
+        try:
+            header = jwt.get_unverified_header(token)
+            if header.get("alg") not in ALGORITHMS:
+                raise _refused(f"its token is signed with {header.get('alg')}, not {' or '.join(ALGORITHMS)}")
+            claims = jwt.decode(
+                token,
+                self._key(str(header.get("kid", ""))),
+                algorithms=list(ALGORITHMS),
+                audience=self._client_id,
+                issuer=self._issuer,
+                leeway=LEEWAY_S,
+                options={"require": CLAIMS},
+            )
+        except jwt.PyJWTError as error:
+            raise _refused(f"its token is not valid ({type(error).__name__})") from None
+        several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
+        if claims.get("azp", None if several else self._client_id) != self._client_id:
+            raise _refused("its token was given to another client")
+        if not hmac.compare_digest(str(claims["nonce"]).encode(), nonce.encode()):
+            raise _refused("its token belongs to another log-in")
+        verified = claims.get("email_verified") is True and isinstance(claims.get("email"), str)
+        return Identity(
+            f"{self._issuer}|{claims['sub']}", str(claims["email"]).strip().lower() if verified else ""
+        )
+
+    def _key(self, kid: str) -> jwt.PyJWK:
+        with self._lock:
+            stale = time.monotonic() - self._keys_at > KEYS_AGAIN_S
+            if kid not in self._keys and stale:  # new keys; made-up ones must not make us ask all the time
+                self._keys_at = time.monotonic()
+                told = self._ask("GET", str(self._description()["jwks_uri"]))
+                self._keys = _signing_keys(told)
+            found = self._keys.get(kid)
+        if found is None:
+            raise _refused("its token is signed with a key that it does not publish")
+        return found
+
+    def _description(self) -> Mapping[str, Any]:
+        if self._told is None:
+            told = self._ask("GET", f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
+            if told.get("issuer") != self._issuer:
+                raise BadGateway(
+                    f"the identity provider calls itself {told.get('issuer')!r}.",
+                    hint="RINGLEADER_OIDC_ISSUER must be exactly that.",
+                    code="provider_mismatch",
+                )
+            self._told = told
+        return self._told
+
+    def _ask(self, method: str, url: str, form: Mapping[str, str] | None = None) -> dict[str, Any]:
+        try:
+            answer = self._http.request(method, url, data=form, headers={"Accept": "application/json"})
+            told = answer.json() if len(answer.content) <= MOST_BYTES else None
+        except (httpx.HTTPError, ValueError):
+            told = None
+        if not isinstance(told, dict) or (answer.is_error and form is None):
+            raise BadGateway(
+                "the identity provider does not answer as it should.",
+                hint="Log in with a token meanwhile, or try again.",
+                code="provider_down",
+            )
+        return told
+
+
+def _signing_keys(told: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
+    """By key id; keys of kinds that we do not take are left out."""
+    found = {}
+    for entry in told.get("keys", []):
+        if entry.get("use", "sig") != "sig" or entry.get("kty") not in ("RSA", "EC"):
+            continue
+        try:
+            key = jwt.PyJWK.from_dict(entry)
+        except jwt.PyJWTError:
+            continue
+        if key.algorithm_name in ALGORITHMS:
+            found[str(entry.get("kid", ""))] = key
+    return found
+
+
+def _refused(why: str) -> Forbidden:
+    return Forbidden(f"the log-in is not taken: {why}.", hint="Start again at /login.", code="login_refused")

@@ -1,0 +1,222 @@
+"""Logging in through an identity provider: who it vouches for gets in, whatever else somebody brings does not."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from control_plane import URL, Stage, stage
+from fastapi.testclient import TestClient
+from httpx2 import Response
+from oidc_provider import CLIENT, OTHER_RSA, RSA_PEM, FakeProvider, by_ec, by_rsa, provider
+
+from ringleader_api.settings import Settings, SettingsInvalid
+
+
+@pytest.fixture
+def idp() -> Iterator[FakeProvider]:
+    with provider() as made:
+        yield made
+
+
+@pytest.fixture
+def here(tmp_path: Path, idp: FakeProvider) -> Stage:
+    return stage(tmp_path, oidc_issuer=idp.issuer, oidc_client_id=CLIENT)
+
+
+def begun(client: TestClient, target: str = "/") -> str:
+    answer = client.get("/login/oidc", params={"next": target}, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    return str(answer.headers["location"])
+
+
+def returned(client: TestClient, state: str, code: str) -> Response:
+    return client.get("/login/oidc/callback", params={"state": state, "code": code})  # type: ignore[return-value]
+
+
+def log_in(client: TestClient, idp: FakeProvider) -> Response:
+    return returned(client, *idp.approve(begun(client)))
+
+
+def test_who_the_provider_vouches_for_is_a_user_without_roles_until_an_admin_gives_some(
+    here: Stage, idp: FakeProvider
+) -> None:
+    idp.claims = {"email": "Ada@Example.org", "email_verified": True}
+    ada = here.holding("")
+    assert 'href="/login/oidc?next=%2Fsubmit"' in ada.get("/login?next=/submit").text
+    answer = returned(ada, *idp.approve(begun(ada, "/submit")))
+    assert (answer.status_code, 'url=/submit"' in answer.text) == (200, True)
+    assert "samesite=strict" in answer.headers["set-cookie"].lower()
+    me = ada.get("/api/v1/me").json()
+    assert (me["name"], me["roles"], me["token"]) == ("ada@example.org", {}, None)
+    here.client.put("/api/v1/users/ada@example.org/roles/default", json={"role": "submitter"})
+    assert ada.get("/api/v1/me").json()["roles"] == {"default": "submitter"}
+    again = here.holding("")
+    log_in(again, idp)
+    assert again.get("/api/v1/me").json()["name"] == "ada@example.org"
+    users = [u["name"] for u in here.client.get("/api/v1/users").json()["items"]]
+    assert users == ["ada@example.org", "admin"]
+    assert ("ada@example.org", "GET") in {
+        (e["who"], e["method"]) for e in here.client.get("/api/v1/audit").json()["items"]
+    }
+
+
+def test_a_session_through_the_provider_lasts_half_a_day(here: Stage, idp: FakeProvider) -> None:
+    ada = here.holding("")
+    log_in(ada, idp)
+    here.time.pass_s(11.9 * 3600)
+    assert ada.get("/api/v1/me").status_code == 200
+    here.time.pass_s(0.2 * 3600)
+    assert ada.get("/api/v1/me").status_code == 401
+
+
+def test_both_pinned_algorithms_are_taken(here: Stage, idp: FakeProvider) -> None:
+    for sign in (by_rsa, by_ec):
+        idp.sign = sign
+        client = here.holding("")
+        log_in(client, idp)
+        assert client.get("/api/v1/me").status_code == 200
+
+
+def signed(key: Any, algorithm: str, kid: str = "rsa") -> Any:
+    return lambda claims: jwt.encode(claims, key, algorithm, headers={"kid": kid})
+
+
+def by_public_key(claims: dict[str, Any]) -> str:
+    """HS256 with the public key as the shared secret; PyJWT itself refuses to sign so, an attacker does not."""
+    import base64
+    import hmac
+    import json
+
+    parts = [{"alg": "HS256", "typ": "JWT", "kid": "rsa"}, claims]
+    text = b".".join(base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=") for p in parts)
+    mac = base64.urlsafe_b64encode(hmac.digest(RSA_PEM, text, "sha256")).rstrip(b"=")
+    return f"{text.decode()}.{mac.decode()}"
+
+
+FORGED: dict[str, tuple[dict[str, Any], Any]] = {
+    "another nonce": ({"nonce": "x"}, by_rsa),
+    "no nonce": ({"nonce": None}, by_rsa),
+    "another audience": ({"aud": "other"}, by_rsa),
+    "several audiences, for another": ({"aud": [CLIENT, "other"], "azp": "other"}, by_rsa),
+    "several audiences, for nobody": ({"aud": [CLIENT, "other"]}, by_rsa),
+    "another issuer": ({"iss": "https://evil.test"}, by_rsa),
+    "expired": ({"exp": int(time.time()) - 3600}, by_rsa),
+    "no expiry": ({"exp": None}, by_rsa),
+    "no subject": ({"sub": None}, by_rsa),
+    "unsigned": ({}, signed(None, "none")),
+    "signed with the public key": ({}, by_public_key),
+    "signed with a shared secret": ({}, signed("s" * 64, "HS256")),
+    "signed with another key": ({}, signed(OTHER_RSA, "RS256")),
+    "signed with a key not published": ({}, signed(OTHER_RSA, "RS256", "new")),
+    "signed with another algorithm": ({}, signed(OTHER_RSA, "PS256")),
+    "no token": ({}, lambda claims: "x.y.z"),
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_a_token_that_is_not_to_be_believed_lets_nobody_in(here: Stage, idp: FakeProvider, how: str) -> None:
+    idp.claims, idp.sign = FORGED[how]
+    client = here.holding("")
+    answer = log_in(client, idp)
+    assert answer.status_code == 403
+    assert "the log-in is not taken" in answer.text
+    assert client.get("/api/v1/me").status_code == 401
+    assert [u["name"] for u in here.client.get("/api/v1/users").json()["items"]] == ["admin"]
+
+
+def test_a_log_in_belongs_to_one_browser_and_is_used_once(here: Stage, idp: FakeProvider) -> None:
+    victim, attacker = here.holding(""), here.holding("")
+    state, code = idp.approve(begun(attacker))
+    assert returned(victim, state, code).status_code == 403, (
+        "an attacker's log-in was planted in another browser"
+    )
+    assert returned(attacker, state, code).status_code == 200
+    attacker.cookies.set(f"{here.control.credentials.cookie}_login", state)
+    assert returned(attacker, state, code).status_code == 403
+    late = here.holding("")
+    state, code = idp.approve(begun(late))
+    here.time.pass_s(601)
+    assert returned(late, state, code).status_code == 403
+
+
+def test_a_code_is_worth_nothing_without_the_verifier_of_its_log_in(here: Stage, idp: FakeProvider) -> None:
+    ada, eve = here.holding(""), here.holding("")
+    _, stolen = idp.approve(begun(ada))
+    state, _ = idp.approve(begun(eve))
+    assert returned(eve, state, stolen).status_code == 403
+
+
+def test_an_invited_address_is_linked_only_when_the_provider_has_verified_it(
+    here: Stage, idp: FakeProvider
+) -> None:
+    here.client.post("/api/v1/users", json={"name": "ada@example.org", "roles": {"default": "operator"}})
+    eve = here.holding("")
+    idp.claims = {"sub": "eve", "email": "ada@example.org", "email_verified": False}
+    log_in(eve, idp)
+    assert eve.get("/api/v1/me").json()["name"].startswith("oidc-")
+    ada = here.holding("")
+    idp.claims = {"sub": "ada", "email": "ada@example.org", "email_verified": True}
+    log_in(ada, idp)
+    assert ada.get("/api/v1/me").json()["roles"] == {"default": "operator"}
+    late = here.holding("")
+    idp.claims = {"sub": "other", "email": "ada@example.org", "email_verified": True}
+    assert log_in(late, idp).status_code == 403, "a second identity took over a user"
+    mallory = here.holding("")
+    idp.claims = {"sub": "m", "email": "admin", "email_verified": True, "preferred_username": "admin"}
+    log_in(mallory, idp)
+    assert mallory.get("/api/v1/me").json()["name"] != "admin"
+
+
+def test_a_disabled_user_is_kept_out(here: Stage, idp: FakeProvider) -> None:
+    idp.claims = {"email": "ada@example.org", "email_verified": True}
+    ada = here.holding("")
+    log_in(ada, idp)
+    here.client.delete("/api/v1/users/ada@example.org")
+    assert ada.get("/api/v1/me").status_code == 401
+    assert log_in(here.holding(""), idp).status_code == 403
+
+
+def test_keys_are_asked_for_again_when_one_is_new_but_not_all_the_time(
+    here: Stage, idp: FakeProvider
+) -> None:
+    idp.published, idp.sign = ("rsa",), by_ec
+    for _ in range(3):
+        assert log_in(here.holding(""), idp).status_code == 403
+    assert idp.asked.count("/keys") == 1
+    idp.published = ("rsa", "ec")
+    here.control.provider._keys_at -= 31  # type: ignore[union-attr]
+    assert log_in(here.holding(""), idp).status_code == 200
+    assert (idp.asked.count("/keys"), idp.asked.count("/.well-known/openid-configuration")) == (2, 1)
+
+
+def test_a_provider_that_is_down_is_said_and_tokens_still_open(tmp_path: Path) -> None:
+    here = stage(tmp_path, oidc_issuer="http://127.0.0.1:9", oidc_client_id=CLIENT)
+    client = here.holding("")
+    answer = client.get("/login/oidc")
+    assert (answer.status_code, "does not answer" in answer.text) == (502, True)
+    assert client.post("/api/v1/login", json={"token": (here.home / "token").read_text()}).status_code == 204
+    plain = stage(tmp_path / "plain")
+    assert plain.holding("").get("/login/oidc").status_code == 404
+    assert "/login/oidc" not in plain.holding("").get("/login").text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"OIDC_ISSUER": "https://id.test"}, {"OIDC_ISSUER": "http://id.test", "OIDC_CLIENT_ID": "c"}],
+    ids=str,
+)
+def test_half_a_provider_or_one_without_tls_is_refused(tmp_path: Path, given: dict[str, str]) -> None:
+    with pytest.raises(SettingsInvalid, match="RINGLEADER_OIDC_ISSUER"):
+        Settings.from_env(
+            {"RINGLEADER_HOME": str(tmp_path), **{f"RINGLEADER_{k}": v for k, v in given.items()}}
+        )
+
+
+def test_the_provider_leads_back_inside_only(here: Stage, idp: FakeProvider) -> None:
+    client = here.holding("")
+    answer = returned(client, *idp.approve(begun(client, "https://evil.test")))
+    assert "evil" not in answer.text
+    assert URL not in answer.text
