@@ -7,6 +7,7 @@ records, so that optimisers, schedules and callbacks run where the training func
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -338,8 +339,9 @@ class Office:
         if not self._ends.over:
             verdict = leases.push(push.item, push.version) if self._leads else leases.follow(push.item)
         if verdict is Verdict.TAKEN:
-            self._tell(push.item)
             self._gather(arrival)
+            with suppress(ExchangeBroken):  # the generation is over: in the next one all ask what is taken
+                self._tell(push.item)
         else:
             self._give_back(arrival.rows)
         if push.stop and self._leads:
