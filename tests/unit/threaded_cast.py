@@ -65,6 +65,7 @@ class Aimed:
 
     shared = False
     groups: tuple[tuple[int, ...], ...] = ()
+    together = None
 
     def __init__(
         self, inner: Transport, plan: Plan, shots: list[Shot], life: Life, fired: threading.Event

@@ -131,6 +131,11 @@ class Buffers:
         self._was_left = False
         return self._left_flat.clone()
 
+    def put_left(self, left: Tensor) -> None:
+        """(n,) uint8 become what the first shard's forward left, as if it had run here."""
+        self._left_flat.copy_(left)
+        self._was_left = True
+
     def put(self, committed: Tensor) -> None:
         """(n,) uint8 become the committed and the live values."""
         if self._live:

@@ -10,7 +10,7 @@ steps.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,25 +103,33 @@ class Outer:
         for scheduler in self._held.schedulers:
             scheduler.step()
 
-    def bring(self, shard: int, share: float) -> None:
-        """Hand the running replica to the slice that the exchange has open, as the gradients of the carriers.
+    def moves(self, shard: int, share: float) -> dict[int, Tensor]:
+        """What the running replica brings, by the numbers of carriers.
 
         Args:
             share: of the round's rows.
         """
         count = len(self._parameters)
-        for number, parameter in enumerate(self._parameters):
-            if self._touched[number]:
-                _bring(parameter, (self._origin.weights[number] - parameter.detach()) * share)
-        for carrier, entry in zip(self.carriers[count:-1], self._averaged, strict=True):
+        moves = {
+            number: (self._origin.weights[number] - parameter.detach()) * share
+            for number, parameter in enumerate(self._parameters)
+            if self._touched[number]
+        }
+        for number, entry in enumerate(self._averaged, start=count):
             value = self._kept(entry)
             if value is not None:
-                _bring(carrier, value * share)
+                moves[number] = value * share
         table = torch.zeros(self._table.shape, dtype=torch.float64)
         table[shard, :count] = torch.tensor(self._touched, dtype=torch.float64)
         counts = [float(self._kept(entry) or 0.0) for entry in self._counted]
         table[shard, count:] = torch.tensor(counts, dtype=torch.float64)
-        _bring(self._table, table.to(self._table.device))
+        moves[len(self.carriers) - 1] = table.to(self._table.device)
+        return moves
+
+    def bring(self, moves: Mapping[int, Tensor]) -> None:
+        """Hand a replica to the slice that the exchange has open, as the gradients of the carriers."""
+        for number, move in moves.items():
+            torch.autograd.backward([self.carriers[number]], [move.clone()])
 
     @torch.no_grad()
     def commit(self, scale: float) -> None:
@@ -185,10 +193,6 @@ class Outer:
 def _carrier(shape: torch.Size | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Parameter:
     """A parameter that only its gradient matters of: it has a shape and takes no memory."""
     return Parameter(torch.zeros((), dtype=dtype, device=device).expand(shape))
-
-
-def _bring(carrier: Parameter, value: Tensor) -> None:
-    torch.autograd.backward([carrier], [value])
 
 
 def _first(column: Tensor) -> int | None:

@@ -6,6 +6,7 @@ The loop body sees a replica's H slices in a row, then those of the next owned s
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from ringleader.train.cursor import Epoch, present_shards
 from ringleader.train.evidence import Recorder, check
 from ringleader.train.group import Group
 from ringleader.train.outer import Outer
+from ringleader.train.replicas import Replica, Replicas
 from ringleader.train.seams import Outlet
 from ringleader.train.slices import Ahead, Slice, load, to_device
 from ringleader.train.steps import Loop
@@ -62,6 +64,7 @@ class Rounds:
         self._turns = Turns(group.spec.seed)
         self.recorder = Recorder(group)
         self._reports: dict[int, SliceReport] = {}
+        self._finished = Replicas()
         self._mine: list[int] = []
         self._offset = 0
         self._span: Span | None = None
@@ -69,6 +72,7 @@ class Rounds:
         self._failed = False
         self._loop: Loop | None = None
         self._pieces: Ahead | None = None
+        group.level = self._level
 
     @property
     def turn(self) -> Slice | None:
@@ -128,8 +132,14 @@ class Rounds:
         """The turns of one round."""
         self._reports = {}
         self._mine = self._owned(span)
+        finished = self._finished.of(self._group.applied)
         self._outer.open()
         for shard in self._mine:
+            if shard in finished:
+                self._try(partial(self._bring, shard, finished[shard]))
+                if self._failed:
+                    return
+                continue
             self._outer.rewind()
             self._group.buffers.rewind()
             for offset in span.offsets_of(shard):
@@ -162,17 +172,42 @@ class Rounds:
         self._outer.inner_step(loss)
         if group.timeline is not None:
             group.timeline.end()
-        offsets = span.offsets_of(turn.shard)
-        if self._offset != offsets[-1]:
-            return
-        if turn.shard == 0:
-            group.buffers.keep_left()
-        weight = sum(self._reports[span.slot(offset, turn.shard)].weight for offset in offsets)
-        exchange.begin_slice(turn.shard)
-        self._outer.bring(turn.shard, weight / span.rows)
+        if self._offset == span.offsets_of(turn.shard)[-1]:
+            replica = self._replica(span, turn.shard)
+            if group.seat.plan.world > 1:  # who is alone loses nobody
+                self._finished.keep(group.applied, turn.shard, replica)
+            self._bring(turn.shard, replica)
+
+    def _replica(self, span: Span, shard: int) -> Replica:
+        """The running replica, which has made its last step."""
+        slots = [span.slot(offset, shard) for offset in span.offsets_of(shard)]
+        weight = sum(self._reports[slot].weight for slot in slots)
+        left = None
+        if shard == 0:
+            self._group.buffers.keep_left()
+            left = self._group.buffers.left_bytes()
+        reports = {slot: self._reports[slot] for slot in slots}
+        return Replica(self._outer.moves(shard, weight / span.rows), reports, left)
+
+    def _bring(self, shard: int, replica: Replica) -> None:
+        """A finished replica enters the sum; with the worker's last one the round ends."""
+        exchange = self._group.exchange
+        assert exchange is not None
+        self._reports |= replica.reports
+        if replica.left is not None:
+            self._group.buffers.put_left(replica.left)
+        exchange.begin_slice(shard)
+        self._outer.bring(replica.moves)
         exchange.end_slice()
-        if turn.shard == self._mine[-1]:
+        if shard == self._mine[-1]:
             self._finish()
+
+    def _level(self) -> None:
+        """A generation begins: what is finished of the running round is not trained again."""
+        exchange, seat = self._group.exchange, self._group.seat
+        assert exchange is not None
+        assert seat is not None
+        self._finished.hand_over(exchange, seat)
 
     def _try(self, act: Any) -> None:
         """Run a part of the transaction; a broken exchange means that the round did not happen."""
@@ -235,6 +270,7 @@ class Rounds:
         """All steps of the round at once: what happens once a step happens as often as the round has steps."""
         group = self._group
         self._reports = {}
+        self._finished.forget()
         group.applied += 1
         for offset, report in zip(span.offsets, reports, strict=True):
             seed_all(group.spec.seed, "update", group.step)
@@ -256,11 +292,13 @@ class Rounds:
         """Batches of all owned slices from the committed offset on, replica by replica."""
         group, first = self._group, self._group.calls.offset
         step, inner_steps = group.step, group.spec.sync.round_steps
+        finished = self._finished.of(group.applied)
         pieces = (
             _slice(loop.epoch, offset, shard, step + offset - first)
             for start in range(first, loop.epoch.steps, inner_steps)
             for span in [self._span_at(loop, start)]
             for shard in self._owned(span)
+            if start > first or shard not in finished
             for offset in span.offsets_of(shard)
         )
         batches = load(

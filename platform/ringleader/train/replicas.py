@@ -1,0 +1,94 @@
+"""Finished replicas of a running round: kept until it commits, so that a loss costs only what the lost worker had."""
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ringleader.elastic import Plan
+from ringleader.sync import Exchange
+from ringleader.train.seams import Seat
+from ringleader.train.word import SliceReport
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What a replica brings to its round.
+
+    Attributes:
+        moves: the gradients of the outer step's carriers, by number.
+        reports: of its slices, by their place in the control word.
+        left: (bytes,) uint8 of the buffers that it left, where it is they that count.
+    """
+
+    moves: Mapping[int, Tensor]
+    reports: Mapping[int, SliceReport]
+    left: Tensor | None
+
+
+@dataclass(slots=True)
+class Replicas:
+    """This member's, of one round.
+
+    Attributes:
+        transaction: the round's number among the applied ones.
+    """
+
+    transaction: int = -1
+    _finished: dict[int, Replica] = field(default_factory=dict)
+
+    def keep(self, transaction: int, shard: int, replica: Replica) -> None:
+        if transaction != self.transaction:
+            self.transaction, self._finished = transaction, {}
+        self._finished[shard] = replica
+
+    def of(self, transaction: int) -> Mapping[int, Replica]:
+        """By shard, those of that round."""
+        return self._finished if transaction == self.transaction else {}
+
+    def forget(self) -> None:
+        """The round is committed."""
+        self._finished = {}
+
+    def hand_over(self, exchange: Exchange, seat: Seat) -> None:
+        """A generation begins: replicas go to whom their shards belong now. All members take part.
+
+        Raises:
+            ExchangeBroken: what was received is kept, what was not handed over is.
+        """
+        plan, me = seat.plan, seat.rank
+        if plan.start_step != self.transaction:
+            self.transaction, self._finished = plan.start_step, {}
+        held = torch.zeros(plan.world, plan.shards, dtype=torch.float64)
+        held[me, list(self._finished)] = 1.0
+        for shard, donor, owner in _ways(exchange.all_reduce(held), plan):
+            if me == donor:
+                exchange.send_state(owner, _packed(self._finished[shard]))
+            elif me == owner:
+                self._finished[shard] = _unpacked(exchange.receive_state(donor))
+        own = plan.shards_of(me)
+        self._finished = {shard: replica for shard, replica in self._finished.items() if shard in own}
+
+
+def _ways(held: Tensor, plan: Plan) -> Iterator[tuple[int, int, int]]:
+    """(shard, donor, owner) for every finished replica that its owner lacks; (world, shards) who has which."""
+    for owner in range(plan.world):
+        for shard in plan.shards_of(owner):
+            holders = held[:, shard].nonzero()[:, 0].tolist()
+            if holders and owner not in holders:
+                yield shard, holders[0], owner
+
+
+def _packed(replica: Replica) -> Tensor:
+    """(n,) uint8."""
+    buffer = io.BytesIO()
+    torch.save((replica.moves, replica.reports, replica.left), buffer)
+    return torch.from_numpy(np.frombuffer(buffer.getbuffer(), dtype=np.uint8))
+
+
+def _unpacked(payload: Tensor) -> Replica:
+    # Members of one job trust each other, as where they are healed.
+    return Replica(*torch.load(io.BytesIO(payload.numpy().tobytes()), weights_only=False))
