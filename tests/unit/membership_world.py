@@ -13,7 +13,8 @@ from ringleader.elastic import instructions as do
 @dataclass
 class Process:
     """A worker's process as it really is, which the machine only hears about. `updated`: the steps that the parameters
-    it updates have applied; one more than `applied` where a server repeats a step."""
+    it updates have applied; one more than `applied` where a server repeats a step. `new`: a server that has not got its
+    part of the state."""
 
     role: str
     generation: int = 0
@@ -23,6 +24,7 @@ class Process:
     computing: bool = False
     parked: bool = False
     alive: bool = True
+    new: bool = True
     interrupted: bool = False
     announced: bool = False
     plan: Plan | None = None
@@ -49,9 +51,10 @@ class World:
         shards: int,
         servers: int = 0,
         copies: bool = False,
+        backups: int = 0,
         max_failures: int = 3,
     ) -> "World":
-        rules = Rules(attempt=1, shards=shards, servers=servers, copies=copies, max_failures=max_failures)
+        rules = Rules(1, shards, servers=servers, copies=copies, backups=backups, max_failures=max_failures)
         state, out = begin(rules, minimum=minimum, maximum=maximum, now=0.0)
         world = cls(state)
         world.obey(out)
@@ -109,9 +112,10 @@ class World:
         members = [self.processes[m] for m in plan.members]
         for process in members:
             assert process.parked, "a plan with somebody who still computes"
-        servers = [p for p in members if p.role == "server"]
+        servers = [p for p in members if p.role == "server" and (not p.new or not plan.start_step)]
         copies = self.state.rules.copies
         level = (max if copies else min)((p.updated for p in servers), default=self.commits)
+        self.check_parts(plan)
         complete = [p for p in members if p.generation > 0 and p.updated <= level]
         if any(p.generation > 0 for p in members):
             assert plan.start_step == max(p.applied for p in complete)
@@ -134,10 +138,22 @@ class World:
                 assert process.generation > 0 or plan.start_step == 0
         assert workers
         for process in members:
+            process.new = process.new and plan.start_step > 0
             process.parked, process.interrupted, process.announced = False, False, False
             process.computing, process.generation, process.plan = process.alive, plan.generation, plan
             process.healed = process.healed and process.applied == plan.start_step
         self.plans.append(plan)
+
+    def check_parts(self, plan: Plan) -> None:
+        """Every part is held by somebody who has it, and who is new takes it from servers that are level."""
+        servers = [self.processes[m] for m in plan.members[plan.world :]]
+        if not self.state.rules.backups or not plan.start_step:
+            return
+        assert len(set(plan.slots)) == len(plan.slots) == plan.servers
+        for part in plan.held_by:
+            assert any(not servers[number].new for number in part), "a part that nobody holds"
+        old = {p.updated for p in servers if not p.new}
+        assert len(old) == 1 or not any(p.new for p in servers), "a new server beside one that is ahead"
 
     def check(self) -> None:
         active = [w for w in self.state.workers if w.phase == "active"]
@@ -179,7 +195,7 @@ class World:
         )
         for member in members:  # a joiner is level before the group's first commit
             process = self.processes[member]
-            process.applied, process.healed = newest, True
+            process.applied, process.healed, process.new = newest, True, False
             process.updated = max(process.updated, newest)
         planned = any(self.processes[m].announced for m in members)
         in_order = sorted(
@@ -217,9 +233,10 @@ class World:
         if not (process.alive and process.computing and (process.interrupted or not self.whole())):
             return
         process.computing, process.parked = False, True
-        self.tell(
-            ev.Parked(worker, process.generation, process.applied, process.updated, "broken pipe", self.now)
-        )
+        generation, step = process.generation, process.updated
+        if self.state.rules.backups and process.role == "server" and process.new:
+            process.generation, step = 0, -1
+        self.tell(ev.Parked(worker, generation, process.applied, step, "broken pipe", self.now))
 
     def raise_in(self, worker: str, where: tuple[int, int]) -> None:
         process = self.processes[worker]

@@ -5,10 +5,8 @@ from membership_world import World
 from ringleader.elastic import events as ev
 
 
-def running(
-    *, minimum: int = 1, maximum: int = 3, shards: int = 6, servers: int = 0, copies: bool = False
-) -> World:
-    world = World.of(minimum=minimum, maximum=maximum, shards=shards, servers=servers, copies=copies)
+def running(*, minimum: int = 1, maximum: int = 3, shards: int = 6, **servers: int) -> World:
+    world = World.of(minimum=minimum, maximum=maximum, shards=shards, **servers)
     world.calm()
     world.commit()
     assert world.whole()
@@ -351,3 +349,86 @@ def test_the_last_holder_of_the_state_that_raises_ends_the_attempt_with_its_trac
     assert world.state.ended is not None
     assert (world.state.ended.reason, world.state.ended.message) == ("entrypoint_raised", "ValueError: mine")
     assert "local_session" in world.state.ended.hint
+
+
+def lose_and_park(world: World, victim: str) -> None:
+    world.die(victim)
+    world.hear()
+    for worker in world.alive():
+        world.sense(worker)
+
+
+def test_a_lost_server_with_a_backup_is_replaced_in_its_slot():
+    world = running(servers=3, backups=1)
+    lose_and_park(world, "s1")
+    assert world.plan.members == ("w3", "w4", "w5", "s0", "s2")
+    assert world.plan.slots == (0, 2)
+    assert world.plan.held_by == ((0,), (1,), (1, 0))
+    world.commit()
+    world.boot("s6")
+    world.commit()
+    assert world.plan.members == ("w3", "w4", "w5", "s0", "s2", "s6")
+    assert world.plan.slots == (0, 2, 1)
+    assert world.plan.held_by == ((0, 2), (2, 1), (1, 0))
+    assert [receiver for receiver, _ in world.plan.heals] == ["s6"]
+    assert not world.end
+
+
+def test_servers_lost_one_after_the_other_cost_nothing():
+    world = running(servers=2, backups=1)
+    for victim, other in (("s0", "s1"), ("s1", "s5"), ("s5", "s6")):
+        lose_and_park(world, victim)
+        assert world.plan.members[-1] == other
+        world.calm()
+        world.commit()
+    assert world.end is None
+
+
+def test_a_server_and_its_backup_lost_together_end_the_attempt():
+    world = running(servers=3, backups=1)
+    world.die("s1")
+    world.hear()
+    assert world.end is None
+    world.die("s2")
+    world.hear()
+    assert world.end.reason == "platform_error"
+
+
+def test_a_server_and_a_worker_lost_together_cost_nothing():
+    world = running(servers=2, backups=1)
+    world.die("w2")
+    world.die("s1")
+    world.calm()
+    assert world.end is None
+    assert len(world.plan.members) == 5
+
+
+def test_a_new_server_waits_while_one_of_the_others_is_ahead():
+    """Whom it would get its part from may have a step more of it than everybody has of the rest."""
+    world = running(servers=3, backups=1)
+    lose_and_park(world, "s2")
+    everywhere = world.processes["w3"].applied
+    world.commit(only=1)
+    world.boot("s6")
+    lose_and_park(world, "w4")
+    assert world.plan.members == ("w3", "w5", "s0", "s1")
+    assert world.plan.start_step == everywhere
+    assert world.plan.heals == (("s0", "s1"),)
+    world.calm()
+    assert "s6" in world.plan.members
+
+
+def test_a_server_that_broke_before_it_had_its_part_is_new_again():
+    """Its backup is lost: nobody takes what it has for the state."""
+    world = running(servers=2, backups=1)
+    lose_and_park(world, "s0")
+    world.commit()
+    world.boot("s5")
+    world.commit()
+    assert world.plan.members[-2:] == ("s1", "s5")
+    lose_and_park(world, "w2")
+    assert "s5" in world.plan.members
+    world.die("s1")
+    world.hear()
+    world.calm()
+    assert world.end.outcome == "failed"

@@ -55,16 +55,22 @@ def befall(world: World, moment: str, worker: str, b: int) -> None:
     minimum=st.integers(1, 3),
     more=st.integers(0, 3),
     servers=st.sampled_from((0, 0, 1, 2, 3)),
-    copies=st.booleans(),
+    kept=st.sampled_from(("once", "by_all", "twice")),
     started=st.booleans(),
     history=moments,
     finish=st.booleans(),
 )
 def test_every_history_keeps_the_invariants_and_ends_quiet(
-    minimum, more, servers, copies, started, history, finish
+    minimum, more, servers, kept, started, history, finish
 ):
-    copies = copies and servers > 0
-    world = World.of(minimum=minimum, maximum=minimum + more, shards=8, servers=servers, copies=copies)
+    world = World.of(
+        minimum=minimum,
+        maximum=minimum + more,
+        shards=8,
+        servers=servers,
+        copies=kept == "by_all" and servers > 0,
+        backups=int(kept == "twice" and servers > 1),
+    )
     if started:
         world.calm()
     for moment, a, b in history:

@@ -26,7 +26,7 @@ class Parked:
     Attributes:
         generation: the one it leaves, 0 before its first.
         applied: transactions it has applied (steps and evaluations).
-        step: global steps it has applied.
+        step: global steps it has applied; negative for a server that has not got its part of the state: it is new.
         why: empty at a planned boundary and before its first plan.
     """
 

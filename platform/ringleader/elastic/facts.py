@@ -118,16 +118,11 @@ def _parked(state: Membership, event: ev.Parked) -> Membership:
         return state  # a ghost of an earlier generation
     if found.phase not in (Phase.WAITING, Phase.STARTING, Phase.ACTIVE):
         return state
-    state = state.put(
-        replace(
-            found,
-            phase=Phase.PARKED,
-            applied=event.applied,
-            step=event.step,
-            why=event.why,
-            since=event.now,
-        )
-    )
+    parked = replace(found, phase=Phase.PARKED, why=event.why, since=event.now)
+    if event.step < 0:
+        state = state.put(replace(parked, generation=0, applied=0, step=0))
+    else:
+        state = state.put(replace(parked, applied=event.applied, step=event.step))
     return _break(state, event.now) if event.why and event.generation else state
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf
 
 from ringleader.elastic.instructions import Dismiss, Form, Instruction, Report
+from ringleader.elastic.parts import holders
 from ringleader.elastic.plan import Plan
 from ringleader.elastic.state import Membership, Phase, Worker
 
@@ -28,9 +29,21 @@ def newest(state: Membership) -> int | None:
 
 def level(state: Membership) -> float:
     """The global steps of which the parked servers together hold the whole state: those that every one has applied
-    where each has a part, those that any has applied where each has a copy. No bound where there are no servers."""
-    steps = [w.step for w in state.members if w.phase is Phase.PARKED and w.role == "server"]
-    return (max if state.rules.copies else min)(steps, default=inf)
+    where each has a part, those that any has applied where each has a copy. No bound where there are no servers, and
+    -1 where nobody holds a part.
+
+    Where parts have backups the others repeat what some are ahead with, rather than take it from them: so whoever is
+    lost before they are level again takes nothing along that is nowhere else."""
+    rules = state.rules
+    if not rules.servers or state.plan is None:
+        return inf
+    servers = [w for w in state.members if w.phase is Phase.PARKED and w.role == "server"]
+    held = holders(
+        [w.slot for w in servers], rules.servers, rules.servers - 1 if rules.copies else rules.backups
+    )
+    if not all(held) and not state.closing:
+        return -1
+    return (max if rules.copies else min)((w.step for w in servers), default=inf)
 
 
 def form(state: Membership, start_step: int, now: float) -> Step:
@@ -49,6 +62,9 @@ def form(state: Membership, start_step: int, now: float) -> Step:
         recorded_step=0,
         meeting="",
         cause=_cause(state),
+        parts=state.rules.servers,
+        backups=state.rules.backups,
+        slots=tuple(s.slot for s in servers),
     )
     joined = [m for m in members if m.generation == 0]
     state, dismissed = _dismiss(_seat(state, members, plan, now), plan)
@@ -75,9 +91,11 @@ def _choose(state: Membership, start_step: int) -> tuple[Worker, ...]:
 
 
 def _choose_servers(state: Membership, start_step: int) -> tuple[Worker, ...]:
-    """All that are parked; a new one comes in when another server can heal it, who alone has the optimiser's state."""
+    """All that are parked; a new one comes in when servers can heal it, who alone have the optimiser's state, and none
+    of them is ahead of the others."""
     servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
-    if start_step == 0 or any(_holds(w, start_step) for w in servers):
+    torn = any(not w.ready and w.step > level(state) for w in servers)
+    if start_step == 0 or (any(_holds(w, start_step) for w in servers) and not torn):
         return servers
     return tuple(w for w in servers if not w.ready)
 

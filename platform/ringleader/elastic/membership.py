@@ -5,6 +5,7 @@ One mechanism serves the start, a loss, a joiner, a resize and a drain: everybod
 missing is started, who must park is told, and when nobody computes any more the next plan is made (forming.py).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ringleader.elastic import events as ev
@@ -52,10 +53,11 @@ def _staff(state: Membership, now: float) -> Step:
 
 
 def _replace_servers(state: Membership, now: float) -> Step:
-    """A lost server is replaced where another can heal the new one; elsewhere its loss ends the attempt."""
-    condemned = Phase.CONDEMNED if state.rules.copies else None
-    servers = state.where(lambda w: w.role == "server" and w.phase is not condemned)
-    return _start(state, "server", max(0, state.rules.servers - len(servers)), now)
+    """A lost server is replaced where others can heal the new one; elsewhere its loss ends the attempt."""
+    rules = state.rules
+    condemned = Phase.CONDEMNED if rules.copies or rules.backups else None
+    taken = {w.slot for w in state.where(lambda w: w.role == "server" and w.phase is not condemned)}
+    return _start(state, "server", [slot for slot in range(rules.servers) if slot not in taken], now)
 
 
 def _staff_workers(state: Membership, now: float) -> Step:
@@ -65,14 +67,14 @@ def _staff_workers(state: Membership, now: float) -> Step:
         return _retire(state, staff, -missing, now)
     for worker in state.where(lambda w: w.leaving == "resize")[:missing]:
         state, missing = state.put(replace(worker, leaving="")), missing - 1
-    return _start(state, "worker", missing, now)
+    return _start(state, "worker", [0] * missing, now)
 
 
-def _start(state: Membership, role: Role, count: int, now: float) -> Step:
+def _start(state: Membership, role: Role, slots: Sequence[int], now: float) -> Step:
     out: tuple[Instruction, ...] = ()
-    for _ in range(count):
+    for slot in slots:
         name = f"{role[0]}{state.named}"
-        worker = Worker(id=name, role=role, phase=Phase.STARTING, since=now)
+        worker = Worker(id=name, role=role, phase=Phase.STARTING, since=now, slot=slot)
         state = replace(state, workers=(*state.workers, worker), named=state.named + 1)
         out += (Start(name, role),)
     return state, out

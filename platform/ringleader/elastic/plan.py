@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ringleader.elastic.parts import holders
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -19,6 +21,9 @@ class Plan:
         recorded_step: metrics and ledger rows of all steps below this are stored; rank 0 reports from here.
         meeting: "host:port" of the rendezvous store.
         cause: what made this generation, in the words of `generation.formed`: start, lost, join, resize, drain.
+        parts: into how many the servers' state is cut, for the job's life; 0: as many as there are servers.
+        backups: how many servers hold a part beside the one whose own it is.
+        slots: which of the parts is each server's own, in rank order; empty: 0, 1, ...
     """
 
     attempt: int
@@ -31,6 +36,14 @@ class Plan:
     recorded_step: int
     meeting: str
     cause: str
+    parts: int = 0
+    backups: int = 0
+    slots: tuple[int, ...] = ()
+
+    @property
+    def held_by(self) -> tuple[tuple[int, ...], ...]:
+        """For each part the servers that hold it, counted among the servers, first the one that publishes it."""
+        return holders(self.slots or range(self.servers), self.parts or self.servers, self.backups)
 
     @property
     def world(self) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ringleader.elastic.instructions import End, Role
+from ringleader.elastic.parts import parts_of, slots_of
 from ringleader.elastic.plan import Plan
 from ringleader.elastic.recovery import Recovery
 
@@ -28,6 +29,7 @@ class Rules:
         shards: the number of logical shards; also the most workers that can take part.
         servers: parameter servers beside the workers.
         copies: each server holds the whole state, so that a lost one is replaced as long as another lives.
+        backups: how many other servers hold each server's part of the state, see `parts`; not with `copies`.
         max_failures: how many workers may die before they ever committed a step.
         grace_s: how long enough workers wait for those still starting before the first plan.
         join_grace_s: how long a ready joiner waits for others, to join with them.
@@ -39,6 +41,7 @@ class Rules:
     shards: int
     servers: int = 0
     copies: bool = False
+    backups: int = 0
     max_failures: int = 3
     grace_s: float = 5.0
     join_grace_s: float = 2.0
@@ -59,6 +62,7 @@ class Worker:
         leaving: why it shall leave (resize, drain), or empty.
         proven: whether it was a member of a generation that committed a step.
         cause: why it is condemned.
+        slot: of a server: which part of the state is its own.
     """
 
     id: str
@@ -74,6 +78,7 @@ class Worker:
     proven: bool = False
     cause: str = ""
     digest: str = ""
+    slot: int = 0
 
     @property
     def ready(self) -> bool:
@@ -149,11 +154,17 @@ class Membership:
 
     def copied(self, server: Worker) -> bool:
         """Whether all that this server holds is held by another one too, so that the group survives its loss."""
-        if not self.rules.copies:
+        rules = self.rules
+        if not (rules.copies or rules.backups):
             return False
         others = self.where(lambda w: w.role == "server" and w.id != server.id and w.generation > 0)
-        nothing_yet = self.plan is None or server.generation == 0
-        return nothing_yet or any(w.phase is not Phase.CONDEMNED for w in others)
+        slots = {w.slot for w in others if w.phase is not Phase.CONDEMNED}
+        if self.plan is None or server.generation == 0:
+            return True  # it holds nothing yet
+        if rules.copies:
+            return bool(slots)
+        own = parts_of(server.slot, rules.servers, rules.backups)
+        return all(slots.intersection(slots_of(part, rules.servers, rules.backups)) for part in own)
 
     @property
     def closing(self) -> bool:
