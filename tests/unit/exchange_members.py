@@ -42,7 +42,16 @@ def synchronous() -> dict[str, Sync]:
     return found
 
 
-def plan_of(workers: int, shards: int, servers: int = 0, generation: int = 1) -> Plan:
+def plan_of(
+    workers: int,
+    shards: int,
+    servers: int = 0,
+    generation: int = 1,
+    *,
+    backups: int = 0,
+    slots: tuple[int, ...] = (),
+    parts: int = 0,
+) -> Plan:
     return Plan(
         attempt=1,
         generation=generation,
@@ -54,6 +63,9 @@ def plan_of(workers: int, shards: int, servers: int = 0, generation: int = 1) ->
         recorded_step=0,
         meeting="",
         cause="start",
+        parts=parts,
+        backups=backups,
+        slots=slots,
     )
 
 
@@ -155,7 +167,7 @@ def on_members(
     """Run `act` for every member of the plan on its own thread; their results in rank order."""
     size = len(plan.members)
     architecture = architecture or ("parameter_server" if plan.servers else "ring")
-    parts = 1 if architecture in COPYING else plan.servers
+    parts = 1 if architecture in COPYING else plan.parts or plan.servers
     members = members or transports(size, shared=shared)
     # Made here: the random generator is shared by all threads.
     nets = [make() for _ in range(size)]

@@ -101,6 +101,24 @@ def test_rows_have_the_bits_of_one_process_whatever_the_dense_buckets_go_through
         assert same(alone, net)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("slots", [(0, 1), (1,), (0, 1, 2), (2, 0)])
+def test_servers_with_backups_have_the_bits_of_one_process(slots, shared):
+    (alone,) = trained(1, 0, adagrad, clip_norm=0.05)
+    parts = max(2, max(slots) + 1)
+    plan = plan_of(2, SHARDS, len(slots), backups=1, slots=slots, parts=parts)
+    nets = on_members(
+        plan,
+        lambda member: member.train(STEPS),
+        optimizer=adagrad,
+        clip_norm=0.05,
+        make=ratings,
+        tables=TABLES,
+        shared=shared,
+    )
+    assert all(same(alone, net) for net in nets)
+
+
 def test_sums_of_rows_are_those_of_dense_gradients():
     """Without clipping and with plain SGD the weights are those of the same model with sparse=False."""
     (dense,) = trained(1, 0, make=lambda: ratings(sparse=False), tables={})

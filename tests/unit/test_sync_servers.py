@@ -6,6 +6,7 @@ import pytest
 import torch
 from exchange_members import Member, momentum, on_members, plan_of, small_net
 
+from ringleader.comm.transports.inprocess import Hub
 from ringleader.sync.parts import share_out
 
 SHARDS, STEPS = 8, 4
@@ -101,3 +102,48 @@ def test_everybody_reads_the_same_exact_word_with_several_servers():
     expected = [torch.full((5,), 2.0**-24 + step) for step in range(2)]
     for seen in on_members(plan_of(2, SHARDS, 3), words):
         assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
+
+
+BACKED = [(2, 2, (0, 1)), (2, 2, (1,)), (3, 3, (0, 1, 2)), (3, 3, (2, 0)), (4, 4, (1, 3, 0))]
+"""(parts, servers of the job, slots that are there): all, and one of them lost."""
+
+
+@pytest.mark.parametrize("nodes", [(), ((0, 1, 3), (2, 4)), ((0, 4), (1, 2), (3,))])
+@pytest.mark.parametrize("clip_norm", [None, 0.05])
+@pytest.mark.parametrize("architecture", ["parameter_server", "parameter_server/ring"])
+def test_servers_with_backups_have_the_bits_of_the_ring(architecture, clip_norm, nodes):
+    (alone,) = trained(1, 0, adam, clip_norm=clip_norm, absent=ABSENT[1])
+    for parts, _, slots in BACKED:
+        workers = 5 - len(slots)
+        plan = plan_of(workers, SHARDS, len(slots), backups=1, slots=slots, parts=parts)
+        hub = Hub(5)
+        nets = on_members(
+            plan,
+            lambda member: member.train(STEPS, ABSENT[1]),
+            architecture=architecture,
+            members=[hub.transport(rank, nodes) for rank in range(5)] if nodes else None,
+            shared=not nodes,
+            optimizer=adam,
+            clip_norm=clip_norm,
+        )
+        assert all(same(alone, net) for net in nets), (slots, nodes)
+
+
+@pytest.mark.parametrize("slots", [(0, 1, 2), (2, 0)])
+def test_every_part_is_held_by_its_own_server_and_by_the_one_after_it(slots):
+    def states(member: Member) -> set[str]:
+        member.train(2)
+        return {name for name, p in member.net.named_parameters() if p in member.optimizer.state}
+
+    owners = share_out(list(small_net().parameters()), 3)
+    names = [name for name, _ in small_net().named_parameters()]
+    plan = plan_of(2, SHARDS, len(slots), backups=1, slots=slots, parts=3)
+    _, _, *servers = on_members(plan, states, shared=True, optimizer=adam)
+    for slot, held in zip(slots, servers, strict=True):
+        mine = {slot, (slot - 1) % 3}
+        assert held == {name for name, owner in zip(names, owners, strict=True) if owner in mine}
+
+
+def test_where_sums_may_differ_everybody_takes_the_weights_of_one_server():
+    nets = on_members(plan_of(3, 3, 2, backups=1, parts=2), lambda member: member.train(2), same_bits=False)
+    assert all(same(nets[0], net) for net in nets)

@@ -9,7 +9,7 @@ Where the members share memory, rows have homes in an arena that the others can 
 moves home with its exchange, and there the result is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -148,10 +148,10 @@ class Buckets:
         self.tables.end_slice()
         self._open = False
 
-    def expose(self, owner: int | None = None) -> None:
-        """Every parameter's gradient becomes a view into row 0; None where another owner than the given one has it."""
+    def expose(self, owners: Collection[int] | None = None) -> None:
+        """Every parameter's gradient becomes a view into row 0; None where it has another owner than those given."""
         for number, (bucket, k) in self._home.items():
-            mine = owner is None or bucket.owner == owner
+            mine = owners is None or bucket.owner in owners
             self.parameters[number].grad = self.view(bucket, k, 0) if mine else None
 
     def view(self, bucket: Bucket, member: int, row: int) -> Tensor:

@@ -6,7 +6,7 @@ that only one of them has stays as it is. So sums associate along the same tree 
 slices, and equal them (but for the sign of a zero); what nobody touched is neither held nor sent nor updated.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -103,6 +103,13 @@ class Tables:
     def __iter__(self) -> Iterator[tuple[int, Parameter]]:
         """(number, parameter) of each table, in ascending order."""
         return ((number, self.parameters[number]) for number in self.names)
+
+    def all_changed(self, parameters: Collection[Parameter]) -> None:
+        """What somebody else has updated so far is published whole once: which rows the others lack is not known."""
+        wanted = {id(p) for p in parameters}
+        for number in self.names:
+            if id(table := self.parameters[number]) in wanted:
+                self.changed[number] = torch.arange(len(table), device=table.device)
 
     def begin_step(self) -> None:
         for stack in self._stacks.values():

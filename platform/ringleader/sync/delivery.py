@@ -109,7 +109,9 @@ class InPlace:
     def _summing(self, bucket: Bucket, part: Part) -> Callable[[], None]:
         into = bucket.row(0)
         address = self._address(into)
-        return lambda: self._routes.sum_in_place(self._board, bucket.number, part, (into, address))
+        return lambda: self._routes.sum_in_place(
+            self._board, bucket.number, part, bucket.owner, (into, address)
+        )
 
     def _offering(self, bucket: Bucket, part: Part) -> Callable[[], None]:
         moves = bucket.move_home(len(part.rows[part.rank]))

@@ -30,7 +30,7 @@ class Exchange(Protocol):
 
     @property
     def part(self) -> list[Parameter] | None:
-        """What this member alone updates, one server of several; None: all that anybody updates."""
+        """What this member updates, one server of several; None: all that anybody updates."""
 
     @property
     def used(self) -> list[bool]:
@@ -76,8 +76,8 @@ class Exchange(Protocol):
         """
 
     def complete(self, values: Tensor) -> Tensor:
-        """Between `finish` and the update, by every member that updates: the sum of what each says of its part, in
-        disjoint non-zero entries of a float64 tensor; the values themselves where there is one part."""
+        """Between `finish` and the update, by every member that updates: what each says of its part put together, a
+        float64 tensor without negative entries, zeros elsewhere; the values themselves where there is one part."""
 
     def publish(self) -> None:
         """After the update: servers send their weights, everybody receives them; a ring has nothing to do."""

@@ -153,7 +153,7 @@ def _with_servers(make_routes: MakeRoutes, opening: Opening) -> Exchange:
 
 def _shares(architecture: str, plan: Plan) -> int:
     """Into how many parts the parameters are cut."""
-    return 1 if architecture in COPYING else plan.servers
+    return 1 if architecture in COPYING else plan.parts or plan.servers
 
 
 ARCHITECTURES: dict[str, Callable[[Opening], Exchange]] = {

@@ -57,8 +57,8 @@ class ParameterServer:
         self._side = Side(self._communicator)
         board = transport.board(2 * len(buckets.buckets)) if buckets.arena is not None else None
         self._in_place = board is not None
-        self._share = routes.share(rank) if self.updates else None
-        self._copies = self.updates and self._share is None and plan.servers > 1
+        self._held = routes.held(rank) if self.updates else None
+        self._copied = self.updates and routes.copied
         self._delivery: Delivery = (
             Messages(self._communicator, buckets, routes)
             if board is None
@@ -70,7 +70,7 @@ class ParameterServer:
         self._rows = RowSums(
             self._communicator,
             buckets.tables,
-            {number: (self._first + buckets.owners[number],) for number in buckets.tables.names},
+            {n: _ranks_of(plan, buckets.owners[n]) for n in buckets.tables.names},
             rank=rank,
             tag=BUCKETS + 2 * len(buckets.buckets),
             number=len(buckets.buckets),
@@ -89,10 +89,10 @@ class ParameterServer:
 
     @property
     def part(self) -> list[Parameter] | None:
-        if self._share is None:
+        if self._held is None:
             return None
         owned = zip(self._buckets.parameters, self._buckets.owners, strict=True)
-        return [parameter for parameter, owner in owned if owner == self._share]
+        return [parameter for parameter, owner in owned if owner in self._held]
 
     @property
     def used(self) -> list[bool]:
@@ -133,16 +133,18 @@ class ParameterServer:
             check(total)
             self._communicator.wait(self._tickets)
         if self.updates:
-            self._buckets.expose(self._share)
+            self._buckets.expose(self._held)
             self._rows.expose()
         return total
 
     def complete(self, values: Tensor) -> Tensor:
-        if self._share is None:
+        if self._held is None:
             return values
-        total = values.detach().cpu().clone()
-        self._sum_over_servers(total)
-        return total.to(values.device)
+        # Two servers that hold a part say the same of it: the largest of what is said, instead of the sum.
+        said = values.new_zeros((self._servers, values.numel()), device="cpu")
+        said[self._rank - self._first] = values.detach()
+        self._sum_over_servers(said.view(-1))
+        return said.amax(dim=0).to(values.device)
 
     def _ask(self, total: Tensor) -> Part:
         """Every word goes to server 0, which then holds the sum in `total`."""
@@ -160,10 +162,10 @@ class ParameterServer:
     def publish(self) -> None:
         """Weights change only once all of them have arrived: a broken publication leaves the old ones.
 
-        Servers with copies wait for each other: all have applied a step before any worker has it, so whichever is lost,
-        nobody has to take a step back.
+        Servers with copies or backups wait for each other: all have applied a step before any worker has it, so
+        whichever is lost, nobody has to take a step back.
         """
-        if self._copies:
+        if self._copied:
             self._sum_over_servers(torch.zeros(1))
         taken = self._rows.pull()
         self._delivery.publish(self._mine.part)
@@ -214,6 +216,11 @@ class ParameterServer:
 
     def _push(self, bucket: Bucket) -> None:
         self._tickets.append(self._delivery.push(bucket, self._mine.part(bucket)))
+
+
+def _ranks_of(plan: Plan, part: int) -> tuple[int, ...]:
+    """Who completes the sums of a part's tables, first who publishes them."""
+    return tuple(plan.world + server for server in plan.held_by[part])
 
 
 def _shifted(step: Step, by: int) -> Step:

@@ -28,7 +28,7 @@ class RowSums:
     """The sums of all tables' gradients in one generation; alone (no communicator) they are the own ones.
 
     Args:
-        completers: by parameter number: the ranks that need the table's sum.
+        completers: by parameter number: the ranks that need the table's sum, first who publishes its rows.
         tag: of the messages, which take two.
         number: the place behind all buckets, for errors.
     """
@@ -105,7 +105,7 @@ class RowSums:
         """
         if not self._tables.names or self._communicator is None:
             return []
-        changed = [(self._table(n), self._changed(n)) for n in self._completed_by(self._rank)]
+        changed = [(self._table(n), self._changed(n)) for n in self._published_by(self._rank)]
         taken: list[tuple[Parameter, Rows]] = []
 
         def act(_: Scratch, transport: Transport) -> None:
@@ -113,7 +113,7 @@ class RowSums:
             others = [peer for peer in range(transport.size) if peer != self._rank]
             for peer in others if changed else ():
                 mail.send(peer, changed)
-            owned = {peer: [self._table(number) for number in self._completed_by(peer)] for peer in others}
+            owned = {peer: [self._table(number) for number in self._published_by(peer)] for peer in others}
             arrived = mail.receive({peer: tables for peer, tables in owned.items() if tables})
             for peer, rows in arrived.items():
                 taken.extend(zip(owned[peer], rows, strict=True))
@@ -150,6 +150,9 @@ class RowSums:
 
     def _completed_by(self, rank: int) -> list[int]:
         return [number for number in self._tables.names if rank in self._completers[number]]
+
+    def _published_by(self, rank: int) -> list[int]:
+        return [number for number in self._tables.names if rank == self._completers[number][0]]
 
     def _table(self, number: int) -> Parameter:
         return self._tables.parameters[number]

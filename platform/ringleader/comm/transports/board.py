@@ -109,7 +109,7 @@ class Board:
             for act, operand in chunk:
                 act(operand)
 
-    def spread(self, slot: int, part: Part, into: tuple[Tensor, Address], owners: range) -> None:
+    def spread(self, slot: int, part: Part, into: tuple[Tensor, Address], owners: Sequence[int]) -> None:
         """Leave the canonical sum of the rows that the others offer in the memory of every owner, who all call this;
         each completes its span.
 
@@ -180,7 +180,9 @@ class Board:
         chunk = max(1, CHUNK_BYTES // like.element_size())
         return [_complete(part, everyones, range(part.world), piece) for piece in chunks(span, chunk)]
 
-    def _plan_spread(self, part: Part, posts: Posts, into: Tensor, owners: range) -> list[list[Operation]]:
+    def _plan_spread(
+        self, part: Part, posts: Posts, into: Tensor, owners: Sequence[int]
+    ) -> list[list[Operation]]:
         rows = [self._foreign(r, posts[r], into) if r in posts else [] for r in range(part.world)]
         rows[self._rank] = [into]
         span = even_spans(part.length, len(owners))[owners.index(self._rank)]
@@ -210,7 +212,9 @@ def _post(words: memoryview, base: int, addresses: Sequence[Address]) -> None:
 
 
 @torch.no_grad()
-def _complete(part: Part, rows: Sequence[Sequence[Tensor]], listeners: range, span: Span) -> list[Operation]:
+def _complete(
+    part: Part, rows: Sequence[Sequence[Tensor]], listeners: Sequence[int], span: Span
+) -> list[Operation]:
     """Add the partial sums over a chunk along the tree, then copy the result into every listener's row 0."""
     start, stop = span
     operands = _operands(part)

@@ -32,7 +32,7 @@ class Board(Protocol):
     def gather(self, slot: int, part: Part, into: Tensor) -> None:
         """Leave the canonical sum of the rows that the others offer in `into`. Raises ExchangeBroken."""
 
-    def spread(self, slot: int, part: Part, into: tuple[Tensor, Address], owners: range) -> None:
+    def spread(self, slot: int, part: Part, into: tuple[Tensor, Address], owners: Sequence[int]) -> None:
         """On every owner: leave the canonical sum of the rows that the others offer in `into` of all owners, which
         share the work. Raises ExchangeBroken."""
 
