@@ -304,6 +304,7 @@ class Cast:
             shards=self.spec.shards,
             servers=self.spec.sync.server_count,
             copies=self.spec.sync.servers_are_copies,
+            backups=self.spec.sync.server_backups or 0,
             max_failures=self.spec.max_failures,
         )
         self._state, instructions = begin(

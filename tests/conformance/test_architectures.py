@@ -162,3 +162,21 @@ def test_copies_exchange_what_an_all_reduce_between_one_rank_a_node_does(name, w
             expected[k] += m * (bucket.length - (stop - start)) + (servers - 1) * (stop - start)
     left, _ = crossing(plan, name, nodes)
     assert left == expected
+
+
+ADDING_UP = [
+    (workers, servers, nodes)
+    for workers, servers, nodes in PLACED
+    if servers == len(nodes) and set(sums_of(plan_of(workers, SHARDS, servers), nodes)) == {1}
+]
+
+
+@pytest.mark.parametrize(("workers", "servers", "nodes"), ADDING_UP)
+@pytest.mark.parametrize("name", [name for name in SERVED if name not in COPYING])
+def test_what_a_backup_gets_of_the_sum_it_does_not_get_as_weights(name, workers, servers, nodes):
+    """So no more crosses the links than without backups, but for the words by which servers wait for each other, and
+    for a third and fourth node that a root serves and whose rows do not add up with its own."""
+    alone, backed = (plan_of(workers, SHARDS, servers, backups=b, parts=servers) for b in (0, 1))
+    words = servers * (servers - 1)
+    more = sum(crossing(backed, name, nodes)[0]) - sum(crossing(alone, name, nodes)[0]) - words
+    assert more == 0 if servers < 4 else 0 < more <= sum(loads_of(servers))

@@ -247,12 +247,16 @@ def test_parameter_servers_give_the_bits_of_the_ring(cluster, home, ingest, pack
     assert len(set(digests)) == 1
 
 
-def test_a_killed_server_that_has_a_copy_is_replaced_and_the_weights_stay_the_same(
-    cluster, home, ingest, package, tmp_path
+COPIES = {"inter_node": "ring", "intra_node": "parameter_server", "servers": 2}
+BACKED = {"inter_node": "parameter_server", "intra_node": "parameter_server", "server_backups": 1}
+
+
+@pytest.mark.parametrize(("name", "sync"), [("copies", COPIES), ("backed", BACKED)])
+def test_a_killed_server_that_has_a_copy_or_a_backup_is_replaced_and_the_weights_stay_the_same(
+    cluster, home, ingest, package, tmp_path, name, sync
 ):
-    sync = {"inter_node": "ring", "intra_node": "parameter_server", "servers": 2}
     spec = {"workers": {"min": 2, "max": 2}, "params": {"epochs": 60, "pause": 0.01}, "sync": sync}
-    run = start(cluster, home, ingest, package, "copies", **spec)
+    run = start(cluster, home, ingest, package, name, **spec)
     run.until_world(2)
     run.until_step(run.step() + 3)
     before = run.pids()

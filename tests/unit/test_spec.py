@@ -53,6 +53,27 @@ WRONG = [
     ({"sync": {"codec": "int9"}}, "/sync/codec", "'int8'"),
     ({"sync": {"servers": 2}}, "/sync", "leave it out, or parameter_server"),
     ({"sync": SERVERS | {"servers": 0}}, "/sync/servers", "greater than or equal to 1"),
+    ({"sync": SERVERS | {"server_backups": 2}}, "/sync/server_backups", "less than or equal to 1"),
+    (
+        {"sync": {"server_backups": 1}},
+        "/sync",
+        "server_backups is not used by ring; allowed: leave it out, or inter_node",
+    ),
+    (
+        {"sync": {"intra_node": "parameter_server", "server_backups": 1}},
+        "/sync",
+        "servers are copies of each other",
+    ),
+    (
+        {"sync": SERVERS | {"server_backups": 1, "consistency": "async"}},
+        "/sync",
+        "consistency sync, or server_backups 0",
+    ),
+    (
+        {"sync": SERVERS | {"server_backups": 1, "backup_workers": 1}},
+        "/sync",
+        "(1) and backup_workers: 1 exclude each",
+    ),
     ({"sync": SERVERS | {"servers": 65}}, "/sync/servers", "less than or equal to 64"),
     ({"sync": SERVERS | {"servers": True}}, "/sync/servers", "integer"),
     ({"sync": {"consistency": "async"}}, "/sync", "consistency is not used by ring"),
@@ -152,6 +173,10 @@ def test_what_is_no_mapping_or_no_yaml_is_refused(tmp_path: Path) -> None:
 def test_one_word_sets_both_architectures() -> None:
     assert JobSpec.parse(GOOD).sync.server_count == 0
     assert JobSpec.parse(GOOD | {"sync": SERVERS | {"servers": 3}}).sync.server_count == 3
+    assert JobSpec.parse(GOOD | {"sync": SERVERS | {"server_backups": 1}}).sync.server_count == 2
+    assert (
+        JobSpec.parse(GOOD | {"sync": SERVERS | {"server_backups": 1, "servers": 3}}).sync.server_count == 3
+    )
     for mixed in ({"inter_node": "parameter_server"}, {"intra_node": "parameter_server"}):
         assert JobSpec.parse(GOOD | {"sync": mixed | {"servers": 2}}).sync.server_count == 2
     spec = JobSpec.parse(GOOD | {"sync": "parameter_server"})

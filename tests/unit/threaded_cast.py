@@ -124,7 +124,7 @@ class ThreadPrompter(Prompter):
             kind, content = self._receive()
             if kind == "plan":
                 plan: Plan = content
-                self._generation = plan.generation
+                self._generation, self._members = plan.generation, plan.members
                 return Seat(plan, plan.rank_of(self._me), self._transport(plan))
 
     def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:

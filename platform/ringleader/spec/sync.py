@@ -46,6 +46,7 @@ class Sync(Part):
     reproducible: Annotated[bool, Field(strict=True)] | None = None
     codec: Codec = "none"
     servers: Annotated[int, Field(strict=True, ge=1, le=MAX_SERVERS)] | None = None
+    server_backups: Annotated[int, Field(strict=True, ge=0, le=1)] | None = None
     consistency: Consistency | None = None
     backup_workers: Annotated[int, Field(strict=True, ge=0, le=MAX_WORKERS)] | None = None
     inner_steps: Annotated[int, Field(strict=True, ge=1, le=MAX_ROUND_SLICES)] | None = None
@@ -67,6 +68,7 @@ class Sync(Part):
         if (self.server_count or self.architecture == "token_ring") and self.algorithm is not None:
             raise ValueError(f"algorithm is not used by {self.architecture}; allowed: leave it out")
         self._tokens_possible()
+        self._backups_possible()
         self._consistency_possible()
         if self.architecture == "local_sgd":
             self._rounds_possible()
@@ -123,6 +125,23 @@ class Sync(Part):
                 "whoever computes them; allowed: leave it out"
             )
 
+    def _backups_possible(self) -> None:
+        """Who keeps a part of the state alone may have a backup, which needs one order of updates for both."""
+        if self.server_backups is None:
+            return
+        if self.inter_node != SERVERS:
+            copies = ", whose servers are copies of each other" if self.server_count else ""
+            raise ValueError(
+                f"server_backups is not used by {self.architecture}{copies}; allowed: leave it out, or inter_node "
+                f"{SERVERS}"
+            )
+        if self.server_backups and self.leased:
+            key = "backup_workers" if self.backup_workers else "consistency"
+            raise ValueError(
+                f"server_backups ({self.server_backups}) and {key}: {getattr(self, key)} exclude each other, updates "
+                f"there have no order that a backup could repeat; allowed: consistency sync, or server_backups 0"
+            )
+
     def _refuse_codec(self) -> None:
         """Coded gradients are added by the owner of a span, who alone decodes them, and lose bits."""
         if self.codec == "none":
@@ -176,8 +195,10 @@ class Sync(Part):
 
     @property
     def server_count(self) -> int:
-        """Parameter servers beside the workers."""
-        return (self.servers or 1) if SERVERS in (self.inter_node, self.intra_node) else 0
+        """Parameter servers beside the workers; at least one more than there are backups of a part."""
+        if SERVERS not in (self.inter_node, self.intra_node):
+            return 0
+        return max(self.servers or 1, 1 + (self.server_backups or 0))
 
     @property
     def servers_are_copies(self) -> bool:

@@ -18,6 +18,7 @@ from ringleader.sync import Coding, Exchange, open_exchange
 from ringleader.train.buffers import Buffers
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.clock import Split
+from ringleader.train.handover import hand_over, lacks
 from ringleader.train.held import Held
 from ringleader.train.outer import Outer
 from ringleader.train.reporter import Reporter
@@ -40,7 +41,7 @@ class Group:
         opened: the call number of the loop that all members have begun together, where that is a transaction.
         ticked: global steps for which schedules and callbacks have run, where members are at different steps.
         updated: global steps that the parameters which this member updates have applied; a server of several may be a
-            step ahead of all others after a failure.
+            step ahead of all others after a failure. -1 on a new server that has not got them yet.
         changed: this server has made an update, if only a part of a step.
         staleness: where items are leased: gradients by the versions between pull and update.
         level: called when a generation's exchange is open, before anybody heals.
@@ -238,11 +239,12 @@ class Group:
             self.exchange = None
         if self.timeline is not None:
             self.timeline.begin("regroup", left=generation)
-        self.seat = self.coordinator.next_seat(
-            Parked(generation, self.applied, max(self.step, self.updated), self._leaving)
-        )
+        step = self.updated if self.updated < 0 else max(self.step, self.updated)
+        self.seat = self.coordinator.next_seat(Parked(generation, self.applied, step, self._leaving))
         self._must_park = False
         self._leaving = ""
+        if not generation and self.seat.plan.start_step and self.serves and not self.spec.sync.leased:
+            self.updated = -1
         if self.timeline is not None:
             self.timeline.end()
             self.timeline.begin("heal", generation=self.seat.plan.generation)
@@ -309,7 +311,12 @@ class Group:
                 received = self.exchange.receive_state(plan.rank_of(donor))
                 keep = self._own_part(plan, donor)
                 self._restore(self.held.restore(received, keep), whole=not keep)
+                if not keep and lacks(plan, self.seat.rank, donor):
+                    self.updated = -1
         if plan.servers > 1 and not self.spec.sync.servers_are_copies:
+            if plan.backups:
+                hand_over(self.seat, self.exchange, self.held, lacking=self.updated < 0)
+                self.updated = self.step if self.updated < 0 else self.updated
             self._level()
 
     def _resume(self, plan: Plan, me: str) -> None:
@@ -333,9 +340,10 @@ class Group:
             return Part(writer=seat.rank, writers=plan.world)
         if server < 0:
             return None
-        if self.spec.sync.servers_are_copies:
+        assert self.exchange is not None
+        if self.exchange.part is None:
             return Part(writer=server, writers=plan.servers)
-        return Part(state=server, states=plan.servers)
+        return Part(state=server, states=plan.servers)  # what two servers hold is written by both
 
     def _state_of(self, part: Part) -> dict[str, Any]:
         """What this member writes: all, or the part that it alone updates."""
@@ -349,7 +357,7 @@ class Group:
         the donor is a worker, who is ahead by an evaluation at most and has no optimiser state."""
         assert self.exchange is not None
         assert self.seat is not None
-        if not (self.updated or self.changed):
+        if self.updated <= 0 and not self.changed:
             return []
         served = self.seat.rank >= plan.world > plan.rank_of(donor)
         return self.exchange.part or (self.parameters if served else [])

@@ -190,9 +190,7 @@ class Held:
 
     def payload(self, rest: dict[str, Any]) -> Tensor:
         """All committed state as (n,) uint8, to heal a peer with."""
-        buffer = io.BytesIO()
-        torch.save(self.state(rest), buffer)
-        return torch.from_numpy(np.frombuffer(buffer.getbuffer(), dtype=np.uint8))
+        return packed(self.state(rest))
 
     def restore(self, payload: Tensor, keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
         """Take over a peer's committed state; returns its `rest`.
@@ -200,9 +198,20 @@ class Held:
         Args:
             keep: parameters that the peer does not own: they stay as they are, with their optimiser state.
         """
-        # Members of one job trust each other: kept objects may hold any type, so this is a full unpickling.
-        state = torch.load(io.BytesIO(payload.numpy().tobytes()), weights_only=False)
-        return self.take(state, keep)
+        return self.take(unpacked(payload), keep)
+
+    @torch.no_grad()
+    def take_part(self, state: dict[str, Any], parameters: Sequence[nn.Parameter]) -> None:
+        """Take over what `state_of` gave for these parameters: their values and optimiser states."""
+        wanted = {id(p) for p in parameters}
+        for model, values in zip(self.models, state["models"], strict=True):
+            for name, parameter in model.named_parameters():
+                if id(parameter) in wanted:
+                    parameter.copy_(values[name])
+        for (optimizer, _), theirs in zip(self.optimizers, state["optimizers"], strict=True):
+            whole = optimizer.state_dict()
+            whole["state"].update(theirs["state"])
+            optimizer.load_state_dict(whole)
 
     def take(self, state: dict[str, Any], keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
         """Take over what `state` gave; as `restore`."""
@@ -235,6 +244,20 @@ class Held:
                 f"this worker registered (models, optimisers, schedulers, kept) {mine}, its peer {theirs}.",
                 hint="Register the same objects in the same order on every worker before the first batches call.",
             )
+
+
+def packed(state: dict[str, Any]) -> Tensor:
+    """(n,) uint8."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return torch.from_numpy(np.frombuffer(buffer.getbuffer(), dtype=np.uint8))
+
+
+def unpacked(payload: Tensor) -> dict[str, Any]:
+    """What `packed` made. Members of one job trust each other: kept objects may hold any type, so this is a full
+    unpickling."""
+    state: dict[str, Any] = torch.load(io.BytesIO(payload.numpy().tobytes()), weights_only=False)
+    return state
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ class Parked:
     Attributes:
         generation: the generation it leaves; 0 before its first.
         applied: transactions it has applied: steps and finished evaluations. What `Plan.start_step` counts.
-        step: global steps it has applied, for what people read.
+        step: global steps it has applied; of a server those that its part of the state has, -1 where it has not got
+            that part. Where items are leased for what people read only.
         why: empty at a planned boundary or before the first plan, else the sentence of the broken exchange.
     """
 

@@ -1,0 +1,49 @@
+"""How servers that are new to their slots get what they shall update: from those that hold it."""
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import Parameter
+
+from ringleader.comm.buckets import Buckets
+from ringleader.elastic import Plan
+from ringleader.elastic.parts import gifts
+from ringleader.sync import Exchange
+from ringleader.train.held import Held, packed, unpacked
+from ringleader.train.seams import Seat
+
+
+def lacks(plan: Plan, rank: int, donor: str) -> bool:
+    """Whether the donor, whose whole state this member took, has not the newest of all that this one updates."""
+    if not plan.backups or rank < plan.world or not plan.start_step:
+        return False
+    me, other = rank - plan.world, plan.rank_of(donor) - plan.world
+    return any(me in servers and other not in servers for servers in plan.held_by)
+
+
+def hand_over(seat: Seat, exchange: Exchange, held: Held, *, lacking: bool) -> None:
+    """Called by all members together, when all servers that have their parts are at the same step.
+
+    Args:
+        lacking: this server has not got its parts.
+
+    Raises:
+        ExchangeBroken: the parts that came until then stay.
+    """
+    plan, me = seat.plan, seat.rank - seat.plan.world
+    said = torch.zeros(len(plan.members), dtype=torch.float64)
+    said[seat.rank] = lacking
+    without = {rank - plan.world for rank in exchange.all_reduce(said).nonzero().flatten().tolist()}
+    for receiver, donor, parts in gifts(plan.held_by, without):
+        if donor == me:
+            payload = packed(held.state_of(_parameters(exchange.buckets, parts)))
+            exchange.send_state(plan.world + receiver, payload)
+        elif receiver == me:
+            given = _parameters(exchange.buckets, parts)
+            held.take_part(unpacked(exchange.receive_state(plan.world + donor)), given)
+            exchange.buckets.tables.all_changed(given)
+
+
+def _parameters(buckets: Buckets, parts: Sequence[int]) -> list[Parameter]:
+    owned = zip(buckets.parameters, buckets.owners, strict=True)
+    return [parameter for parameter, owner in owned if owner in parts]
