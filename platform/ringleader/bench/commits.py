@@ -5,7 +5,7 @@ All times are CLOCK_MONOTONIC, which the processes of one machine share.
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -68,6 +68,9 @@ class Commits:
     def read(cls, folder: Path) -> Self:
         return cls([commit for path in folder.glob("*.commits") for commit in _parse(path)])
 
+    def of(self, pids: Collection[int]) -> "Commits":
+        return Commits([commit for commit in self.all if commit.pid in pids])
+
     def since(self, at: float) -> "Commits":
         return Commits([commit for commit in self.all if commit.at > at])
 
@@ -99,6 +102,20 @@ class Commits:
         lost = newest + 1 - min(commit.step for commit in new)
         survivors = {commit.pid for commit in self.all if commit.membership == old} - {victim}
         return Recovery(first - killed_at - undisturbed, max(0, lost), survivors <= members)
+
+    def check_each_once(self) -> None:
+        """Every step was committed by somebody, and by nobody twice: who heals over a step does not commit it. Raises
+        BrokenPromise naming the first step of which that is not so."""
+        for pid in sorted({commit.pid for commit in self.all}):
+            steps = [commit.step for commit in self.all if commit.pid == pid]
+            for a, b in pairwise(steps):
+                if b <= a:
+                    raise BrokenPromise(
+                        f"process {pid} committed step {b} after step {a}: a step was doubled."
+                    )
+        for a, b in pairwise(sorted({commit.step for commit in self.all})):
+            if b != a + 1:
+                raise BrokenPromise(f"nobody committed a step between {a} and {b}: steps were lost.")
 
     def check_nothing_lost(self) -> None:
         """Every process commits consecutive steps. Raises BrokenPromise naming the first that does not."""

@@ -48,6 +48,7 @@ class OneGeneration:
         world: int,
         servers: int,
         shards: int,
+        backups: int = 0,
         store_host: str = LOOPBACK,
         host: str = LOOPBACK,
     ) -> None:
@@ -67,6 +68,8 @@ class OneGeneration:
             recorded_step=0,
             meeting=f"{store_host}:{store_port}",
             cause="start",
+            parts=servers,
+            backups=backups,
         )
 
     def next_seat(self, parked: Parked) -> Seat:
@@ -140,12 +143,18 @@ class Measured:
 
 
 def job(
-    workload: Workload, *, world: int, shards: int, reproducible: bool | None, servers: int = 0
+    workload: Workload,
+    *,
+    world: int,
+    shards: int,
+    reproducible: bool | None,
+    servers: int = 0,
+    backups: int = 0,
 ) -> JobSpec:
     """The job file of a measured run: defaults, but for the shards, and for what else is given."""
     kind = "parameter_server" if servers else "ring"
     sync: dict[str, object] = {"intra_node": kind, "inter_node": kind, "reproducible": reproducible}
-    sync |= {"servers": servers} if servers else {}
+    sync |= {"servers": servers, "server_backups": backups} if servers else {}
     return JobSpec.parse(
         {
             "name": "bench",
@@ -168,6 +177,7 @@ def main() -> None:
         shards=asked.shards,
         reproducible=False if asked.free else None,
         servers=asked.servers,
+        backups=asked.backups,
     )
     with tempfile.TemporaryDirectory() as artifacts:
         finished = run(
@@ -180,6 +190,7 @@ def main() -> None:
                 world=asked.world,
                 servers=asked.servers,
                 shards=asked.shards,
+                backups=asked.backups,
             ),
             outlet=Nowhere(),
             server=asked.rank >= asked.world,
@@ -195,6 +206,7 @@ def _arguments() -> argparse.Namespace:
     for name in ("port", "world", "rank", "block-steps", "shards"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--servers", type=int, default=0, help="parameter servers behind the workers")
+    parser.add_argument("--backups", type=int, default=0, help="of each server's part of the state")
     parser.add_argument("--free", action="store_true", help="reproducible: false")
     return parser.parse_args()
 

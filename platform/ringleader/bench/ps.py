@@ -1,5 +1,5 @@
-"""A step through a parameter server beside our own ring's: the same two workers, and a server on the same cores; and
-what a straggler costs where nobody waits for it."""
+"""A step through a parameter server beside our own ring's: the same two workers, and a server on the same cores, alone
+or with a backup; and what a straggler costs where nobody waits for it."""
 
 from collections.abc import Iterator
 
@@ -17,26 +17,34 @@ from ringleader.bench.step import (
 from ringleader.bench.straggler import STRAGGLER, measure
 from ringleader.bench.workloads import REAL_IMAGES
 
-WORKLOADS = {"sync-colocated-cifar": "cifar", "sync-colocated-mlp": "mlp"}
-CASES = (*WORKLOADS, STRAGGLER)
 SERVERS = 1
+WORKLOADS = {
+    "sync-colocated-cifar": ("cifar", 0),
+    "sync-colocated-mlp": ("mlp", 0),
+    "sync-backed-cifar": ("cifar", 1),
+    "sync-backed-mlp": ("mlp", 1),
+}
+"""By case: what is trained, and how many backups the server has."""
+CASES = (*WORKLOADS, STRAGGLER)
 TARGET = Target("ratio", ">=", 0.87)
+"""Without backups; with them two servers update everything."""
 
 
 def run(wish: Wish) -> Iterator[Figure]:
     """Seconds a step on rank 0; both sides stay up and measure by turns."""
-    for case, workload in WORKLOADS.items():
+    for case, (workload, backups) in WORKLOADS.items():
         if wish.wants(case):
-            yield _measure(case, workload, wish.full)
+            yield _measure(case, workload, backups, wish.full)
     if wish.wants(STRAGGLER):
         yield measure(rounds=6 if wish.full else 3)
 
 
-def _measure(case: str, workload: str, full: bool) -> Figure:
+def _measure(case: str, workload: str, backups: int, full: bool) -> Figure:
     block_steps, blocks = (14, 24) if full else (12, 8)
     words = [f"--workload={workload}", f"--shards={WORLD}", f"--block-steps={block_steps}"]
     ring = Side("ring", HARNESS, words)
-    server = Side("server", HARNESS, [*words, f"--servers={SERVERS}"], SERVERS)
+    servers = SERVERS + backups
+    server = Side("server", HARNESS, [*words, f"--servers={servers}", f"--backups={backups}"], servers)
     with court([ring, server], WORLD, START_DEADLINE_S) as opened:
         took = take_turns(opened, [ring.name, server.name], blocks)
         opened.finish(BLOCK_DEADLINE_S)
@@ -48,13 +56,14 @@ def _measure(case: str, workload: str, full: bool) -> Figure:
         peers=took[ring.name],
         peer_name="our ring",
         target=TARGET,
-        settings=_settings(case, workload),
+        settings=_settings(case, workload, backups),
     )
 
 
-def _settings(case: str, workload: str) -> str:
+def _settings(case: str, workload: str, backups: int) -> str:
     rows = "" if workload == "mlp" else f", {'CIFAR-10' if REAL_IMAGES.exists() else 'synthetic'} rows"
     return (
-        f"{case}: {SETTINGS[workload]}{rows}; {WORLD} workers of 1 thread and {SERVERS} server of 1 thread on the "
-        f"machine's cores, L = {WORLD}, shared memory; peer: sync: ring with the same workers and no server"
+        f"{case}: {SETTINGS[workload]}{rows}; {WORLD} workers of 1 thread and {SERVERS} server of 1 thread with "
+        f"{backups} backups on the machine's cores, L = {WORLD}, shared memory; peer: sync: ring with the same workers "
+        f"and no server"
     )

@@ -1,11 +1,12 @@
-"""Kill → next committed step, through the full stack, beside torchft and Ray Train."""
+"""Kill → next committed step, through the full stack: of a worker, beside torchft and Ray Train, and of a parameter
+server that has a backup."""
 
 import os
 import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from ringleader.bench import stack
@@ -16,8 +17,12 @@ from ringleader.bench.line import Figure, Target
 from ringleader.bench.registry import Wish
 from ringleader.bench.workloads import PAUSE_S
 
-CASES = ("kill",)
+CASES = ("kill", "server")
 TARGET = Target("ringleader", "<=", 0.25)
+SERVER_TARGET = Target("ringleader", "<=", 0.3)
+BACKED = {"inter_node": "parameter_server", "intra_node": "parameter_server", "server_backups": 1}
+SERVERS = 2
+"""What one server and its backup are."""
 FOREVER = 100_000
 STEADY_DEADLINE_S = 120.0
 RECOVERY_DEADLINE_S = 30.0
@@ -30,6 +35,11 @@ WORKLOAD = (
     "kill: MLP 64-256-256-10 on digits, 3 workers, 20 ms sleep a step, one SIGKILL at a time at seeded moments, the "
     "next once all three commit again and nothing is being started; kill → next step committed without the victim, "
     "less one undisturbed step of the smaller group"
+)
+SERVER_WORKLOAD = (
+    "server: the same network, step and workers, servers: 1 with server_backups: 1, which are two processes that hold "
+    "the same; one SIGKILL at a time of either at seeded moments, the next once the new one commits too; kill → next "
+    "step committed by all workers, less one undisturbed step"
 )
 PEER_SETTINGS = {
     "torchft": "torchft: lighthouse and heartbeats as quick as still kept the quorum (join 50 ms, tick 10 ms, lost "
@@ -51,7 +61,15 @@ class Samples:
 
 
 def run(wish: Wish) -> Iterator[Figure]:
-    """Two rounds of all three systems. Raises BrokenPromise when ours loses a step or restarts a survivor."""
+    """Raises BrokenPromise when ours loses a step or restarts a survivor."""
+    if wish.wants("kill"):
+        yield from _workers(wish)
+    if wish.wants("server"):
+        yield _servers(wish)
+
+
+def _workers(wish: Wish) -> Iterator[Figure]:
+    """Two rounds of all three systems."""
     kills = {"ringleader": 12, "torchft": 8, "ray_train": 4} if wish.full else _DEFAULT_KILLS
     samples = Samples()
     with stack.up() as opened:
@@ -77,6 +95,47 @@ def run(wish: Wish) -> Iterator[Figure]:
 _DEFAULT_KILLS = {"ringleader": 5, "torchft": 4, "ray_train": 1}
 
 
+def _servers(wish: Wish) -> Figure:
+    """Two jobs, one after the other; a lost server has no peer."""
+    seconds: list[float] = []
+    with stack.up(num_cpus=stack.WORKERS + SERVERS + 1) as opened:
+        for number in range(2):
+            seconds += _kill_servers(opened, f"servers{number}", 10 if wish.full else 5, wish.seed + number)
+    return Figure(
+        case="server",
+        unit="s",
+        better="lower",
+        ours=seconds,
+        peers=[],
+        peer_name=None,
+        target=SERVER_TARGET,
+        settings=f"{SERVER_WORKLOAD}; {len(seconds)} kills, 0 updates lost, 0 doubled, worst {max(seconds):.3f} s",
+    )
+
+
+def _kill_servers(opened: stack.Stack, name: str, kills: int, seed: int) -> list[float]:
+    """Seconds of every kill, as the workers' commits tell them."""
+    draw = random.Random(seed)  # noqa: S311
+    job = opened.submit(name, workload="digits", epochs=FOREVER, sync=BACKED)
+    seconds = []
+    for _ in range(kills):
+        opened.await_warm()
+        members = _await_full(job, stack.WORKERS + SERVERS)
+        servers = {w.pid for w in job.job.workers() if w.role == "server"} & members
+        time.sleep(draw.uniform(0, 4 * PAUSE_S))
+        seconds.append(_kill(job, draw.choice(sorted(servers)), among=members - servers).seconds)
+    _await_full(job, stack.WORKERS + SERVERS)
+    job.job.cancel(grace_s=5)
+    job.commits.check_each_once()
+    wait_for(
+        "the end of a cancelled job",
+        lambda: True if job.job.refresh().state.ended else None,
+        KILL_DEADLINE_S,
+        lambda: None,
+    )
+    return seconds
+
+
 def _ringleader(opened: stack.Stack, name: str, kills: int, seed: int, samples: Samples) -> None:
     draw = random.Random(seed)  # noqa: S311
     job = opened.submit(name, workload="digits", epochs=FOREVER)
@@ -97,25 +156,26 @@ def _ringleader(opened: stack.Stack, name: str, kills: int, seed: int, samples: 
     )
 
 
-def _await_full(job: stack.Run) -> set[int]:
-    """The pids of all three, once they commit together."""
+def _await_full(job: stack.Run, count: int = stack.WORKERS) -> set[int]:
+    """The pids of all, once they commit together."""
     since = time.monotonic()
 
     def look() -> set[int] | None:
         commits = job.commits.since(since)
         newest = commits.newest()
         members = commits.members(newest) if newest is not None else set()
-        return members if len(members) == stack.WORKERS else None
+        return members if len(members) == count else None
 
-    return wait_for("three workers that commit together", look, STEADY_DEADLINE_S, job.check)
+    return wait_for(f"{count} members that commit together", look, STEADY_DEADLINE_S, job.check)
 
 
-def _kill(job: stack.Run, victim: int) -> Recovery:
+def _kill(job: stack.Run, victim: int, among: Collection[int] = ()) -> Recovery:
+    """What it cost, by the commits of those processes; of all where none are named."""
     killed_at = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     found = wait_for(
         "a commit after the kill",
-        lambda: job.commits.recovery(killed_at, victim),
+        lambda: (job.commits.of(among) if among else job.commits).recovery(killed_at, victim),
         RECOVERY_DEADLINE_S,
         job.check,
     )

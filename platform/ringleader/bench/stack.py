@@ -1,7 +1,7 @@
 """The full stack for a benchmark: `ringleader up` in a temporary home, and a job that writes down its commits."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +35,10 @@ class Stack:
         with Child("ringleader.bench.warmth", arguments, token) as child:
             child.answers(WARM_DEADLINE_S)
 
-    def submit(self, name: str, *, workload: str, epochs: int) -> "Run":
-        """Submit the job on three workers, at least two."""
+    def submit(
+        self, name: str, *, workload: str, epochs: int, sync: Mapping[str, object] | None = None
+    ) -> "Run":
+        """Submit the job on three workers, at least two; `sync` as in the job file."""
         commits = self.folder / name
         commits.mkdir()
         spec = {
@@ -46,6 +48,7 @@ class Stack:
             "workers": {"min": 2, "max": WORKERS},
             "batch": {"global_size": 96},
             "max_failures": 1000,
+            **({"sync": dict(sync)} if sync else {}),
         }
         return Run(self.client.submit(spec), commits)
 
@@ -69,11 +72,11 @@ class Run:
 
 
 @contextmanager
-def up() -> Iterator[Stack]:
+def up(num_cpus: int = CPUS) -> Iterator[Stack]:
     """Everything embedded, in a temporary home; stopped when the block is left."""
     with tempfile.TemporaryDirectory(prefix="rl", ignore_cleanup_errors=True) as folder:
         home = Home(Path(folder) / "home")
-        with running(home, num_cpus=CPUS, say=lambda text: None) as started:
+        with running(home, num_cpus=num_cpus, say=lambda text: None) as started:
             own = started.profile
             with Client(own.url, own.token) as client:
                 yield Stack(client, Path(folder), home, str(started.services["ray"].said["address"]))
