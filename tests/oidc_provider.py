@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -39,6 +39,7 @@ class FakeProvider:
     """`claims` go into the next tokens; None takes one out. `asked` lists the paths of requests."""
 
     server: ThreadingHTTPServer
+    host: str = "127.0.0.1"
     claims: dict[str, Any] = field(default_factory=dict)
     sign: Sign = by_rsa
     published: tuple[str, ...] = ("rsa", "ec")
@@ -47,7 +48,7 @@ class FakeProvider:
 
     @property
     def issuer(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
+        return f"http://{self.host}:{self.server.server_address[1]}"
 
     def approve(self, address: str) -> tuple[str, str]:
         """What a person does there: log in and be sent back. Returns (state, code)."""
@@ -98,12 +99,19 @@ def _published(name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def provider() -> Iterator[FakeProvider]:
+def provider(host: str = "127.0.0.1") -> Iterator[FakeProvider]:
     """A provider that listens until the block ends."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             length = int(self.headers.get("content-length", 0))
+            if self.path.startswith("/authorize?"):  # a browser: whoever it is, is logged in here
+                state, code = made.approve(made.issuer + self.path)
+                back = f"{made.codes[code]['redirect_uri']}?{urlencode({'state': state, 'code': code})}"
+                self.send_response(303)
+                self.send_header("Location", back)
+                self.end_headers()
+                return
             form = {k: v[0] for k, v in parse_qs(self.rfile.read(length).decode()).items()}
             status, body = made.answer(self.path, form)
             data = json.dumps(body).encode()
@@ -118,7 +126,7 @@ def provider() -> Iterator[FakeProvider]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    made = FakeProvider(server)
+    made = FakeProvider(server, host)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

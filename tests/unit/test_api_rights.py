@@ -169,7 +169,7 @@ def test_a_user_without_a_role_opens_what_concerns_everybody_and_nothing_else(he
         if answer.status_code not in (401, 403, 404, 405):
             opened.add((method, path.replace("job_" + "0" * 26, "ID"), answer.status_code))
     assert opened == {
-        *(("GET", path, 200) for path in ("/", "/submit", "/jobs", "/jobs/ID", "/api/v1/docs")),
+        *(("GET", path, 200) for path in ("/", "/submit", "/access", "/jobs", "/jobs/ID", "/api/v1/docs")),
         *(
             ("GET", f"/api/v1/{path}", 200)
             for path in ("me", "tokens", "projects", "jobs", "cluster", "version")

@@ -17,6 +17,7 @@ ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ringlead
 
 @router.get("/")
 @router.get("/submit")
+@router.get("/access")
 @router.get("/jobs")
 @router.get("/jobs/{job_id}")
 def page(_: ByCaller) -> Response:

@@ -4,6 +4,7 @@ import { whenUnauthorized } from "./api";
 import { Frame, Link } from "./parts/Frame";
 import { Empty } from "./parts/Notice";
 import { routeOf, toLogin, useLocation } from "./router";
+import { AccessView } from "./views/AccessView";
 import { JobsView } from "./views/JobsView";
 import { JobView } from "./views/JobView";
 import { SubmitView } from "./views/SubmitView";
@@ -17,6 +18,7 @@ export function App() {
       {route.view === "jobs" && <JobsView query={query} />}
       {route.view === "job" && <JobView key={route.id} id={route.id} />}
       {route.view === "submit" && <SubmitView />}
+      {route.view === "access" && <AccessView />}
       {route.view === "unknown" && (
         <Empty title="There is no page here">
           <p>

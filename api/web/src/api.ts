@@ -125,11 +125,11 @@ export function jobPath(id: string): string {
   return `/jobs/${encodeURIComponent(id)}`;
 }
 
-async function read<T>(path: string, call: Call = {}): Promise<T> {
+export async function read<T>(path: string, call: Call = {}): Promise<T> {
   return (await (await send(path, call)).json()) as T;
 }
 
-async function send(path: string, call: Call): Promise<Response> {
+export async function send(path: string, call: Call): Promise<Response> {
   const headers: Record<string, string> = { Accept: "application/json" };
   if (call.body !== undefined) headers["Content-Type"] = "application/json";
   const deadline = AbortSignal.timeout(DEADLINE_MS);
@@ -167,7 +167,7 @@ function items<T>(answer: T[] | { items: T[] }): T[] {
   return Array.isArray(answer) ? answer : answer.items;
 }
 
-function search(query: Record<string, string | number | null | undefined>): string {
+export function search(query: Record<string, string | number | null | undefined>): string {
   const parts = new URLSearchParams();
   for (const [key, value] of Object.entries(query)) {
     if (value !== undefined && value !== null && value !== "") parts.set(key, String(value));

@@ -6,10 +6,11 @@ import { seriesOf, stepRate } from "./series";
 import { hasEnded, STATES, workerBounds } from "./wire";
 
 test("every path has its view", () => {
-  expect(["/", "/jobs", "/submit", "/jobs/job_1", "/jobs/job%201/", "/nowhere"].map(routeOf)).toEqual([
+  expect(["/", "/jobs", "/submit", "/access", "/jobs/job_1", "/jobs/job%201/", "/nowhere"].map(routeOf)).toEqual([
     { view: "jobs" },
     { view: "jobs" },
     { view: "submit" },
+    { view: "access" },
     { view: "job", id: "job_1" },
     { view: "job", id: "job 1" },
     { view: "unknown" },

@@ -1,12 +1,13 @@
 /** The address bar: which view a path shows, and moving between them without a reload. */
 import { useSyncExternalStore } from "react";
 
-export type Route = { view: "jobs" } | { view: "job"; id: string } | { view: "submit" } | { view: "unknown" };
+export type Route = { view: "jobs" } | { view: "job"; id: string } | { view: "submit" } | { view: "access" } | { view: "unknown" };
 
 export function routeOf(path: string): Route {
   const clean = path.replace(/\/+$/, "") || "/";
   if (clean === "/" || clean === "/jobs") return { view: "jobs" };
   if (clean === "/submit") return { view: "submit" };
+  if (clean === "/access") return { view: "access" };
   const id = /^\/jobs\/([^/]+)$/.exec(clean)?.[1];
   return id === undefined ? { view: "unknown" } : { view: "job", id: decoded(id) };
 }

@@ -26,6 +26,9 @@ export function Frame({ path, children }: { path: string; children: ReactNode })
           <Link to="/submit" current={path === "/submit"}>
             Submit
           </Link>
+          <Link to="/access" current={path === "/access"}>
+            Access
+          </Link>
           <a href="/mlflow/" target="_blank" rel="noreferrer">
             MLflow<span aria-hidden="true"> ↗</span>
           </a>

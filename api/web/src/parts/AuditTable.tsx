@@ -1,0 +1,67 @@
+/** Who changed what, and who was refused, newest first. */
+import { useCallback, useState } from "react";
+import { auditPage } from "../access";
+import { full } from "../format";
+import { usePoll, type Pace } from "../poll";
+import { Card } from "./Card";
+import { ErrorNotice, Skeleton } from "./Notice";
+
+const PACE: Pace<unknown> = () => 5000;
+
+export function AuditTable() {
+  const [pages, setPages] = useState<number[]>([]);
+  const before = pages.at(-1) ?? null;
+  const read = useCallback((signal: AbortSignal) => auditPage(before, signal), [before]);
+  const { data, error } = usePoll(read, PACE);
+  const next = data?.next ?? null;
+  return (
+    <Card title="Audit log">
+      {error && <ErrorNotice error={error} stale={data !== undefined} />}
+      {data === undefined && !error && <Skeleton lines={5} />}
+      {data && (
+        <div className="scroll">
+          <table data-testid="audit">
+            <thead>
+              <tr>
+                <th>When</th>
+                <th>Who</th>
+                <th>Did</th>
+                <th>Project</th>
+                <th>What</th>
+                <th>Outcome</th>
+                <th>From</th>
+              </tr>
+            </thead>
+            <tbody>
+              {data.items.map((entry) => (
+                <tr key={entry.id}>
+                  <td>{full(entry.at)}</td>
+                  <td>{entry.who}</td>
+                  <td className="mono clip" title={`${entry.method} ${entry.path}`}>
+                    {entry.method} {entry.path}
+                  </td>
+                  <td>{entry.project}</td>
+                  <td className="mono clip" title={entry.target}>
+                    {entry.target}
+                  </td>
+                  <td>{entry.outcome}</td>
+                  <td className="mono">{entry.source}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      {(pages.length > 0 || next !== null) && (
+        <div className="pager">
+          <button type="button" disabled={pages.length === 0} onClick={() => setPages(pages.slice(0, -1))}>
+            Newer
+          </button>
+          <button type="button" disabled={next === null} onClick={() => next !== null && setPages([...pages, next])}>
+            Older
+          </button>
+        </div>
+      )}
+    </Card>
+  );
+}

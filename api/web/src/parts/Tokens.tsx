@@ -1,0 +1,154 @@
+/** One's tokens: made, shown once, revoked. An admin's list holds everybody's. */
+import { useState, type SyntheticEvent } from "react";
+import { makeToken, revokeToken, rolesText, scopeOf, tokens as readTokens, type Token } from "../access";
+import { ApiError } from "../api";
+import { age, full } from "../format";
+import { usePoll, type Pace } from "../poll";
+import { Card } from "./Card";
+import { Copy } from "./Copy";
+import { ErrorNotice, Notice, Skeleton } from "./Notice";
+
+const PACE: Pace<unknown> = () => 10_000;
+const ROLES = ["viewer", "submitter", "operator", "admin"];
+
+export function Tokens() {
+  const { data, error, at, again } = usePoll(readTokens, PACE);
+  const [failed, setFailed] = useState<ApiError | null>(null);
+  const attempt = async (what: () => Promise<unknown>): Promise<void> => {
+    setFailed(null);
+    try {
+      await what();
+    } catch (cause) {
+      setFailed(
+        cause instanceof ApiError ? cause : new ApiError({ status: 0, detail: String(cause) }),
+      );
+    }
+    again();
+  };
+  return (
+    <Card title="Tokens">
+      <NewTokenForm attempt={attempt} />
+      {failed && (
+        <Notice tone="bad" title={failed.message}>
+          {failed.hint && <p>{failed.hint}</p>}
+        </Notice>
+      )}
+      {error && <ErrorNotice error={error} stale={data !== undefined} />}
+      {data === undefined ? (
+        !error && <Skeleton lines={3} />
+      ) : (
+        <TokenTable
+          tokens={data.filter((token) => token.revoked_at === null)}
+          now={at}
+          revoke={(token) => void attempt(() => revokeToken(token.id))}
+        />
+      )}
+    </Card>
+  );
+}
+
+function NewTokenForm({ attempt }: { attempt: (what: () => Promise<unknown>) => Promise<void> }) {
+  const [name, setName] = useState("");
+  const [role, setRole] = useState("");
+  const [project, setProject] = useState("");
+  const [days, setDays] = useState("90");
+  const [made, setMade] = useState<string | null>(null);
+  const make = (event: SyntheticEvent): void => {
+    event.preventDefault();
+    setMade(null);
+    void attempt(async () => {
+      const token = await makeToken(name, scopeOf(role, project), days === "" ? null : Number(days));
+      setMade(token.token);
+      setName("");
+    });
+  };
+  return (
+    <form className="token-form" onSubmit={make}>
+      <label>
+        Name
+        <input value={name} onChange={(e) => setName(e.target.value)} maxLength={100} required />
+      </label>
+      <label>
+        May do
+        <select value={role} onChange={(e) => setRole(e.target.value)}>
+          <option value="">all that I may</option>
+          {ROLES.map((one) => (
+            <option key={one} value={one}>
+              no more than {one}
+            </option>
+          ))}
+        </select>
+      </label>
+      <label>
+        In project
+        <input
+          value={project}
+          onChange={(e) => setProject(e.target.value)}
+          placeholder="all"
+          disabled={role === ""}
+        />
+      </label>
+      <label>
+        Ends after days
+        <input type="number" min="1" max="3650" value={days} placeholder="never" onChange={(e) => setDays(e.target.value)} />
+      </label>
+      <button type="submit" className="primary">
+        Make a token
+      </button>
+      {made !== null && (
+        <Notice tone="info" title="Copy it now: it is shown only here" testId="new-token">
+          <Copy value={made} label="the token" />
+        </Notice>
+      )}
+    </form>
+  );
+}
+
+interface TableProps {
+  tokens: readonly Token[];
+  now: number;
+  revoke: (token: Token) => void;
+}
+
+function TokenTable({ tokens, now, revoke }: TableProps) {
+  return (
+    <div className="scroll">
+      <table data-testid="tokens">
+        <thead>
+          <tr>
+            <th>Name</th>
+            <th>User</th>
+            <th>Begins with</th>
+            <th>May do</th>
+            <th>Last used</th>
+            <th>Ends</th>
+            <th aria-label="Actions" />
+          </tr>
+        </thead>
+        <tbody>
+          {tokens.map((token) => (
+            <tr key={token.id} data-token={token.id}>
+              <td>
+                <b>{token.name}</b>
+              </td>
+              <td>{token.user}</td>
+              <td className="mono">{token.prefix}</td>
+              <td>{isWhole(token) ? "all that the user may" : rolesText(token.scope)}</td>
+              <td>{token.last_used_at ? age(token.last_used_at, now) : "never"}</td>
+              <td>{token.expires_at ? full(token.expires_at) : "never"}</td>
+              <td>
+                <button type="button" className="quiet" onClick={() => revoke(token)}>
+                  Revoke
+                </button>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function isWhole(token: Token): boolean {
+  return token.scope["*"] === "admin";
+}

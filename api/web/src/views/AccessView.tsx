@@ -1,0 +1,43 @@
+/** Who one is, one's tokens, and for admins who changed what. */
+import { useEffect } from "react";
+import { me as readMe, rolesText } from "../access";
+import { AuditTable } from "../parts/AuditTable";
+import { Card } from "../parts/Card";
+import { ErrorNotice, Notice, Skeleton } from "../parts/Notice";
+import { Tokens } from "../parts/Tokens";
+import { usePoll, type Pace } from "../poll";
+
+const ONCE: Pace<unknown> = () => null;
+
+export function AccessView() {
+  useEffect(() => {
+    document.title = "Access · Ringleader";
+  }, []);
+  const { data: me, error } = usePoll(readMe, ONCE);
+  if (error) return <ErrorNotice error={error} stale={false} />;
+  if (me === undefined) return <Skeleton lines={4} />;
+  const roles = rolesText(me.roles);
+  return (
+    <>
+      <div className="view-head">
+        <h1>Access</h1>
+      </div>
+      <div className="access">
+        <Card title="You">
+          <p className="pad" data-testid="me">
+            <b>{me.name}</b> <span className="muted">{roles || "no role in any project"}</span>
+          </p>
+          {roles === "" && (
+            <Notice tone="warn" title="You see no jobs yet">
+              <p>
+                An admin gives you a role: <code>ringleader user grant {me.name} ROLE --project NAME</code>
+              </p>
+            </Notice>
+          )}
+        </Card>
+        <Tokens />
+        {Object.values(me.roles).includes("admin") && <AuditTable />}
+      </div>
+    </>
+  );
+}
