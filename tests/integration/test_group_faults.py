@@ -302,3 +302,32 @@ def test_members_at_different_calls_fail_the_job_naming_both_ranks(tmp_path: Pat
     assert "rank 2 " in play.message
     assert "call 1 (evaluate)" in play.message
     assert "call 1 (batches, epoch 1)" in play.message
+
+
+def left_early(session: Session) -> None:
+    """Leaves each loop, one behind a step, one before."""
+    net = session.model(nn.Linear(6, 2))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+    data = rows()
+    for x, y in session.batches(data):
+        session.step(F.cross_entropy(net(x), y))
+        if session.global_step >= 3:
+            break
+    session.evaluate(data, lambda batch: {"accuracy": (net(batch[0]).argmax(1) == batch[1]).float()})
+    for x, y in session.batches(data):
+        if session.global_step >= 5:
+            break
+        session.step(F.cross_entropy(net(x), y))
+
+
+@pytest.mark.parametrize("sync", ["ring", {"intra_node": "parameter_server", "servers": 2}], ids=str)
+def test_a_loop_left_by_break_in_shared_memory_costs_no_bit_with_a_kill(tmp_path: Path, sync: Any) -> None:
+    torch.set_num_threads(1)
+    words = sync if isinstance(sync, str) else sync | {"inter_node": "parameter_server"}
+    alone, _ = run_local(job(), left_early, tmp_path / "alone")
+    victim = "w1" if sync == "ring" else "w3"
+    faults = FaultPlan().kill(victim, at_step=3, phase="exchange")
+    play = Cast(job(sync=words), left_early, faults, tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert (alone.steps, play.digest) == (5, alone.digest)
+    assert len(play.plans) > 1

@@ -10,11 +10,12 @@ from ringleader.comm.buckets import Buckets
 from ringleader.comm.communicator import Communicator
 from ringleader.comm.simulator import Costs
 
-Check = Callable[[Tensor], None]
+Check = Callable[[Tensor], bool]
 
 
-def accept(_: Tensor) -> None:
+def accept(_: Tensor) -> bool:
     """Any word is fine."""
+    return True
 
 
 class Exchange(Protocol):
@@ -65,8 +66,8 @@ class Exchange(Protocol):
         """Wait until all buckets and the control word are reduced.
 
         Args:
-            check: gets the summed word as soon as it is there; what it raises ends the wait for the buckets, which
-                never come from a member that is somewhere else in the program.
+            check: gets the summed word as soon as it is there and says whether the sum will be applied; what it raises
+                ends the wait for the buckets, which never come from a member that is somewhere else in the program.
             word: (word_length,) float32. Members write disjoint entries and zeros elsewhere, so its sum is exact in
                 any order.
 

@@ -130,10 +130,10 @@ class Ring:
 
     def finish(self, word: Tensor, check: Check = accept) -> Tensor:
         total = self.meet(word)
-        check(total)
+        applied = check(total)
         if self._communicator is not None:
             self._communicator.wait(self._tickets)
-        if self._coded is not None:
+        if self._coded is not None and applied:
             self._coded.end_step()
         self._buckets.expose()
         self._rows.expose()

@@ -25,7 +25,9 @@ from ringleader.train.reporter import Reporter
 from ringleader.train.saving import Saver, joined
 from ringleader.train.seams import Coordinator, Parked, Seat
 from ringleader.train.tables import ROWS_TRAVEL, tables_of
-from ringleader.train.word import WordLayout
+from ringleader.train.word import Stance, WordLayout
+
+BRANCH_ON = "Branch only on what is equal everywhere: evaluate(), session.loss, global_step, epoch."
 
 
 class Group:
@@ -199,6 +201,21 @@ class Group:
         before, self._counted_bytes = self._counted_bytes, coded + rows
         return {"comm_bytes": float(self._counted_bytes - before)}
 
+    def leave_call(self, number: int) -> None:
+        """The loop of that call was left at this committed step: a transaction, and who misses it is healed.
+
+        The weights are published as they are.
+        """
+        exchange = self.exchange
+        assert exchange is not None
+        if not exchange.updates:
+            exchange.publish()
+        self.buffers.forget()
+        self.finish_call(number)
+        self.applied += 1
+        if exchange.updates:
+            exchange.publish()
+
     def finish_call(self, number: int, result: Any = None) -> None:
         """The call is over for everybody at this committed step."""
         self.calls.finish(number, Ended(result, self.step, self.loss))
@@ -214,22 +231,36 @@ class Group:
             self._buckets.release()
             self._buckets = None
 
-    def check(self, reduced: Tensor) -> None:
-        """All members must be at the same session call and step, as their words say.
+    def check(self, reduced: Tensor) -> bool:
+        """All members must be at the same session call and step, as their words say, and leave a loop together.
+
+        Returns:
+            whether the step happens: False where the loop was left before it.
 
         Raises:
             CallMismatch: naming two ranks that differ.
         """
         assert self.seat is not None
-        positions = self.layout.positions(reduced, world=len(self.seat.plan.members))
+        world = len(self.seat.plan.members)
+        positions = self.layout.positions(reduced, world=world)
         mine = positions[self.seat.rank]
         for rank, theirs in enumerate(positions):
             if theirs != mine:
                 raise CallMismatch(
                     f"rank {self.seat.rank} is at session call {mine.call} ({mine.kind}), step {mine.step}; "
                     f"rank {rank} at call {theirs.call} ({theirs.kind}), step {theirs.step}.",
-                    hint="Branch only on what is equal everywhere: evaluate(), session.loss, global_step, epoch.",
+                    hint=BRANCH_ON,
                 )
+        stances = self.layout.stances(reduced, world=world)
+        if Stance.LEAVES in stances and Stance.STAYS in stances:
+            left, stays = stances.index(Stance.LEAVES), stances.index(Stance.STAYS)
+            raise CallMismatch(
+                f"rank {left} ({self.seat.plan.members[left]}) left the loop of session call {mine.call} "
+                f"({mine.kind}) by break after step {mine.step}; "
+                f"rank {stays} ({self.seat.plan.members[stays]}) goes on with step {mine.step + 1}.",
+                hint=BRANCH_ON,
+            )
+        return Stance.LEAVES not in stances
 
     def _change_generation(self) -> None:
         generation = self.seat.plan.generation if self.seat else 0

@@ -16,6 +16,7 @@ from ringleader.errors import ExchangeBroken
 from ringleader.train.cursor import Epoch, present_shards
 from ringleader.train.evidence import Recorder, check
 from ringleader.train.group import Group
+from ringleader.train.leaving import Leaving
 from ringleader.train.outer import Outer
 from ringleader.train.replicas import Replica, Replicas
 from ringleader.train.seams import Outlet
@@ -62,6 +63,7 @@ class Rounds:
         self._outlet = outlet
         self._device = device
         self._turns = Turns(group.spec.seed)
+        self._leaving = Leaving(group)
         self.recorder = Recorder(group)
         self._reports: dict[int, SliceReport] = {}
         self._finished = Replicas()
@@ -81,12 +83,25 @@ class Rounds:
 
     @property
     def mid_batch(self) -> bool:
-        """Whether slices of the running round are computed, but not all of them committed."""
-        return bool(self._reports) and not self._failed
+        """Whether slices of the running round are computed, but not all of them committed.
+
+        Who has just joined sees only behind its first slice what the others saw behind their last: it leaves with them.
+        """
+        return bool(self._reports) and not self._failed and self._leaving.saw
 
     def end(self, number: int) -> None:
-        """The loop of that call was left by `break`: it is over at the committed step."""
-        self._group.finish_call(number)
+        """The loop of that call was left by `break`: all agree that it is over at the committed step."""
+        loop = self._loop
+        assert loop is not None
+        assert loop.number == number
+        self.leave()
+        self._leaving.ask()
+        if self._reports:  # a replica has moved
+            self._outer.rewind()
+        self._reports, self._pieces, self._mine = {}, None, []
+        while not self._over(loop):
+            self._outer.open()
+            self._try(lambda: self._pass(loop))
 
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
@@ -103,20 +118,37 @@ class Rounds:
         group.epoch = loop.index
         self._stop = self._failed = False
         group.held.check_covered(group.parameters)
+        self._leaving.begin()
         self._pieces, generation = None, -1
-        while True:
-            exchange = group.enter()
+        while not self._over(loop):
             assert group.seat is not None
-            if group.calls.is_finished(loop.number):
-                return
-            if group.calls.offset >= loop.epoch.steps:
-                group.finish_call(loop.number)
-                return
             if self._pieces is None or self._failed or generation != group.seat.plan.generation:
                 self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
-            span = self._span = self._span_at(loop, group.calls.offset)
-            exchange.begin_step(frozenset(span.present(span.offsets.start)))
-            yield from self._replicas(loop, span, self._pieces)
+            yield from self._replicas(loop, self._begin_round(loop), self._pieces)
+
+    def _over(self, loop: Loop) -> bool:
+        """Wait for a plan where one is due; whether the loop is finished."""
+        group = self._group
+        group.enter()
+        if not group.calls.is_finished(loop.number) and group.calls.offset >= loop.epoch.steps:
+            group.finish_call(loop.number)
+        return group.calls.is_finished(loop.number)
+
+    def _begin_round(self, loop: Loop) -> Span:
+        exchange = self._group.exchange
+        assert exchange is not None
+        span = self._span = self._span_at(loop, self._group.calls.offset)
+        exchange.begin_step(frozenset(span.present(span.offsets.start)))
+        return span
+
+    def _pass(self, loop: Loop) -> None:
+        """Take part in the next round with nothing but the word."""
+        exchange = self._group.exchange
+        assert exchange is not None
+        for shard in self._owned(self._begin_round(loop)):
+            exchange.begin_slice(shard)
+            exchange.end_slice()
+        self._finish()
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """One inner step of the running replica; on the worker's last one the exchange, the outer step, the commit."""
@@ -239,6 +271,7 @@ class Rounds:
                 step=group.step,
                 pending=group.coordinator.plan_pending(),
                 stop=self._stop,
+                stance=self._leaving.stance(turns=bool(self._mine)),
                 slices=self._reports,
                 buffers=group.buffers.encode(),
             ),
@@ -246,6 +279,11 @@ class Rounds:
         )
         if group.timeline is not None:
             group.timeline.end()
+        report = group.layout.read(reduced, world=len(group.seat.plan.members), present=[])
+        if report.left:
+            self._leave(loop, report)
+            return
+        if group.timeline is not None:
             group.timeline.begin("update")
         reports = [self._read(reduced, span, offset) for offset in span.offsets]
         self._outer.commit(span.rows / sum(report.weight for report in reports))
@@ -256,6 +294,14 @@ class Rounds:
             group.timeline.end()
         self._commit(loop, span, reports)
         group.committed(len(reports))
+
+    def _leave(self, loop: Loop, report: StepReport) -> None:
+        """The loop is over for all, before this round: the replicas' moves are dropped, the weights stay."""
+        self._reports = {}
+        self._outer.rewind()
+        self._group.leave_call(loop.number)
+        if report.pending:
+            self._group.leave_at_boundary()
 
     def _read(self, reduced: Tensor, span: Span, offset: int) -> StepReport:
         """What the reduced word says about one batch, checked."""
@@ -272,6 +318,7 @@ class Rounds:
         self._reports = {}
         self._finished.forget()
         group.applied += 1
+        self._leaving.committed(turns=bool(self._mine))
         for offset, report in zip(span.offsets, reports, strict=True):
             seed_all(group.spec.seed, "update", group.step)
             group.step += 1

@@ -12,6 +12,7 @@ from ringleader.errors import ExchangeBroken
 from ringleader.train.cursor import Epoch, present_shards
 from ringleader.train.evidence import Recorder, check
 from ringleader.train.group import Group
+from ringleader.train.leaving import Leaving
 from ringleader.train.norms import scale_by
 from ringleader.train.seams import Outlet
 from ringleader.train.slices import Ahead, Collate, Slice, load, to_device
@@ -49,6 +50,7 @@ class Steps:
         self._outlet = outlet
         self._device = device
         self._turns = Turns(group.spec.seed)
+        self._leaving = Leaving(group)
         self.recorder = Recorder(group)
         self._last_lane = -1
         self._reports: dict[int, SliceReport] = {}
@@ -65,12 +67,22 @@ class Steps:
 
     @property
     def mid_batch(self) -> bool:
-        """Whether slices of the running batch are computed, but not all of them committed."""
-        return bool(self._reports) and not self._failed
+        """Whether slices of the running batch are computed, but not all of them committed.
+
+        Who has just joined sees only behind its first slice what the others saw behind their last: it leaves with them.
+        """
+        return bool(self._reports) and not self._failed and self._leaving.saw
 
     def end(self, number: int) -> None:
-        """The loop of that call was left by `break`: it is over at the committed step."""
-        self._group.finish_call(number)
+        """The loop of that call was left by `break`: all agree that it is over at the committed step."""
+        loop = self._loop
+        assert loop is not None
+        assert loop.number == number
+        self.leave()
+        self._leaving.ask()
+        self._reports, self._pieces, self._last_lane = {}, None, -1
+        while not self._over(loop):
+            self._try(lambda: self._pass(loop))
 
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
@@ -88,23 +100,40 @@ class Steps:
         self._stop = False
         group.held.check_covered(group.parameters)
         check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)
+        self._leaving.begin()
         self._pieces = None
         generation = -1
         self._failed = False
-        while True:
-            exchange = group.enter()
+        while not self._over(loop):
             assert group.seat is not None
-            if group.calls.is_finished(loop.number):
-                return
-            if group.calls.offset >= loop.epoch.steps:
-                group.finish_call(loop.number)
-                return
             if self._pieces is None or self._failed or generation != group.seat.plan.generation:
                 self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
-            offset = group.calls.offset
-            self._present = sorted(self._lanes_present(loop.epoch, offset))
-            exchange.begin_step(frozenset(self._present))
-            yield from self._slices(loop, offset, self._pieces)
+            self._begin_step(loop)
+            yield from self._slices(loop, group.calls.offset, self._pieces)
+
+    def _over(self, loop: Loop) -> bool:
+        """Wait for a plan where one is due; whether the loop is finished."""
+        group = self._group
+        group.enter()
+        if not group.calls.is_finished(loop.number) and group.calls.offset >= loop.epoch.steps:
+            group.finish_call(loop.number)
+        return group.calls.is_finished(loop.number)
+
+    def _begin_step(self, loop: Loop) -> None:
+        exchange = self._group.exchange
+        assert exchange is not None
+        self._present = sorted(self._lanes_present(loop.epoch, self._group.calls.offset))
+        exchange.begin_step(frozenset(self._present))
+
+    def _pass(self, loop: Loop) -> None:
+        """Take part in the next step with nothing but the word."""
+        exchange = self._group.exchange
+        assert exchange is not None
+        self._begin_step(loop)
+        for lane in self._mine(loop.epoch, self._group.calls.offset):
+            exchange.begin_slice(lane)
+            exchange.end_slice()
+        self._finish()
 
     def _slices(self, loop: Loop, offset: int, pieces: Ahead) -> Iterator[Any]:
         """The turns of one step."""
@@ -182,6 +211,7 @@ class Steps:
                 step=group.step,
                 pending=group.coordinator.plan_pending(),
                 stop=self._stop,
+                stance=self._leaving.stance(turns=self._last_lane >= 0),
                 slices=self._reports,
                 used=exchange.used,
                 buffers=group.buffers.encode(),
@@ -191,6 +221,9 @@ class Steps:
         if group.timeline is not None:
             group.timeline.end()
         report = group.layout.read(reduced, world=len(group.seat.plan.members), present=self._present)
+        if report.left:
+            self._leave(loop, report)
+            return
         slices = {lane: self._shards_of_lane(lane) for lane in self._present}
         check(report, loop.epoch, group.calls.offset, group.step + 1, slices)
         seed_all(group.spec.seed, "update", group.step)
@@ -203,6 +236,13 @@ class Steps:
             exchange.publish()
             self._commit(report, reduced)
         group.committed()
+
+    def _leave(self, loop: Loop, report: StepReport) -> None:
+        """The loop is over for all, before this step: its gradients are dropped, the weights stay."""
+        self._reports = {}
+        self._group.leave_call(loop.number)
+        if report.pending:
+            self._group.leave_at_boundary()
 
     @torch.no_grad()
     def _update(self, report: StepReport) -> None:
@@ -234,6 +274,7 @@ class Steps:
         group.samples += loop.epoch.batch_rows(offset)
         group.loss = report.loss
         self._reports = {}
+        self._leaving.committed(turns=self._last_lane >= 0)
         group.held.after_update()
         group.reporter.open(self.recorder.records(loop.epoch, offset, [report], self._turns.names))
         if report.stop:

@@ -6,15 +6,24 @@ member ends with the same word. That is how all agree on a boundary, a stop, the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import torch
 from torch import Tensor
 
 MAX_METRICS = 12
 _EXACT = 1 << 24
-_MEMBER = 5
+_MEMBER = 6
 _SHARD = 4 + MAX_METRICS
 KINDS = ("barrier", "evaluate", "batches")
+
+
+class Stance(IntEnum):
+    """What a member says about the loop it is in: it goes with the others, goes on, or has left it by `break`."""
+
+    FOLLOWS = 0
+    STAYS = 1
+    LEAVES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,7 @@ class StepReport:
         checksums: shard → checksum of the rows that entered the gradient.
         names: the checksums of the metrics' names that slices gave; one where all agree.
         used: per parameter, whether any slice anywhere gave it a gradient.
+        left: the loop was left by `break`: this step does not happen.
     """
 
     pending: bool
@@ -64,6 +74,7 @@ class StepReport:
     checksums: dict[int, int]
     names: frozenset[int]
     used: list[bool]
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,7 @@ class WordLayout:
         step: int,
         pending: bool,
         stop: bool = False,
+        stance: Stance = Stance.FOLLOWS,
         slices: Mapping[int, SliceReport] = NOTHING,
         used: Sequence[bool] = (),
         buffers: Tensor | None = None,
@@ -97,7 +109,7 @@ class WordLayout:
         word = torch.zeros(self.length, dtype=torch.float32)
         start = rank * _MEMBER
         word[start : start + _MEMBER] = torch.tensor(
-            [call, kind, step % _EXACT, pending, stop], dtype=torch.float32
+            [call, kind, step % _EXACT, pending, stop, stance], dtype=torch.float32
         )
         for shard, report in slices.items():
             start = self.members * _MEMBER + shard * _SHARD
@@ -121,6 +133,10 @@ class WordLayout:
         members = word[: world * _MEMBER].view(world, _MEMBER).tolist()
         return [Position(int(m[0]), _kind(int(m[1])), int(m[2])) for m in members]
 
+    def stances(self, word: Tensor, *, world: int) -> list[Stance]:
+        """What each of `world` members says about its loop, by rank."""
+        return [Stance(int(s)) for s in word[: world * _MEMBER].view(world, _MEMBER)[:, 5].tolist()]
+
     def pending(self, word: Tensor, *, world: int) -> bool:
         """Whether any member knows of a newer plan."""
         return bool(word[: world * _MEMBER].view(world, _MEMBER)[:, 3].any())
@@ -141,6 +157,7 @@ class WordLayout:
         return StepReport(
             pending=any(m[3] for m in members),
             stop=any(m[4] for m in members),
+            left=any(m[5] == Stance.LEAVES for m in members),
             weight=total,
             loss=float(means[0]),
             values=means[3:].tolist(),
