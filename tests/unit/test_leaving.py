@@ -42,7 +42,7 @@ def job(sync: dict[str, Any], **changes: Any) -> JobSpec:
 
 
 def worker(sync: dict[str, Any], number: int) -> str:
-    """The name of a worker; servers are named before them."""
+    """The name of a worker: servers count before them."""
     servers = sync.get("servers", 1) if sync["intra_node"] == "parameter_server" else 0
     return f"w{servers + number}"
 

@@ -19,6 +19,7 @@ from ringleader.train.group import Group
 from ringleader.train.held import Held, Stateful
 from ringleader.train.laps import Laps
 from ringleader.train.leasing import Leasing
+from ringleader.train.rehearsal import Place, Rehearsal, calling_place
 from ringleader.train.reporter import Reporter
 from ringleader.train.rounds import Rounds
 from ringleader.train.saving import Saver
@@ -59,6 +60,7 @@ class Session:
         self._device = torch.device("cuda" if spec.workers.gpus and torch.cuda.is_available() else "cpu")
         self._steps = _transaction(spec)(self._group, outlet, self._device)
         self._evaluation = Evaluation(self._group, outlet, self._device)
+        self._rehearsal = Rehearsal(self._group, self._device)
         self._epochs = 0
         self._total_steps: int | None = None
         self._open_call: int | None = None
@@ -140,7 +142,7 @@ class Session:
             StepMisuse: when a turn ends without `step`, or a loop is left in the middle of a batch.
         """
         check_dataset(dataset)
-        return self._run_batches(dataset, shuffle, collate, loader_workers)
+        return self._run_batches(dataset, shuffle, collate, loader_workers, calling_place(0))
 
     def step(self, loss: Tensor, *, weight: float | None = None, **metrics: Any) -> None:
         """End a turn of the loop: backward, and on the worker's last slice exchange, update and commit.
@@ -154,7 +156,8 @@ class Session:
             StepMisuse: when called twice in a turn or outside the loop.
             NonFiniteLoss: when the loss over all rows is NaN or infinite.
         """
-        self._steps.step(loss, weight, metrics)
+        if not self._rehearsal.runs:
+            self._steps.step(loss, weight, metrics)
 
     def evaluate(
         self, dataset: Any, score: Score, *, collate: Collate | None = None, loader_workers: int = 0
@@ -184,13 +187,13 @@ class Session:
         self._steps.request_stop()
 
     def _run_batches(
-        self, dataset: Any, shuffle: bool, collate: Collate | None, loader_workers: int
+        self, dataset: Any, shuffle: bool, collate: Collate | None, loader_workers: int, place: Place
     ) -> Iterator[Any]:
         number = self._begin_call()
         index, self._epochs = self._epochs, self._epochs + 1
         if index == 0:
             check_writable(self._held.module)
-        if not self._calls.is_finished(number):
+        if not (self._calls.is_finished(number) and self._rehearsal.knows(place)):
             epoch = Epoch.shuffled(
                 rows=len(dataset),
                 batch=self._spec.batch.global_size,
@@ -199,20 +202,31 @@ class Session:
                 epoch=index,
                 shuffle=shuffle,
             )
-            self._open_call = number
-            yield from self._turns(
-                Loop(number, index, epoch, dataset, collate, loader_workers, self._total_steps)
-            )
+            loop = Loop(number, index, epoch, dataset, collate, loader_workers, self._total_steps)
+            yield from self._turns(loop, place)
+            yield from self._rehearse(loop, place)
         self._after(number)
 
-    def _turns(self, loop: Loop) -> Iterator[Any]:
+    def _turns(self, loop: Loop, place: Place) -> Iterator[Any]:
         """The loop's turns; `_inside` while its iterator is alive."""
+        if self._calls.is_finished(loop.number):
+            return
+        self._open_call = loop.number
         self._inside, self._past = True, None
         try:
-            yield from self._steps.run(loop)
+            yield from self._rehearsal.watch(place, self._steps.run(loop))
         finally:
             self._inside = False
             self._past = None
+
+    def _rehearse(self, loop: Loop, place: Place) -> Iterator[Any]:
+        """The loop is over: a turn for its names where there was none."""
+        self._past = self._calls.finished[loop.number]
+        self._inside = True
+        try:
+            yield from self._rehearsal.turns(place, loop)
+        finally:
+            self._inside = False
 
     def _after(self, number: int) -> None:
         """Between two calls: the random streams start anew, and what is shown is what the call ended with."""

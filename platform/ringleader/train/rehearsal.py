@@ -1,0 +1,77 @@
+"""A turn that counts for nothing, where no turn of a loop took place: on servers, and for who joined behind the loop.
+
+The training function runs in them too, and what stands behind the loop may use names that only its body gives: the
+body runs once, on the first rows of the first batch, with the weights that the loop ended with.
+"""
+
+import inspect
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ringleader.train.cursor import present_shards
+from ringleader.train.group import Group
+from ringleader.train.slices import Slice, load, to_device
+from ringleader.train.steps import Loop
+from ringleader.train.streams import seed_all
+
+Place = tuple[CodeType, int]
+"""Of a loop in the program: the code of its function and the line."""
+
+
+def calling_place(above: int) -> Place:
+    """Where the function was called that is so many frames above the caller of this one."""
+    frame = inspect.currentframe()
+    for _ in range(above + 2):
+        assert frame is not None
+        assert frame.f_back is not None
+        frame = frame.f_back
+    assert frame is not None
+    return frame.f_code, frame.f_lineno
+
+
+class Rehearsal:
+    """Knows which loops of the program have run here.
+
+    Attributes:
+        runs: the loop body is at such a turn; its `step` does nothing.
+    """
+
+    def __init__(self, group: Group, device: torch.device) -> None:
+        self._group = group
+        self._device = device
+        self._known: set[Place] = set()
+        self.runs = False
+
+    def knows(self, place: Place) -> bool:
+        return place in self._known
+
+    def watch(self, place: Place, turns: Iterator[Any]) -> Iterator[Any]:
+        """The turns themselves; once there was one, the loop needs no rehearsal."""
+        for batch in turns:
+            self._known.add(place)
+            yield batch
+
+    def turns(self, place: Place, loop: Loop) -> Iterator[Any]:
+        """One turn of a finished loop if none was here yet; buffers and random streams are not touched by it."""
+        if place in self._known or not loop.epoch.steps:
+            return
+        self._known.add(place)
+        self.runs = True
+        self._group.buffers.rewind()
+        seed_all(self._group.spec.seed, "rehearsal", loop.number)
+        try:
+            yield self._batch(loop)
+        finally:
+            self.runs = False
+            self._group.buffers.rewind()
+
+    def _batch(self, loop: Loop) -> Any:
+        shard = min(present_shards(loop.epoch.batch_rows(0), loop.epoch.shards))
+        piece = Slice(("rehearsal", loop.number), shard, loop.epoch.rows(0, shard))
+        loaded = load(
+            loop.dataset, [piece], seed=self._group.spec.seed, collate=loop.collate, loader_workers=0
+        )
+        return to_device(next(iter(loaded)), self._device)

@@ -1,0 +1,78 @@
+"""Code behind a loop may use the names that its body gives, also where the body never had a turn."""
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cast import FaultPlan
+from test_leaving import COPIES, RING, ROUNDS, SERVERS, job, made, rows
+from threaded_cast import ThreadedCast
+from torch.nn import functional as F
+
+from ringleader.train import Session
+from ringleader.train.local import local_session, run_local
+
+torch.set_num_threads(1)
+ASYNC = {"intra_node": "parameter_server", "consistency": "async"}
+MODES = {"servers": SERVERS, "copies": COPIES, "ring": RING, "local_sgd": ROUNDS}
+
+
+class Names:
+    """Uses what a loop's body left, before an evaluation and another loop, and counts turns by member."""
+
+    def __init__(self) -> None:
+        self.turns: Counter[str] = Counter()
+
+    def __call__(self, session: Session) -> None:
+        net, data = made(session), rows()
+        me = threading.current_thread().name
+        for epoch in range(3):
+            for x, y in session.batches(data):
+                self.turns[me] += 1
+                loss = F.cross_entropy(net(x), y)
+                session.step(loss, spread=x.std())
+            assert loss.item() > 0
+            assert session.global_step == 6 * (epoch + 1)
+            session.evaluate(data, lambda batch: {"hit": (net(batch[0]).argmax(dim=1) == batch[1]).float()})
+        for x, _ in session.batches(data):
+            last = x.sum()
+            session.step(net(x).square().mean(), spread=x.std())
+        assert last.item() >= 0
+
+
+@pytest.mark.parametrize("sync", MODES.values(), ids=MODES)
+def test_names_of_a_body_are_there_on_servers_and_joiners_and_cost_no_bit(
+    sync: dict[str, Any], tmp_path: Path
+) -> None:
+    alone, _ = run_local(job(sync), Names(), tmp_path / "alone")
+    servers = sync.get("servers", 0)
+    train = Names()
+    # The third worker joins when two loops are over.
+    faults = FaultPlan().resize(at_step=16, minimum=1, maximum=3)
+    faults = faults.hold(f"w{servers}", at_step=16, for_generation=2, phase="exchange")
+    spec = job(sync, workers={"min": 1, "max": 2})
+    play = ThreadedCast(spec, train, faults, artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert (play.digest, play.worlds) == (alone.digest, [2, 3])
+    assert [train.turns[f"s{server}"] for server in range(servers)] == [1] * servers
+
+
+def test_names_of_a_body_are_there_on_a_server_that_leases_items(tmp_path: Path) -> None:
+    train = Names()
+    play = ThreadedCast(job(ASYNC), train, artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert train.turns["s0"] == 1
+
+
+def test_where_the_body_had_turns_there_is_no_other() -> None:
+    turns = 0
+    with local_session(job(RING)) as session:
+        net, data = made(session), rows()
+        for _ in range(2):
+            for x, y in session.batches(data):
+                turns += 1
+                session.step(F.cross_entropy(net(x), y))
+    assert turns == 2 * 6 * 4
