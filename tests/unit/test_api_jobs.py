@@ -54,6 +54,9 @@ def test_a_dry_run_says_what_would_happen_and_stores_nothing(here: Stage) -> Non
     here.tick()
     free = here.client.post("/api/v1/jobs?dry_run=true", json=SPEC)
     assert (free.status_code, free.json()["starts_now"], free.json()["logical_shards"]) == (200, True, 3)
+    assert (free.json()["reproducible"], free.json()["reproducible_why"]) == (True, "")
+    coded = here.client.post("/api/v1/jobs?dry_run=true", json={**SPEC, "sync": {"codec": "int8"}}).json()
+    assert (coded["reproducible"], "codec" in coded["reproducible_why"]) == (False, True)
     here.submit(workers={"min": 3, "max": 3})
     full = here.client.post("/api/v1/jobs?dry_run=true", json=SPEC).json()
     assert full["pending_reason"]["code"] == "waiting_for_capacity"
@@ -62,19 +65,19 @@ def test_a_dry_run_says_what_would_happen_and_stores_nothing(here: Stage) -> Non
 
 WRONG: list[tuple[dict[str, Any], str, Any]] = [
     ({"worker": {"min": 1}}, "/worker", {"min": 1}),
-    ({"workers": {"min": 3, "max": 2}}, "/workers", None),
+    ({"workers": {"min": 3, "max": 2}}, "/workers/min", 3),
     ({"workers": {"min": "two"}}, "/workers/min", "two"),
     ({"workers": {"mini": 1}}, "/workers/mini", 1),
     ({"entrypoint": "no_colon"}, "/entrypoint", "no_colon"),
     ({"sync": "gossip"}, "/sync/intra_node", "gossip"),
     (
         {"sync": {"intra_node": "parameter_server", "inter_node": "parameter_server", "algorithm": "ring"}},
-        "/sync",
-        None,
+        "/sync/algorithm",
+        "ring",
     ),
-    ({"sync": {"algorithm": "native", "reproducible": True}}, "/sync", None),
+    ({"sync": {"algorithm": "native", "reproducible": True}}, "/sync/reproducible", True),
     ({"batch": {"global_size": 0}}, "/batch/global_size", 0),
-    ({"batch": {"logical_shards": 1}}, "", None),
+    ({"batch": {"logical_shards": 1}}, "/batch/logical_shards", 1),
     ({"seed": -1}, "/seed", -1),
     ({"max_failures": 1.5}, "/max_failures", 1.5),
     ({"max_runtime_s": 0}, "/max_runtime_s", 0),
@@ -106,6 +109,27 @@ def test_a_body_that_is_no_job_file_is_a_problem(here: Stage, body: bytes) -> No
     answer = here.client.post("/api/v1/jobs", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422), answer.text
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+TWICE = [
+    ('{"name": "a", "entrypoint": "m:f", "name": "b"}', "/name", "b"),
+    ('{"name": "a", "workers": {"min": 1, "max": 2, "min": 2}}', "/workers/min", 2),
+    ('{"params": {"a": [{"b/c": 1}, {"b/c": 1, "b/c": null}]}}', "/params/a/1/b~1c", None),
+    ('{"sync": "ring", "sync": {}}', "/sync", None),
+]
+
+
+@pytest.mark.parametrize(("body", "pointer", "value"), TWICE, ids=[w[1] for w in TWICE])
+def test_a_key_that_a_body_names_twice_is_refused_by_name(
+    here: Stage, body: str, pointer: str, value: Any
+) -> None:
+    as_json = {"Content-Type": "application/json"}
+    for method, path in [("POST", "jobs"), ("POST", "jobs?dry_run=true"), ("PATCH", f"jobs/{here.submit()}")]:
+        answer = here.client.request(method, f"/api/v1/{path}", content=body, headers=as_json)
+        problem = Problem.model_validate(answer.json())
+        assert (answer.status_code, problem.code) == (422, "key_twice")
+        assert [(f.pointer, f.value) for f in problem.errors] == [(pointer, value)]
+    assert len(here.client.get("/api/v1/jobs").json()["items"]) == 1
 
 
 UNSENDABLE = [
@@ -244,7 +268,7 @@ def test_a_resize_reaches_the_supervisor_and_a_stale_one_is_refused(here: Stage)
         ({"seed": 3}, "/seed"),
         ({"workers": {"cpus": 2}}, "/workers/cpus"),
         ({"workers": {"min": None}}, "/workers/min"),
-        ({"workers": {"min": 4}}, "/workers"),
+        ({"workers": {"min": 4}}, "/workers/min"),
         ({"workers": {"min": "2"}}, "/workers/min"),
     ],
 )

@@ -155,6 +155,65 @@ def test_every_wrong_key_is_named_with_what_is_allowed(
     (finding,) = [e for e in caught.value.errors if e["pointer"].startswith(pointer)][:1]
     assert allowed in finding["allowed"] + finding["message"], finding
     assert not finding["allowed"].startswith("allowed")
+    assert finding["pointer"] not in {"", "/sync", "/workers"}, "a key is named, not the part it is in"
+    assert repr(finding["value"]) in repr(change)
+
+
+@pytest.mark.parametrize("value", [None, 3, ["ring"]], ids=str)
+def test_what_stands_for_a_part_is_named_with_what_may(value: Any) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        JobSpec.parse(GOOD | {"sync": value})
+    (finding,) = caught.value.errors
+    assert (finding["pointer"], finding["value"]) == ("/sync", value)
+    assert "one of ring, parameter_server, local_sgd, token_ring, or a mapping" in finding["allowed"]
+    assert "codec" in finding["allowed"]
+    assert ("null" if value is None else str(value)) in finding["message"]
+    assert "Sync" not in finding["message"]
+
+
+@pytest.mark.parametrize("uri", ["http://h/x", "s4://bucket", "checkpoints", "S3://bucket", "://x"])
+def test_checkpoints_go_where_a_file_system_is_known(uri: str) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        JobSpec.parse(GOOD | {"checkpoint": {"uri": uri}})
+    (finding,) = caught.value.errors
+    assert (finding["pointer"], finding["value"]) == ("/checkpoint/uri", uri)
+    assert "an absolute path, or abfs://" in finding["allowed"]
+    for good in ("/data", "file:///data", "s3://bucket/folder", "gs://bucket"):
+        assert JobSpec.parse(GOOD | {"checkpoint": {"uri": good}}).checkpoint.uri == good
+
+
+MODES: list[tuple[Any, bool, str]] = [
+    ("ring", True, ""),
+    ("parameter_server", True, ""),
+    ({"inter_node": "ring", "intra_node": "parameter_server"}, True, ""),
+    ({"inter_node": "parameter_server", "intra_node": "ring"}, True, ""),
+    ("local_sgd", True, ""),
+    (SERVERS | {"consistency": "ssp"}, True, ""),
+    (SERVERS | {"consistency": "ssp", "staleness": 0}, True, ""),
+    (SERVERS | {"consistency": "ssp", "staleness": 2}, False, "staleness: 2"),
+    (SERVERS | {"consistency": "async"}, False, "consistency: async"),
+    (SERVERS | {"backup_workers": 1}, False, "backup_workers: 1"),
+    ("token_ring", False, "token_ring"),
+    ({"codec": "int8"}, False, "codec: int8"),
+    ({"algorithm": "native"}, False, "algorithm: native"),
+]
+
+
+@pytest.mark.parametrize(("sync", "same_bits", "key"), MODES, ids=lambda v: str(v)[:50])
+def test_each_mode_has_the_same_bits_or_refuses_to_promise_them(sync: Any, same_bits: bool, key: str) -> None:
+    words = {"inter_node": sync, "intra_node": sync} if isinstance(sync, str) else sync
+    left_out = JobSpec.parse(GOOD | {"sync": sync}).sync
+    assert (left_out.same_bits, left_out.why_other_bits == "") == (same_bits, same_bits)
+    if same_bits:
+        assert JobSpec.parse(GOOD | {"sync": words | {"reproducible": True}}).sync.same_bits
+        return
+    assert key.partition(":")[0] in left_out.why_other_bits
+    assert not JobSpec.parse(GOOD | {"sync": words | {"reproducible": False}}).sync.same_bits
+    with pytest.raises(SpecInvalid) as caught:
+        JobSpec.parse(GOOD | {"sync": words | {"reproducible": True}})
+    (finding,) = caught.value.errors
+    assert (finding["pointer"], finding["value"]) == ("/sync/reproducible", True)
+    assert f"reproducible: true and {key} exclude each other" in finding["message"]
 
 
 def test_a_missing_key_is_named() -> None:

@@ -8,8 +8,9 @@ from fastapi import Depends, Request
 from ringleader.wire.access import EVERY
 from ringleader_api.control import Control
 from ringleader_api.edge.guard import PRINCIPAL
-from ringleader_api.problems import MEDIA_TYPE, Forbidden, UnsupportedMediaType
+from ringleader_api.problems import MEDIA_TYPE, Forbidden, Unprocessable, UnsupportedMediaType
 from ringleader_api.rights import Action, Caller, Principal, Supervisor, may, roles_of
+from ringleader_api.routes.twice import named_twice
 from ringleader_api.services.access import permit, permit_job
 
 
@@ -68,14 +69,23 @@ async def _submitter(who: ByCaller) -> Caller:
     return who
 
 
-def _says_json(request: Request) -> None:
-    """A body that is not declared as JSON would come in as bytes."""
+async def _says_json(request: Request) -> None:
+    """A body that is not declared as JSON would come in as bytes; of a key that it names twice one would be dropped."""
     given = request.headers.get("content-type", "")
     kind = given.partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise UnsupportedMediaType(
             f"the body is declared as {given or 'nothing'}, not as JSON.",
             hint="Send the header Content-Type: application/json; with curl: -H 'Content-Type: application/json'.",
+        )
+    body = await request.body()
+    if twice := list(named_twice(body)) if body else []:
+        places = ", ".join(found["pointer"] for found in twice)
+        raise Unprocessable(
+            f"the body names a key twice: {places}.",
+            hint="Leave one of them out.",
+            code="key_twice",
+            errors=twice,
         )
 
 

@@ -28,11 +28,18 @@ ADMITTED = frozenset(s for s in State if s is not State.QUEUED and EDGES[s])
 
 
 class Preview(View):
-    """What admission says about a job that was not stored."""
+    """What admission says about a job that was not stored.
+
+    Attributes:
+        reproducible: whether the weights will not depend on who computes what.
+        reproducible_why: what makes them depend on it; empty where nothing does.
+    """
 
     starts_now: bool
     pending_reason: Why | None
     logical_shards: int
+    reproducible: bool
+    reproducible_why: str
     spec: dict[str, Any]
 
 
@@ -95,6 +102,8 @@ class Submissions:
             starts_now=why is None,
             pending_reason=why,
             logical_shards=spec.shards,
+            reproducible=spec.sync.same_bits,
+            reproducible_why=spec.sync.why_other_bits,
             spec=spec.model_dump(mode="json"),
         )
 

@@ -119,6 +119,8 @@ export interface Admission {
   starts_now: boolean;
   pending_reason: Why | null;
   logical_shards: number;
+  reproducible: boolean;
+  reproducible_why: string;
   spec: Record<string, unknown>;
 }
 

@@ -8,6 +8,8 @@ from ringleader.cli.exchange import exchange_text, way_text
 from ringleader.cli.find import find_job
 from ringleader.cli.output import Session, ago, number, pairs, table, with_output
 from ringleader.client import Event, Job
+from ringleader.errors import SpecInvalid
+from ringleader.spec import JobSpec
 from ringleader.wire.views import JobView, Why
 
 LAST_EVENTS = 8
@@ -119,12 +121,22 @@ def _description(job: Job) -> str:
         "failures": f"{view.failures.spent} of {view.failures.max} spent",
         "created": f"{view.created_at:%Y-%m-%d %H:%M:%S} ({ago(view.created_at)} ago)",
         "entrypoint": view.spec.get("entrypoint"),
+        "reproducible": _bits(view.spec),
         "page": job.url,
         "mlflow run": view.tracking.run_id,
     }
     events = list(job.events())
     parts = (pairs(facts), _exchange(events), _result(job), _recent(events))
     return "\n".join(part for part in parts if part)
+
+
+def _bits(source: dict[str, object]) -> str:
+    """Whether the weights will depend on who computes what; empty where this version does not know the job file."""
+    try:
+        why = JobSpec.parse(source).sync.why_other_bits
+    except SpecInvalid:
+        return ""
+    return f"no: {why}" if why else "yes"
 
 
 def _exchange(events: list[Event]) -> str:

@@ -45,8 +45,17 @@ def submit(session: Session, file: Path, working_dir: Path | None, stay: bool, t
 def validate(session: Session, file: Path) -> int:
     """Check the job FILE without submitting it. Needs no control plane."""
     spec = JobSpec.load(file)
-    session.show(spec.model_dump(mode="json"), f"{file} is valid: {spec.name}, {spec.entrypoint}")
+    session.show(
+        spec.model_dump(mode="json"),
+        f"{file} is valid: {spec.name}, {spec.entrypoint}\n{told_bits(spec)}",
+    )
     return 0
+
+
+def told_bits(spec: JobSpec) -> str:
+    """Whether the weights will depend on who computes what, and what makes them."""
+    why = spec.sync.why_other_bits
+    return f"reproducible: false ({why})" if why else "reproducible: true"
 
 
 @click.command()

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -15,13 +15,18 @@ from pydantic import (
 )
 
 from ringleader.errors import SpecInvalid
-from ringleader.spec.part import MAX_WORKERS, Part
-from ringleader.spec.sync import MAX_ROUND_SLICES, Sync
+from ringleader.spec.part import MAX_WORKERS, Impossible, Part
+from ringleader.spec.sync import MAX_ROUND_SLICES, Architecture, Sync
 from ringleader.spec.yaml_file import Unreadable, read
 from ringleader.text import is_utf8, utf8
 
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
+
+SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
+"""Of the file systems that a checkpoint may be written to: those of pyarrow."""
+NO_PART = frozenset({"model_type", "model_attributes_type", "dict_type"})
+"""Pydantic's words for something else where a mapping belongs."""
 
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -45,7 +50,9 @@ class Workers(Part):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.min > self.max:
-            raise ValueError(f"min ({self.min}) is above max ({self.max}); allowed: min <= max")
+            raise Impossible(
+                "min", self.min, f"min ({self.min}) is above max ({self.max}); allowed: min <= max"
+            )
         return self
 
 
@@ -61,7 +68,16 @@ class Checkpoint(Part):
 
     every_steps: PositiveInt | None = 500
     keep: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 3
-    uri: Annotated[str, Field(min_length=1, max_length=2000, pattern=r"^(/|[a-z][a-z0-9]*://)")] | None = None
+    uri: Annotated[str, Field(min_length=1, max_length=2000)] | None = None
+
+    @field_validator("uri")
+    @classmethod
+    def _reachable(cls, value: str | None) -> str | None:
+        scheme, sign, _ = (value or "/").partition("://")
+        if scheme not in SCHEMES if sign else not scheme.startswith("/"):
+            known = ", ".join(f"{name}://" for name in SCHEMES)
+            raise ValueError(f"no checkpoint can be written there; allowed: an absolute path, or {known}")
+        return value
 
 
 class Policy(Part):
@@ -123,19 +139,25 @@ class JobSpec(Part):
     @model_validator(mode="after")
     def _enough_shards(self) -> Self:
         if self.shards < self.workers.max:
-            raise ValueError(
+            raise Impossible(
+                "batch.logical_shards",
+                self.shards,
                 f"batch.logical_shards ({self.shards}) is below workers.max ({self.workers.max}); "
-                f"allowed: logical_shards >= workers.max"
+                f"allowed: logical_shards >= workers.max",
             )
         if self.batch.global_size < self.shards:
-            raise ValueError(
+            raise Impossible(
+                "batch.global_size",
+                self.batch.global_size,
                 f"batch.global_size ({self.batch.global_size}) is below the number of logical shards "
-                f"({self.shards}); allowed: a row or more for every shard"
+                f"({self.shards}); allowed: a row or more for every shard",
             )
         if self.sync.round_steps * self.shards > MAX_ROUND_SLICES:
-            raise ValueError(
+            raise Impossible(
+                "sync.inner_steps",
+                self.sync.round_steps,
                 f"sync.inner_steps ({self.sync.round_steps}) times the number of logical shards ({self.shards}) is "
-                f"too much for one round; allowed: a product of at most {MAX_ROUND_SLICES}"
+                f"too much for one round; allowed: a product of at most {MAX_ROUND_SLICES}",
             )
         return self
 
@@ -220,17 +242,37 @@ def _pointer(parts: Sequence[str]) -> str:
 def _finding(error: Any) -> dict[str, Any]:
     """One pydantic error as {pointer, value, allowed, message}."""
     parts = [str(p) for p in error["loc"]]
-    pointer = _pointer(parts)
     value = error.get("input")
+    message = error["msg"].removeprefix("Value error, ")
+    refused = (error.get("ctx") or {}).get("error")
+    if isinstance(refused, Impossible):
+        parts += refused.keys
+        value = refused.value
+        return {
+            "pointer": _pointer(parts),
+            "value": value,
+            "allowed": message.split("allowed: ", 1)[-1],
+            "message": message,
+        }
+    if error["type"] in NO_PART:
+        allowed = _part_allowed(parts)
+        message = f"{allowed} is needed here (got {'null' if value is None else repr(value)})"
+        return {"pointer": _pointer(parts), "value": value, "allowed": allowed, "message": message}
     if isinstance(value, (dict, list)) and error["type"] != "extra_forbidden":
         value = None
-    message = error["msg"].removeprefix("Value error, ")
     allowed = message.split("allowed: ", 1)[1] if "allowed: " in message else _allowed(error)
     if error["type"] == "extra_forbidden":
         message = f"unknown key {parts[-1]!r} (value {value!r}); allowed: {allowed}"
     elif value is not None:
         message = f"{message} (got {value!r})"
-    return {"pointer": pointer, "value": value, "allowed": allowed, "message": message}
+    return {"pointer": _pointer(parts), "value": value, "allowed": allowed, "message": message}
+
+
+def _part_allowed(place: Sequence[str]) -> str:
+    """What may stand where a part of the job file belongs."""
+    keys = sorted(_keys_at(tuple(place)))
+    mapping = f"a mapping with keys of {', '.join(keys)}" if keys else "a mapping"
+    return f"one of {', '.join(get_args(Architecture))}, or {mapping}" if list(place) == ["sync"] else mapping
 
 
 def _allowed(error: Any) -> str:

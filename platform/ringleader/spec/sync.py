@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ringleader.spec.part import MAX_WORKERS, Part
+from ringleader.spec.part import MAX_WORKERS, Impossible, Part
 
 Architecture = Literal["ring", "parameter_server", "local_sgd", "token_ring"]
 SERVERS: Architecture = "parameter_server"
@@ -57,16 +57,20 @@ class Sync(Part):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.intra_node != self.inter_node and not {self.intra_node, self.inter_node} <= MIXED:
-            raise ValueError(
+            raise self._impossible(
+                "intra_node",
                 f"intra_node ({self.intra_node}) and inter_node ({self.inter_node}) do not go together; "
-                f"allowed: the same for both, or one of {', '.join(sorted(MIXED))} for each"
+                f"allowed: the same for both, or one of {', '.join(sorted(MIXED))} for each",
             )
         if not self.server_count and self.servers is not None:
-            raise ValueError(
-                f"servers is not used by {self.architecture}; allowed: leave it out, or parameter_server"
+            raise self._impossible(
+                "servers",
+                f"servers is not used by {self.architecture}; allowed: leave it out, or parameter_server",
             )
         if (self.server_count or self.architecture == "token_ring") and self.algorithm is not None:
-            raise ValueError(f"algorithm is not used by {self.architecture}; allowed: leave it out")
+            raise self._impossible(
+                "algorithm", f"algorithm is not used by {self.architecture}; allowed: leave it out"
+            )
         self._tokens_possible()
         self._backups_possible()
         self._consistency_possible()
@@ -74,14 +78,20 @@ class Sync(Part):
             self._rounds_possible()
         elif self.inner_steps is not None or self.outer is not None:
             key = "outer" if self.inner_steps is None else "inner_steps"
-            raise ValueError(f"{key} is not used by {self.architecture}; allowed: leave it out, or local_sgd")
+            raise self._impossible(
+                key, f"{key} is not used by {self.architecture}; allowed: leave it out, or local_sgd"
+            )
         if self.reproducible and (self.algorithm or "auto") not in CANONICAL:
-            raise ValueError(
+            raise self._impossible(
+                "reproducible",
                 f"reproducible: true and algorithm: {self.algorithm} exclude each other, its sums depend on the "
-                f"world; allowed: algorithm {', '.join(sorted(CANONICAL))}, or reproducible: false"
+                f"world; allowed: algorithm {', '.join(sorted(CANONICAL))}, or reproducible: false",
             )
         self._refuse_codec()
         return self
+
+    def _impossible(self, key: str, message: str) -> Impossible:
+        return Impossible(key, getattr(self, key), message)
 
     def _consistency_possible(self) -> None:
         """The keys that say when a server updates: which go together, and which leave the same bits."""
@@ -90,39 +100,45 @@ class Sync(Part):
         if given == ["staleness"] and self.architecture == "token_ring":
             return
         if given and self.architecture != "parameter_server":
-            raise ValueError(
+            raise self._impossible(
+                given[0],
                 f"{given[0]} is not used by {self.architecture}; allowed: leave it out, or parameter_server"
-                + (", or token_ring" if given[0] == "staleness" else "")
+                + (", or token_ring" if given[0] == "staleness" else ""),
             )
         kind = self.consistency or "sync"
         if self.staleness is not None and kind != "ssp":
-            raise ValueError(
+            raise self._impossible(
+                "staleness",
                 f"staleness ({self.staleness}) is not used by consistency: {kind}, it bounds how old the weights are "
-                f"that ssp computes on; allowed: leave it out, or consistency: ssp"
+                f"that ssp computes on; allowed: leave it out, or consistency: ssp",
             )
         if self.backup_workers and kind != "sync":
-            raise ValueError(
+            raise self._impossible(
+                "backup_workers",
                 f"backup_workers ({self.backup_workers}) is not used by consistency: {kind}, whose updates wait for "
-                f"no straggler as it is; allowed: leave it out, or consistency: sync"
+                f"no straggler as it is; allowed: leave it out, or consistency: sync",
             )
         if self.backup_workers and self.server_count > 1:
-            raise ValueError(
+            raise self._impossible(
+                "backup_workers",
                 f"backup_workers ({self.backup_workers}) and servers ({self.servers}) exclude each other: one server "
-                f"says which items came first; allowed: servers 1, or backup_workers 0"
+                f"says which items came first; allowed: servers 1, or backup_workers 0",
             )
         if self.reproducible and self.order_free:
             key = (
                 "backup_workers" if self.backup_workers else "staleness" if self.staleness else "consistency"
             )
-            raise ValueError(
+            raise self._impossible(
+                "reproducible",
                 f"reproducible: true and {key}: {getattr(self, key)} exclude each other, what is computed on which "
                 f"weights depends on who comes first; allowed: consistency sync, or ssp with staleness 0, without "
-                f"backup_workers, or reproducible: false"
+                f"backup_workers, or reproducible: false",
             )
         if self.reproducible is False and self.leased and not self.order_free:
-            raise ValueError(
+            raise self._impossible(
+                "reproducible",
                 "reproducible: false is not used by consistency: ssp with staleness 0, whose sums have one order "
-                "whoever computes them; allowed: leave it out"
+                "whoever computes them; allowed: leave it out",
             )
 
     def _backups_possible(self) -> None:
@@ -147,44 +163,50 @@ class Sync(Part):
         if self.codec == "none":
             return
         if self.architecture != "ring":
-            raise ValueError(
+            raise self._impossible(
+                "codec",
                 f"codec: {self.codec} and {self.architecture} exclude each other, its sums and weights are exact; "
-                f"allowed: sync ring with this codec, or codec: none"
+                f"allowed: sync ring with this codec, or codec: none",
             )
         if (self.algorithm or "auto") not in CODED:
-            raise ValueError(
+            raise self._impossible(
+                "codec",
                 f"codec: {self.codec} and algorithm: {self.algorithm} exclude each other, coded gradients cannot be "
                 f"added on their way: each hop would encode the sum anew and lose again; allowed: algorithm auto or "
-                f"direct with this codec, or codec: none"
+                f"direct with this codec, or codec: none",
             )
         if self.reproducible:
-            raise ValueError(
+            raise self._impossible(
+                "reproducible",
                 f"reproducible: true and codec: {self.codec} exclude each other, what the encoding loses depends on "
-                f"the world; allowed: codec none, or reproducible: false"
+                f"the world; allowed: codec none, or reproducible: false",
             )
 
     def _tokens_possible(self) -> None:
         if self.architecture == "token_ring":
             if self.reproducible:
-                raise ValueError(
+                raise self._impossible(
+                    "reproducible",
                     "reproducible: true and token_ring exclude each other, workers add to the weights in the order in "
-                    "which the tokens meet them; allowed: leave it out, or sync: ring"
+                    "which the tokens meet them; allowed: leave it out, or sync: ring",
                 )
         elif self.tokens is not None:
-            raise ValueError(
-                f"tokens is not used by {self.architecture}; allowed: leave it out, or token_ring"
+            raise self._impossible(
+                "tokens", f"tokens is not used by {self.architecture}; allowed: leave it out, or token_ring"
             )
 
     def _rounds_possible(self) -> None:
         if (self.algorithm or "auto") not in CANONICAL:
-            raise ValueError(
+            raise self._impossible(
+                "algorithm",
                 f"algorithm ({self.algorithm}) does not add the replicas in canonical order, as local_sgd does; "
-                f"allowed: algorithm auto or direct"
+                f"allowed: algorithm auto or direct",
             )
         if self.reproducible is False:
-            raise ValueError(
+            raise self._impossible(
+                "reproducible",
                 "reproducible: false is not used by local_sgd, which has one replica per logical shard whoever "
-                "trains it; allowed: leave it out"
+                "trains it; allowed: leave it out",
             )
 
     @property
@@ -217,18 +239,23 @@ class Sync(Part):
     @property
     def why_other_bits(self) -> str:
         """What makes the result depend on who computed what; empty where nothing does."""
-        if self.architecture == "token_ring":
-            return (
-                "with sync: token_ring workers add to the weights in the order in which the tokens meet them"
-            )
-        if self.same_bits:
-            return ""
-        if self.consistency == "async":
-            return "sync.consistency is async: every item is an update, in the order of their coming"
-        for key in ("staleness", "backup_workers"):
-            if value := getattr(self, key):
-                return f"sync.{key} is {value}: which weights an item is computed on depends on who is quick"
-        return "sync.reproducible is false for this job"
+        late = "which weights an item is computed on depends on who is quick"
+        reasons = {
+            "with sync: token_ring workers add to the weights in the order in which the tokens meet them": (
+                self.architecture == "token_ring"
+            ),
+            "sync.consistency is async: every item is an update, in the order of their coming": (
+                self.consistency == "async"
+            ),
+            f"sync.staleness is {self.staleness}: {late}": self.staleness,
+            f"sync.backup_workers is {self.backup_workers}: {late}": self.backup_workers,
+            f"sync.codec is {self.codec}: what its encoding loses depends on the world": self.codec != "none",
+            f"sync.algorithm is {self.algorithm}: the order of its sums depends on the world": (
+                (self.algorithm or "auto") not in CANONICAL
+            ),
+            "sync.reproducible is false for this job": True,
+        }
+        return "" if self.same_bits else next(why for why, holds in reasons.items() if holds)
 
     @property
     def leased(self) -> bool:
