@@ -1,17 +1,26 @@
 """What a training function may do and must not do, in one process."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pyarrow import parquet
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import IterableDataset, TensorDataset
 
 import ringleader
-from ringleader.errors import DatasetUnsupported, EntrypointRaised, NonFiniteLoss, NoStep, StepMisuse
+from ringleader.errors import (
+    DatasetUnsupported,
+    EntrypointRaised,
+    NonFiniteLoss,
+    NoStep,
+    SpecInvalid,
+    StepMisuse,
+)
 from ringleader.train.local import run_local
 from ringleader.train.tables import check_optimizers
 
@@ -51,6 +60,12 @@ def learn(session: ringleader.Session, epochs: int = 2) -> nn.Module:
         for x, y in session.batches(rows()):
             session.step(F.cross_entropy(model(x), y))
     return model
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions leave their ledgers in the current folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 def test_a_local_run_commits_every_step_and_every_row_once(tmp_path: Path) -> None:
@@ -458,3 +473,28 @@ def test_servers_take_optimisers_that_change_rows_with_a_gradient_only(optimizer
         return
     with pytest.raises(StepMisuse, match=r"servers publish only rows with one: items\.weight"):
         check_optimizers(made, {weight: "items.weight"}, published=True)
+
+
+def test_a_local_session_leaves_its_ledger_with_every_row_once(tmp_path: Path) -> None:
+    with ringleader.local_session(SPEC, tmp_path / "artifacts") as session:
+        learn(session)
+        steps = session.global_step
+    ledger = parquet.read_table(tmp_path / "artifacts" / "ledger.parquet").to_pydict()
+    assert ledger["step"] == sorted(ledger["step"])
+    assert set(ledger["step"]) == set(range(1, steps + 1))
+    assert set(ledger["shard"]) == set(range(4))
+    assert Counter(ledger["row"]) == dict.fromkeys(range(ROWS), 2)
+
+
+def test_a_local_session_refuses_checkpoints_that_it_would_not_write() -> None:
+    asked: list[dict[str, Any]] = [{"every_steps": 5}, {"uri": "/tmp/checkpoints"}]
+    for checkpoint in asked:
+        with (
+            pytest.raises(SpecInvalid, match="no later attempt") as caught,
+            ringleader.local_session(SPEC | {"checkpoint": checkpoint}),
+        ):
+            raise AssertionError("it began")
+        assert caught.value.errors[0]["pointer"] == "/checkpoint/every_steps"
+    for checkpoint in [{"every_steps": None}, {"keep": 2}]:
+        with ringleader.local_session(SPEC | {"checkpoint": checkpoint}):
+            """It begins."""

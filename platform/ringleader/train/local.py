@@ -13,11 +13,14 @@ from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.chrome import TraceFile
 from ringleader.comm.timeline import Stretch, Unsettled
 from ringleader.elastic import Plan
+from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.train.run import Finished, TrainingFunction, run
 from ringleader.train.seams import Parked, Seat
 from ringleader.train.session import Session
 from ringleader.train.streams import seed_all
+
+LEDGER = "ledger.parquet"
 
 
 class Alone:
@@ -91,6 +94,23 @@ class Recorded:
                 file.add("w0", stretch)
             file.finish(folder)
 
+    def leave_ledger(self, spec: JobSpec, folder: Path) -> None:
+        """Write ledger.parquet (step, shard, row) of what is settled, where the job asks for it."""
+        if not spec.debug.ledger:
+            return
+        from pyarrow import parquet, table  # only here: it takes its time
+
+        settled = sorted(self.rows.items())
+        columns = {
+            "step": np.repeat([step for step, _ in settled], [len(rows) for _, (_, rows) in settled]).astype(
+                np.int64
+            ),
+            "shard": np.concatenate([np.zeros(0, np.int32), *(shards for _, (shards, _) in settled)]),
+            "row": np.concatenate([np.zeros(0, np.int64), *(rows for _, (_, rows) in settled)]),
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(table(columns), folder / LEDGER)
+
     def recorded_step(self) -> int:
         return max(self.values, default=-1) + 1
 
@@ -102,9 +122,13 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
     The loop computes every logical shard itself, so a reproducible job ends with the bits of any cluster.
 
     Args:
-        artifacts: where `debug: {trace: true}` leaves trace.json; the current folder where it is left out.
+        artifacts: where `debug` leaves trace.json and ledger.parquet; the current folder where it is left out.
+
+    Raises:
+        SpecInvalid: the job file is wrong, or asks for checkpoints.
     """
     checked = spec if isinstance(spec, JobSpec) else JobSpec.parse(spec)
+    _refuse_checkpoints(checked)
     seed_all(checked.seed, "init")
     outlet = Recorded()
     session = Session(_alone(checked), Alone(checked.shards), outlet)
@@ -114,6 +138,18 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
     finally:
         session._group.close()
         outlet.leave_trace(checked, artifacts or Path())
+        outlet.leave_ledger(checked, artifacts or Path())
+
+
+def _refuse_checkpoints(spec: JobSpec) -> None:
+    """Those that a job file leaves at their default are not missed."""
+    every = spec.checkpoint.every_steps
+    if every is None or not {"every_steps", "uri"} & spec.checkpoint.model_fields_set:
+        return
+    allowed = "leave checkpoint out, or every_steps: null"
+    message = f"a local session writes none (every_steps is {every}): it has no later attempt that could start from one"
+    finding = {"pointer": "/checkpoint/every_steps", "value": every, "allowed": allowed}
+    raise SpecInvalid([finding | {"message": f"{message}; allowed: {allowed}"}])
 
 
 def run_local(
