@@ -91,3 +91,13 @@ def ended(pipe: Connection) -> bool:
     except EOFError:
         return True
     return False
+
+
+def test_where_there_is_nothing_to_load_no_process_starts():
+    before = set(torch.multiprocessing.active_children())
+    nothing = load(Sockets([]), iter(()), seed=0, collate=None, loader_workers=2)
+    assert set(torch.multiprocessing.active_children()) == before
+    assert list(nothing) == []
+    batches = load(Sockets([]), pieces(), seed=0, collate=None, loader_workers=1)
+    assert len(set(torch.multiprocessing.active_children()) - before) == 1
+    assert len(list(batches)) == ROWS

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -103,15 +104,20 @@ def load(
     collate: Collate | None,
     loader_workers: int,
 ) -> Iterator[Any]:
-    """The batches of `pieces` in order, on the CPU; prefetched by `loader_workers` processes if there are any."""
+    """The batches of `pieces` in order, on the CPU; prefetched by `loader_workers` processes, if there is something to
+    load."""
     rows = _Rows(dataset, seed, collate or torch_collate)
+    pieces = iter(pieces)
     if loader_workers == 0:
         return (rows[piece] for piece in pieces)
+    first = next(pieces, None)
+    if first is None:
+        return iter(())
     return iter(
         DataLoader(
             rows,  # type: ignore[arg-type]
             batch_size=None,
-            sampler=pieces,
+            sampler=chain([first], pieces),
             num_workers=loader_workers,
             prefetch_factor=PREFETCH_STEPS,
             worker_init_fn=detach,
