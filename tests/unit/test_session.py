@@ -475,6 +475,26 @@ def test_servers_take_optimisers_that_change_rows_with_a_gradient_only(optimizer
         check_optimizers(made, {weight: "items.weight"}, published=True)
 
 
+@pytest.mark.parametrize("sync", ["local_sgd", "token_ring", "ring"])
+def test_an_optimiser_that_cannot_work_is_refused_before_the_first_turn(sync: str) -> None:
+    sparse = sync == "ring"  # elsewhere the gradients of tables are dense
+
+    def sparse_adam(parameters: Any) -> Any:
+        return torch.optim.SparseAdam(list(parameters))
+
+    for optimizer, why in [
+        (sparse_adam, rf"SparseAdam takes sparse gradients only, and with sync: {sync}"),
+        (torch.optim.LBFGS, r"LBFGS computes gradients inside of its step"),
+    ]:
+        with ringleader.local_session(SPEC | {"sync": sync}) as session:
+            model = session.model(
+                nn.Sequential(nn.EmbeddingBag(50, 4, sparse=not sparse), nn.Linear(4, 2, bias=False))
+            )
+            session.optimizer(optimizer(model.parameters()))
+            with pytest.raises(StepMisuse, match=why):
+                next(session.batches(rows()))
+
+
 def test_a_local_session_leaves_its_ledger_with_every_row_once(tmp_path: Path) -> None:
     with ringleader.local_session(SPEC, tmp_path / "artifacts") as session:
         learn(session)

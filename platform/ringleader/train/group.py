@@ -24,7 +24,7 @@ from ringleader.train.outer import Outer
 from ringleader.train.reporter import Reporter
 from ringleader.train.saving import Saver, joined
 from ringleader.train.seams import Coordinator, Parked, Seat
-from ringleader.train.tables import ROWS_TRAVEL, tables_of
+from ringleader.train.tables import ROWS_TRAVEL, refuse_optimizers, tables_of
 from ringleader.train.word import Stance, WordLayout
 
 BRANCH_ON = "Branch only on what is equal everywhere: evaluate(), session.loss, global_step, epoch."
@@ -298,6 +298,7 @@ class Group:
     def _open(self) -> None:
         assert self.seat is not None
         if self._buckets is None:
+            refuse_optimizers(self.held.optimizers, self.tables, self.spec.sync.architecture)
             self.held.commit_kept()
             self._coding = self._agree_coding()
         self.exchange = open_exchange(

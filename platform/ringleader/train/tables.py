@@ -1,6 +1,7 @@
 """Which parameters are tables, whose gradients come and travel as rows, and which optimisers take them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import Parameter, signature
 from typing import Any
 
 from torch import nn
@@ -47,6 +48,39 @@ def tables_of(models: Sequence[nn.Module], parameters: Mapping[str, nn.Parameter
                     hint="Leave max_norm out, or make the embedding with sparse=False.",
                 )
     return tables
+
+
+def refuse_optimizers(
+    optimizers: Sequence[tuple[Optimizer, float | None]],
+    tables: Mapping[nn.Parameter, str],
+    architecture: str,
+) -> None:
+    """Some cannot make a step here at all, and say so in the words of their own code.
+
+    Args:
+        tables: the parameters whose gradients are sparse here.
+        architecture: as the job file names it.
+
+    Raises:
+        StepMisuse: naming the optimiser, and what it would need.
+    """
+    for optimizer, _ in optimizers:
+        kind = type(optimizer).__name__
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        dense = sum(p.requires_grad and p not in tables for p in parameters)
+        if isinstance(optimizer, SparseAdam) and dense:
+            raise StepMisuse(
+                f"{kind} takes sparse gradients only, and with sync: {architecture} {dense} of its parameters get "
+                f"dense ones.",
+                hint="Use Adam for them; or sync: ring or parameter_server, where the gradients of nn.Embedding and "
+                "nn.EmbeddingBag with sparse=True stay sparse.",
+            )
+        closure = signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is Parameter.empty:
+            raise StepMisuse(
+                f"{kind} computes gradients inside of its step, which is given none to do so (closure).",
+                hint="Use an optimiser that makes one update of one gradient.",
+            )
 
 
 def check_optimizers(
