@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from multiprocessing.connection import Connection, wait
@@ -435,7 +436,5 @@ class Cast:
         found = self._state.find(worker)
         if pipe is None or (found and found.phase is Phase.FINISHED):
             return
-        try:
+        with suppress(OSError):  # it is gone, but what it said last is still to be heard
             pipe.send((kind, content))
-        except (BrokenPipeError, OSError):
-            self._pipes.pop(worker, None)
