@@ -39,6 +39,7 @@ class Benchmark(Protocol):
 
 BENCHMARKS: dict[str, str] = {
     "allreduce": "ringleader.bench.allreduce",
+    "checkpoint": "ringleader.bench.checkpoint",
     "codec": "ringleader.bench.codec",
     "network": "ringleader.bench.network",
     "ps": "ringleader.bench.ps",

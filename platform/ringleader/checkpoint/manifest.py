@@ -39,10 +39,6 @@ class Piece:
     size_bytes: int
     sha256: str
 
-    @classmethod
-    def of(cls, name: str, content: bytes | memoryview) -> "Piece":
-        return cls(name, len(content), hashlib.sha256(content).hexdigest())
-
     def check(self, content: bytes | memoryview) -> str:
         """What is wrong with the bytes that were read, or nothing."""
         if len(content) != self.size_bytes:

@@ -8,20 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PLAIN = frozenset(
-    {
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-    }
-)
+from ringleader.checkpoint.tensor_file import NAMES
+
+PLAIN = frozenset(NAMES)
 """Types that a tensor file holds as they are; tensors of all others stay in the skeleton."""
 
 

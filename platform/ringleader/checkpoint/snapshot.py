@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
-from safetensors.torch import save as bytes_of
 from torch import Tensor
 
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Piece
 from ringleader.checkpoint.pieces import assign, put_together, take_apart
+from ringleader.checkpoint.tensor_file import TensorFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +51,46 @@ class Part:
         return f"state-{self.state}-{self.writer + 1}-of-{self.writers}.safetensors"
 
 
+class Room:
+    """Host memory that one snapshot after the other is copied into: what was used before costs no page faults."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, size_bytes: int) -> Tensor:
+        """(size_bytes,) uint8; the snapshot before must not be needed any more."""
+        if self._memory.numel() < size_bytes:
+            self._memory = torch.empty(size_bytes, dtype=torch.uint8)
+        return self._memory[:size_bytes]
+
+
 class Snapshot:
     """The copy of what this member has to write. Making it is all that the training thread waits for.
 
     Args:
         state: the same on all its writers, down to the sizes of its tensors.
+        room: where the copy lies; memory of its own where it is left out.
 
     Attributes:
         size_bytes: of the tensors copied.
         took_s: seconds that the copy took.
     """
 
-    def __init__(self, state: Any, part: Part) -> None:
+    def __init__(self, state: Any, part: Part, room: Room | None = None) -> None:
         since = time.perf_counter()
         skeleton, tensors = take_apart(state)
         owners = assign([tensor.nbytes for tensor in tensors], part.writers)
-        self._part = part
-        self._skeleton = skeleton if part.writer == 0 else None
-        self._tensors: Mapping[int, Tensor] = {
-            number: _copy(tensor)
+        own = {
+            str(number): tensor
             for number, (tensor, owner) in enumerate(zip(tensors, owners, strict=True))
             if owner == part.writer
         }
-        self.size_bytes = sum(tensor.nbytes for tensor in self._tensors.values())
+        self._part = part
+        self._skeleton = skeleton if part.writer == 0 else None
+        self._file = TensorFile.of(own)
+        self._memory = (room or Room()).take(self._file.size_bytes)
+        self._file.fill(self._memory, own)
+        self.size_bytes = self._file.size_bytes
         self.took_s = time.perf_counter() - since
 
     def write(self, folder: Folder, name: str) -> list[Piece]:
@@ -81,8 +98,8 @@ class Snapshot:
         pieces = []
         if self._skeleton is not None:
             pieces.append(folder.write(name, self._part.skeleton, self._skeleton))
-        content = bytes_of({str(number): tensor for number, tensor in self._tensors.items()})
-        pieces.append(folder.write(name, self._part.tensors, content))
+        content = self._memory.numpy().data
+        pieces.append(folder.write(name, self._part.tensors, self._file.head, content))
         return pieces
 
 
@@ -124,10 +141,6 @@ def newest(folder: Folder) -> tuple[Found | None, list[CheckpointUnreadable]]:
         except CheckpointUnreadable as error:
             passed_over.append(error)
     return None, passed_over
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _numbered(place: str, file: str, content: bytes) -> dict[int, Tensor]:

@@ -1,18 +1,25 @@
 """This member's part of the job's checkpoints: when one is due, what it holds, and where a new attempt starts."""
 
+import os
 import queue
+import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import Position, Saved
-from ringleader.checkpoint.snapshot import Found, Part, Snapshot, newest
+from ringleader.checkpoint.snapshot import Found, Part, Room, Snapshot, newest
 from ringleader.spec import JobSpec
 from ringleader.train.seams import Outlet
 
 Work = tuple[Snapshot, Part, Position]
+PATIENCE_S = 60.0
+TOLD_S = 1.0
+LEAST_URGENT = 19
+"""The niceness of the thread that writes."""
 
 
 class Saver:
@@ -20,13 +27,21 @@ class Saver:
 
     Args:
         place: the URI of the folder of the job's checkpoints; None: there are none.
+        patience_s: how long training waits for the checkpoint before, and the end of a run for the last one.
     """
 
-    def __init__(self, spec: JobSpec, place: str | None, outlet: Outlet) -> None:
+    def __init__(
+        self, spec: JobSpec, place: str | None, outlet: Outlet, patience_s: float = PATIENCE_S
+    ) -> None:
         self._every = spec.checkpoint.every_steps
         self._place = place
         self._outlet = outlet
-        self._queue: queue.Queue[Work | None] = queue.Queue(maxsize=1)
+        self._patience_s = patience_s
+        self._room = Room()
+        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._waited = False
         self._thread: threading.Thread | None = None
 
     def due(self, before: int, step: int) -> bool:
@@ -34,18 +49,22 @@ class Saver:
         return bool(self._place and self._every) and step // (self._every or 1) > before // (self._every or 1)
 
     def save(self, state: Any, part: Part, position: Position) -> None:
-        """Copy, and go on. Where the one before is not written yet this waits for it, rather than hold more copies."""
-        snapshot = Snapshot(state, part)
+        """Copy, and go on. There is one copy at a time: where the one before is not written yet this waits for it, and
+        where that takes too long there is no checkpoint of this step."""
+        if not self._ready(position.step):
+            why = f"the checkpoint before it was not written within {self._patience_s:g} s"
+            self._failed(position, why)
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="ringleader-saver", daemon=True)
             self._thread.start()
-        since = time.perf_counter()
-        self._queue.put((snapshot, part, position))
-        waited_s = time.perf_counter() - since
-        if waited_s > 1:
-            print(
-                f"ringleader: training waited {waited_s:.1f} s for the checkpoint before step {position.step}"
-            )
+        self._idle.clear()
+        self._waited = False
+        self._work.put((Snapshot(state, part, self._room), part, position))
+
+    def written(self) -> bool:
+        """Wait for what was copied to be written. Returns whether it is."""
+        return self._idle.wait(self._patience_s)
 
     def newest(self) -> Found | None:
         """Where to start from; what cannot be read is told and passed over."""
@@ -61,24 +80,51 @@ class Saver:
         self._outlet.event("checkpoint.restored", generation, data)
 
     def close(self) -> None:
-        """What was copied is written first."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
-            self._thread = None
+        """What was copied is written first, if that does not take too long."""
+        if self._thread is None:
+            return
+        if self.written():
+            self._work.put(None)
+            self._thread.join(self._patience_s)
+        else:
+            print(f"ringleader: the last checkpoint was not written within {self._patience_s:g} s")
+        self._thread = None
+
+    def _ready(self, step: int) -> bool:
+        """Whether there is room for a copy. A file system that hangs is waited for once, not at each checkpoint."""
+        since = time.perf_counter()
+        ready = self._idle.wait(0 if self._waited else self._patience_s)
+        waited_s = time.perf_counter() - since
+        self._waited = not ready
+        if waited_s > TOLD_S:
+            print(f"ringleader: training waited {waited_s:.1f} s for the checkpoint before step {step}")
+        return ready
 
     def _serve(self) -> None:
+        give_way()
+        while (work := self._work.get()) is not None:
+            self._write(*work)
+            self._idle.set()
+
+    def _write(self, snapshot: Snapshot, part: Part, position: Position) -> None:
         assert self._place is not None
-        while (work := self._queue.get()) is not None:
-            snapshot, part, position = work
-            try:
-                pieces = tuple(snapshot.write(Folder(self._place), position.name))
-            except Exception as error:  # of whatever file system: training goes on
-                print(traceback.format_exc())
-                data = {"why": f"{type(error).__name__}: {error}", "step": position.step}
-                self._outlet.event("checkpoint.failed", position.generation, data)
-            else:
-                self._outlet.saved(Saved(position, part.number, part.count, pieces, snapshot.took_s))
+        try:
+            pieces = tuple(snapshot.write(Folder(self._place), position.name))
+        except Exception as error:  # of whatever file system: training goes on
+            print(traceback.format_exc())
+            self._failed(position, f"{type(error).__name__}: {error}")
+        else:
+            self._outlet.saved(Saved(position, part.number, part.count, pieces, snapshot.took_s))
+
+    def _failed(self, position: Position, why: str) -> None:
+        self._outlet.event("checkpoint.failed", position.generation, {"why": why, "step": position.step})
+
+
+def give_way() -> None:
+    """The calling thread runs where the others of this machine leave time, which on Linux is a thread's own matter."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_URGENT)
 
 
 def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
