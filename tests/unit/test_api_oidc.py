@@ -133,7 +133,9 @@ def test_a_log_in_belongs_to_one_browser_and_is_used_once(here: Stage, idp: Fake
     assert returned(victim, state, code).status_code == 403, (
         "an attacker's log-in was planted in another browser"
     )
+    query = idp.codes[code]
     assert returned(attacker, state, code).status_code == 200
+    idp.codes[code] = query  # the provider would take it again
     attacker.cookies.set(f"{here.control.credentials.cookie}_login", state)
     assert returned(attacker, state, code).status_code == 403
     late = here.holding("")

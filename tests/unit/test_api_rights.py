@@ -1,16 +1,21 @@
 """Who may do what: the table, what a role opens on every route, and that what one may not see is not there."""
 
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
-from control_plane import SPEC, Stage, stage
+from control_plane import SPEC, URL, Stage, stage
 from fastapi.testclient import TestClient
+from starlette.requests import Request
 from test_api_guard import paths
 
 from ringleader.wire.access import EVERY, Role
 from ringleader_api.edge.guard import OPEN
 from ringleader_api.rights import NEEDS, WHOLE, Action, Caller, may, role_in, roles_of, visible
+from ringleader_api.routes.follow import PING, _still, items
 
 
 @pytest.fixture
@@ -172,7 +177,7 @@ def test_a_user_without_a_role_opens_what_concerns_everybody_and_nothing_else(he
         *(("GET", path, 200) for path in ("/", "/submit", "/access", "/jobs", "/jobs/ID", "/api/v1/docs")),
         *(
             ("GET", f"/api/v1/{path}", 200)
-            for path in ("me", "tokens", "projects", "jobs", "cluster", "version")
+            for path in ("me", "tokens", "projects", "secrets", "jobs", "cluster", "version")
         ),
         *((method, "/api/v1/openapi.json", 200) for method in ("GET", "HEAD")),
         ("GET", "/api/v1/healthz", 200),
@@ -181,3 +186,44 @@ def test_a_user_without_a_role_opens_what_concerns_everybody_and_nothing_else(he
         ("DELETE", "/api/v1/login", 204),
     }
     assert nobody.get("/api/v1/jobs").json()["items"] == []
+
+
+def test_a_stream_ends_when_its_follower_may_not_follow_any_more(here: Stage) -> None:
+    job_id = here.running(project="vision")
+    here.user("ada", vision="viewer")
+    allowed = [True]
+
+    async def follow() -> tuple[bytes, list[bytes]]:
+        feed = items(here.control, job_id, 0, here.control.feeds.events, lambda: allowed[0])
+        first = await anext(feed)
+        here.time.pass_s(31)
+        second = await anext(feed)
+        assert b"job.starting" in second
+        allowed[0] = False
+        here.time.pass_s(31)
+        return first, [chunk async for chunk in feed if chunk != PING]
+
+    first, rest = anyio.run(follow)
+    assert b"job.queued" in first
+    assert [b"job.running" in chunk for chunk in rest] == [True], "what was read already; then the end"
+
+
+def test_whether_somebody_may_still_follow_is_asked_like_a_new_request(here: Stage) -> None:
+    job_id = here.running(project="vision")
+    ada = here.user("ada", vision="viewer")
+    asked: list[Callable[[], bool]] = []
+    app = here.client.app
+
+    async def spying(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)  # type: ignore[operator]
+        asked.append(_still(Request(scope), here.control, job_id))
+
+    client = TestClient(spying, base_url=URL, headers=dict(ada.headers))
+    assert client.get(f"/api/v1/jobs/{job_id}").status_code == 200
+    assert asked[0]()
+    here.client.delete("/api/v1/users/ada/roles/vision")
+    assert not asked[0]()
+    here.client.put("/api/v1/users/ada/roles/vision", json={"role": "viewer"})
+    assert asked[0]()
+    here.client.delete("/api/v1/users/ada")
+    assert not asked[0]()

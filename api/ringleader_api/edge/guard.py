@@ -1,5 +1,6 @@
 """Default deny: no request passes without a credential, whatever it asks for, unless it is listed here."""
 
+import functools
 import re
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
@@ -32,6 +33,8 @@ OPEN = frozenset(
 )
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 PRINCIPAL = "ringleader.principal"
+AGAIN = "ringleader.again"
+"""Asks who it is once more, for answers that take long; raises what a new request would meet."""
 WRONG_PER_S, WRONG_AT_ONCE = 1.0, 30.0
 _INGEST = re.compile(r"/api/v1/jobs/(job_[0-9A-Z]{26})/ingest")
 
@@ -82,6 +85,7 @@ class Guard:
             who = await to_thread.run_sync(self._who, scope, headers)
             _within(self._asked, who.name if isinstance(who, Caller) else who.job_id)
             scope[PRINCIPAL] = who
+            scope[AGAIN] = functools.partial(self._who, scope, headers)
         except Unauthorized as error:
             return _to_login(scope) if _is_navigation(scope, headers) else _answer(error)
         except Refused as error:

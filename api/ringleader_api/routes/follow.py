@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import TypeVar
 
 from anyio import to_thread
@@ -12,7 +13,10 @@ from fastapi.sse import format_sse_event
 
 from ringleader.wire.views import EventView, LogLine
 from ringleader_api.control import Control
-from ringleader_api.problems import NotFound
+from ringleader_api.edge.guard import AGAIN
+from ringleader_api.problems import NotFound, Refused
+from ringleader_api.rights import Action
+from ringleader_api.services.access import permit_job
 
 Item = TypeVar("Item", EventView, LogLine)
 Read = Callable[[str, int, int], list[Item]]
@@ -20,6 +24,7 @@ CHUNK = 500
 LOOK_S = 0.05
 LOOK_ANYWAY_S = 2.0
 PING_S = 2.0
+ASK_AGAIN = timedelta(seconds=30)
 PING = b": ping\n\n"
 
 
@@ -40,14 +45,26 @@ async def stream(request: Request, here: Control, job_id: str, after: int, read:
     if ended and resumed and not await to_thread.run_sync(read, job_id, after, 1):
         return Response(status_code=204)
     return StreamingResponse(
-        _items(here, job_id, after, read), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+        items(here, job_id, after, read, _still(request, here, job_id)),
+        media_type="text/event-stream",
+        headers={"X-Accel-Buffering": "no"},
     )
 
 
-async def _items(here: Control, job_id: str, after: int, read: Read[Item]) -> AsyncIterator[bytes]:
-    """Everything after `after`, then what comes, until the job has ended. Waits as long as the job lives."""
+async def items(
+    here: Control, job_id: str, after: int, read: Read[Item], still: Callable[[], bool]
+) -> AsyncIterator[bytes]:
+    """Everything after `after`, then what comes, until the job has ended or `still` says no.
+
+    Waits as long as the job lives.
+    """
     pinged_at = time.monotonic()
+    ask_at = here.now() + ASK_AGAIN
     while not here.leaving.is_set():
+        if here.now() >= ask_at:
+            if not await to_thread.run_sync(still):
+                return
+            ask_at = here.now() + ASK_AGAIN
         version = here.store.version
         try:
             ended = await to_thread.run_sync(
@@ -55,17 +72,31 @@ async def _items(here: Control, job_id: str, after: int, read: Read[Item]) -> As
             )  # asked first: what it wrote is then seen
         except NotFound:
             return
-        items = await to_thread.run_sync(read, job_id, after, CHUNK)
-        for item in items:
+        found = await to_thread.run_sync(read, job_id, after, CHUNK)
+        for item in found:
             after = item.seq
             yield format_sse_event(data_str=item.model_dump_json(), id=str(item.seq))
-        if len(items) == CHUNK:
+        if len(found) == CHUNK:
             continue
         if ended:
             return
         async for ping in _until_news(here, version, pinged_at):
             pinged_at = time.monotonic()
             yield ping
+
+
+def _still(request: Request, here: Control, job_id: str) -> Callable[[], bool]:
+    """Whether whoever began to follow may still: tokens are revoked and roles taken while streams are open."""
+
+    def still() -> bool:
+        try:
+            who = request.scope[AGAIN]()
+            permit_job(here.store, who, Action.READ, job_id)
+        except Refused:
+            return False
+        return True
+
+    return still
 
 
 async def _until_news(here: Control, version: int, pinged_at: float) -> AsyncIterator[bytes]:
