@@ -29,6 +29,9 @@ def sync_of(name: str, servers: int = 2) -> dict[str, object]:
     return {"inter_node": inter, "intra_node": intra or inter, "servers": servers}
 
 
+BACKED = sync_of("parameter_server") | {"server_backups": 1}
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     torch.set_num_threads(1)
@@ -58,14 +61,16 @@ def test_a_killed_worker_of_two_nodes_costs_no_bit(
 
 @pytest.mark.parametrize("phase", ["exchange", "committed"])
 @pytest.mark.parametrize("victim", ["s0", "s1"])
-@pytest.mark.parametrize("name", sorted(COPYING))
+@pytest.mark.parametrize(
+    "sync", [*map(sync_of, sorted(COPYING)), BACKED], ids=lambda sync: sync["inter_node"]
+)
 def test_a_killed_server_with_a_copy_is_replaced_and_costs_no_bit(
-    undisturbed: str, tmp_path: Path, name: str, victim: str, phase: str
+    undisturbed: str, tmp_path: Path, sync: dict[str, object], victim: str, phase: str
 ) -> None:
     """The new one may be ready before the others have parked, and is then in the next plan."""
     faults = FaultPlan().kill(victim, at_step=7, phase=phase)
     faults = faults.hold("w2", at_step=11, for_generation=3, joined="s5")
-    play = Cast(job(sync=sync_of(name)), train, faults, tmp_path, NODES).play()
+    play = Cast(job(sync=sync), train, faults, tmp_path, NODES).play()
     check(play, undisturbed)
     assert [lost["worker"] for lost in play.reported("worker.lost")] == [victim]
     assert {victim, "s5"} & set(play.plans[-1].members) == {"s5"}

@@ -375,3 +375,28 @@ def test_tables_keep_nothing_of_a_step_that_broke():
     tables.begin_slice(0, 0)
     tables.end_slice()
     assert [rows.count for rows in tables.partials(0)] == [0]
+
+
+def test_a_table_that_was_handed_over_is_published_whole_once():
+    """Which of its rows the others lack the server that had it knew, and may be dead."""
+    nets: list[nn.Embedding] = []
+
+    def make() -> nn.Module:
+        nets.append(nn.Embedding(6, 2, sparse=True))
+        return nets[-1]
+
+    def take(member: Member) -> Tensor:
+        if member.exchange.updates:
+            member.exchange.buckets.tables.all_changed(list(member.net.parameters()))
+        member.exchange.publish()
+        return member.net.weight.detach().clone()
+
+    worker, server = on_members(
+        plan_of(1, 1, 1),
+        take,
+        make=make,
+        tables={0: "weight"},
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    assert not torch.equal(worker, torch.zeros_like(worker))
+    assert torch.equal(worker, server)
