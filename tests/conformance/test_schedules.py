@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
+from canonical import combine
 from replay import Replay, layouts, node_sum, parts_of
 
 from ringleader.comm.executor import Scratch, execute
@@ -14,7 +15,7 @@ from ringleader.comm.schedules import SCHEDULES, Send
 from ringleader.comm.schedules.schedule import always
 from ringleader.comm.schedules.star import pull, push
 from ringleader.comm.transports.inprocess import Hub
-from ringleader.comm.tree import combine, tree_over
+from ringleader.comm.tree import tree_over
 from ringleader.spec.sync import CANONICAL, Algorithm
 
 WORLDS = range(1, 17)

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from canonical import combine
 from torch import Tensor
 
 from ringleader.comm.executor import Scratch
@@ -13,7 +14,7 @@ from ringleader.comm.schedules import Part
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.transports.nccl import apart
 from ringleader.comm.transports.transport import Messages
-from ringleader.comm.tree import combine, tree_over
+from ringleader.comm.tree import tree_over
 
 SHARDS = 8
 

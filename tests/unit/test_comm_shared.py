@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from canonical import combine
 from exchange_members import Member, on_members, plan_of, transports
 
 from ringleader.comm.communicator import Communicator
 from ringleader.comm.schedules import Part
 from ringleader.comm.segments import Arena, Segment
 from ringleader.comm.transports.shared import LEAST_BYTES, SharedTransport
-from ringleader.comm.tree import combine, tree_over
+from ringleader.comm.tree import tree_over
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import STATE_WINDOW, Side
 

@@ -1,10 +1,11 @@
 """The canonical tree: what may be added to what, whoever owns which shard."""
 
 import pytest
+from canonical import combine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringleader.comm.tree import Node, combine, maximal_nodes, tree_over
+from ringleader.comm.tree import Node, tree_over
 from ringleader.elastic.plan import owned
 
 
@@ -53,14 +54,16 @@ def test_nothing_present_has_no_sum():
 
 
 def test_a_contiguous_range_is_its_maximal_aligned_subtrees():
-    assert maximal_nodes(range(1, 8), 8) == (Node(0, 1), Node(1, 1), Node(2, 1))
-    assert maximal_nodes(range(0, 8), 8) == (Node(3, 0),)
-    assert maximal_nodes(range(3, 3), 8) == ()
+    tree = tree_over(8, frozenset(range(8)))
+    assert tree.partials(range(1, 8)) == (Node(0, 1), Node(1, 1), Node(2, 1))
+    assert tree.partials(range(8)) == (Node(3, 0),)
+    assert tree.partials(range(0)) == ()
 
 
 @pytest.mark.parametrize("world", range(1, 9))
 def test_eight_shards_need_at_most_two_partial_sums_a_worker(world):
-    assert all(len(maximal_nodes(owned(r, world, 8), 8)) <= 2 for r in range(world))
+    tree = tree_over(8, frozenset(range(8)))
+    assert all(len(tree.partials(owned(r, world, 8))) <= 2 for r in range(world))
 
 
 @settings(deadline=None)  # a busy machine is no counterexample

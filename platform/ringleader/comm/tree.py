@@ -5,13 +5,10 @@ skipped and never added as zeros, so a node with one present child is that child
 depends on L and the present shards alone, never on who holds what. Each add commutes, so its operands may swap places.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import TypeVar
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,30 +77,3 @@ def tree_over(total: int, present: frozenset[int]) -> Tree:
     """The tree over `total` shards with only `present` of them in the sum."""
     counts = accumulate((shard in present for shard in range(total)), initial=0)
     return Tree(total, present, tuple(counts))
-
-
-def maximal_nodes(shards: range, total: int) -> tuple[Node, ...]:
-    """The maximal aligned subtrees of a contiguous range of shards when every shard is present."""
-    return tree_over(total, frozenset(range(total))).partials(shards)
-
-
-def combine(tree: Tree, values: Mapping[int, Value], add: Callable[[Value, Value], Value]) -> Value | None:
-    """The canonical sum by its definition; None when nothing is present.
-
-    Args:
-        values: one value for each present shard.
-        add: the elementwise addition.
-    """
-
-    def at(node: Node) -> Value | None:
-        if not tree.holds(node):
-            return None
-        if node.level == 0:
-            return values[node.index]
-        left = at(Node(node.level - 1, node.index * 2))
-        right = at(Node(node.level - 1, node.index * 2 + 1))
-        if left is None or right is None:
-            return right if left is None else left
-        return add(left, right)
-
-    return at(Node(max(tree.total - 1, 0).bit_length(), 0))
