@@ -12,9 +12,10 @@ from ringleader.checkpoint.snapshot import Part
 from ringleader.comm.buckets import Buckets as GradientBuckets
 from ringleader.comm.simulator import Costs
 from ringleader.elastic import Plan
-from ringleader.errors import CallMismatch, ExchangeBroken
+from ringleader.errors import ExchangeBroken
 from ringleader.spec import JobSpec
 from ringleader.sync import Coding, Exchange, open_exchange
+from ringleader.train.agreement import agreed
 from ringleader.train.buffers import Buffers
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.clock import Split
@@ -25,9 +26,7 @@ from ringleader.train.reporter import Reporter
 from ringleader.train.saving import Saver, joined
 from ringleader.train.seams import Coordinator, Parked, Seat
 from ringleader.train.tables import ROWS_TRAVEL, refuse_optimizers, tables_of
-from ringleader.train.word import Stance, WordLayout
-
-BRANCH_ON = "Branch only on what is equal everywhere: evaluate(), session.loss, global_step, epoch."
+from ringleader.train.word import WordLayout
 
 
 class Group:
@@ -232,35 +231,9 @@ class Group:
             self._buckets = None
 
     def check(self, reduced: Tensor) -> bool:
-        """All members must be at the same session call and step, as their words say, and leave a loop together.
-
-        Returns:
-            whether the step happens: False where the loop was left before it.
-
-        Raises:
-            CallMismatch: naming two ranks that differ.
-        """
+        """Whether the step happens, and nobody left the loop before it. Raises CallMismatch where members differ."""
         assert self.seat is not None
-        world = len(self.seat.plan.members)
-        positions = self.layout.positions(reduced, world=world)
-        mine = positions[self.seat.rank]
-        for rank, theirs in enumerate(positions):
-            if theirs != mine:
-                raise CallMismatch(
-                    f"rank {self.seat.rank} is at session call {mine.call} ({mine.kind}), step {mine.step}; "
-                    f"rank {rank} at call {theirs.call} ({theirs.kind}), step {theirs.step}.",
-                    hint=BRANCH_ON,
-                )
-        stances = self.layout.stances(reduced, world=world)
-        if Stance.LEAVES in stances and Stance.STAYS in stances:
-            left, stays = stances.index(Stance.LEAVES), stances.index(Stance.STAYS)
-            raise CallMismatch(
-                f"rank {left} ({self.seat.plan.members[left]}) left the loop of session call {mine.call} "
-                f"({mine.kind}) by break after step {mine.step}; "
-                f"rank {stays} ({self.seat.plan.members[stays]}) goes on with step {mine.step + 1}.",
-                hint=BRANCH_ON,
-            )
-        return Stance.LEAVES not in stances
+        return agreed(self.layout, reduced, self.seat.plan, self.seat.rank)
 
     def _change_generation(self) -> None:
         generation = self.seat.plan.generation if self.seat else 0
