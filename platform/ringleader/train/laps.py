@@ -18,7 +18,7 @@ from ringleader.train.evidence import Recorder
 from ringleader.train.group import Group
 from ringleader.train.seams import Outlet
 from ringleader.train.settling import Settling, encode
-from ringleader.train.slices import Ahead, Slice, load, to_device
+from ringleader.train.slices import Ahead, Slice, to_device
 from ringleader.train.steps import Loop
 from ringleader.train.streams import seed_all
 from ringleader.train.tokens import Tokens
@@ -62,9 +62,7 @@ class Laps:
         return self._kept
 
     def leave(self) -> None:
-        self._turns.running = None
-        if self._group.timeline is not None:
-            self._group.timeline.unwind("the loop was left")
+        self._turns.leave(self._group.timeline)
 
     def request_stop(self) -> None:
         self._stop = True
@@ -284,14 +282,7 @@ class Laps:
 
     def _load(self, loop: Loop) -> Ahead:
         pieces = (self._slice(loop, offset, shard) for offset, shard, _ in self._todo(loop))
-        batches = load(
-            loop.dataset,
-            pieces,
-            seed=self._group.spec.seed,
-            collate=loop.collate,
-            loader_workers=loop.loader_workers,
-        )
-        return Ahead(batches)
+        return loop.batches(pieces, self._group.spec.seed)
 
     def _slice(self, loop: Loop, offset: int, shard: int) -> Slice:
         step = self._group.calls.base + offset
@@ -308,10 +299,5 @@ class Laps:
         return self._settling
 
     def _progress(self, loop: Loop, phase: str, step: int | None = None) -> None:
-        self._outlet.progress(
-            step=self._group.step if step is None else step,
-            total_steps=loop.total_steps,
-            epoch=loop.index,
-            phase=phase,
-            rows=loop.epoch.batch // max(1, self._group.lanes),
-        )
+        step = self._group.step if step is None else step
+        loop.tell(self._outlet, phase, step=step, lanes=self._group.lanes)

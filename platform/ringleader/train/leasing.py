@@ -68,9 +68,7 @@ class Leasing:
 
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
-        self._turns.running = None
-        if self._group.timeline is not None:
-            self._group.timeline.unwind("the loop was left")
+        self._turns.leave(self._group.timeline)
 
     def request_stop(self) -> None:
         self._stop = True
@@ -272,13 +270,7 @@ class Leasing:
             self._progress(loop, "committed")
 
     def _progress(self, loop: Loop, phase: str) -> None:
-        self._outlet.progress(
-            step=self._group.step,
-            total_steps=loop.total_steps,
-            epoch=loop.index,
-            phase=phase,
-            rows=loop.epoch.batch // loop.epoch.shards,
-        )
+        loop.tell(self._outlet, phase, step=self._group.step, lanes=loop.epoch.shards)
 
     # --- a worker -------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from ringleader.train.leaving import Leaving
 from ringleader.train.outer import Outer
 from ringleader.train.replicas import Replica, Replicas
 from ringleader.train.seams import Outlet
-from ringleader.train.slices import Ahead, Slice, load, to_device
+from ringleader.train.slices import Ahead, Slice, to_device
 from ringleader.train.steps import Loop
 from ringleader.train.streams import seed_all
 from ringleader.train.turns import Turns
@@ -99,15 +99,13 @@ class Rounds:
         if self._reports:  # a replica has moved
             self._outer.rewind()
         self._reports, self._pieces, self._mine = {}, None, []
-        while not self._over(loop):
+        while not loop.over(self._group):
             self._outer.open()
             self._try(lambda: self._pass(loop))
 
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
-        self._turns.running = None
-        if self._group.timeline is not None:
-            self._group.timeline.unwind("the loop was left")
+        self._turns.leave(self._group.timeline)
 
     def request_stop(self) -> None:
         self._stop = True
@@ -120,19 +118,11 @@ class Rounds:
         group.held.check_covered(group.parameters)
         self._leaving.begin()
         self._pieces, generation = None, -1
-        while not self._over(loop):
+        while not loop.over(self._group):
             assert group.seat is not None
             if self._pieces is None or self._failed or generation != group.seat.plan.generation:
                 self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
             yield from self._replicas(loop, self._begin_round(loop), self._pieces)
-
-    def _over(self, loop: Loop) -> bool:
-        """Wait for a plan where one is due; whether the loop is finished."""
-        group = self._group
-        group.enter()
-        if not group.calls.is_finished(loop.number) and group.calls.offset >= loop.epoch.steps:
-            group.finish_call(loop.number)
-        return group.calls.is_finished(loop.number)
 
     def _begin_round(self, loop: Loop) -> Span:
         exchange = self._group.exchange
@@ -348,14 +338,7 @@ class Rounds:
             if start > first or shard not in finished
             for offset in span.offsets_of(shard)
         )
-        batches = load(
-            loop.dataset,
-            pieces,
-            seed=group.spec.seed,
-            collate=loop.collate,
-            loader_workers=loop.loader_workers,
-        )
-        return Ahead(batches)
+        return loop.batches(pieces, group.spec.seed)
 
     def _span_at(self, loop: Loop, offset: int) -> Span:
         return Span.at(loop.epoch, offset, self._group.spec.sync.round_steps)
@@ -374,13 +357,7 @@ class Rounds:
         return outer
 
     def _progress(self, loop: Loop, phase: str) -> None:
-        self._outlet.progress(
-            step=self._group.step,
-            total_steps=loop.total_steps,
-            epoch=loop.index,
-            phase=phase,
-            rows=loop.epoch.batch // max(1, self._group.lanes),
-        )
+        loop.tell(self._outlet, phase, step=self._group.step, lanes=self._group.lanes)
 
 
 def _slice(epoch: Epoch, offset: int, shard: int, step: int) -> Slice:

@@ -41,6 +41,30 @@ class Loop:
     loader_workers: int
     total_steps: int | None
 
+    def over(self, group: Group) -> bool:
+        """Wait for a plan where one is due; whether the loop is finished."""
+        group.enter()
+        if not group.calls.is_finished(self.number) and group.calls.offset >= self.epoch.steps:
+            group.finish_call(self.number)
+        return group.calls.is_finished(self.number)
+
+    def batches(self, pieces: Iterator[Slice], seed: int) -> Ahead:
+        """The batches of these slices, loaded as the user said."""
+        loaded = load(
+            self.dataset, pieces, seed=seed, collate=self.collate, loader_workers=self.loader_workers
+        )
+        return Ahead(loaded)
+
+    def tell(self, outlet: Outlet, phase: str, *, step: int, lanes: int) -> None:
+        """What the training thread does now: `step` steps are committed, a batch is computed by so many lanes."""
+        outlet.progress(
+            step=step,
+            total_steps=self.total_steps,
+            epoch=self.index,
+            phase=phase,
+            rows=self.epoch.batch // max(1, lanes),
+        )
+
 
 class Steps:
     """Runs the steps of one loop at a time for one worker."""
@@ -81,14 +105,12 @@ class Steps:
         self.leave()
         self._leaving.ask()
         self._reports, self._pieces, self._last_lane = {}, None, -1
-        while not self._over(loop):
+        while not loop.over(self._group):
             self._try(lambda: self._pass(loop))
 
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
-        self._turns.running = None
-        if self._group.timeline is not None:
-            self._group.timeline.unwind("the loop was left")
+        self._turns.leave(self._group.timeline)
 
     def request_stop(self) -> None:
         self._stop = True
@@ -104,20 +126,12 @@ class Steps:
         self._pieces = None
         generation = -1
         self._failed = False
-        while not self._over(loop):
+        while not loop.over(self._group):
             assert group.seat is not None
             if self._pieces is None or self._failed or generation != group.seat.plan.generation:
                 self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
             self._begin_step(loop)
             yield from self._slices(loop, group.calls.offset, self._pieces)
-
-    def _over(self, loop: Loop) -> bool:
-        """Wait for a plan where one is due; whether the loop is finished."""
-        group = self._group
-        group.enter()
-        if not group.calls.is_finished(loop.number) and group.calls.offset >= loop.epoch.steps:
-            group.finish_call(loop.number)
-        return group.calls.is_finished(loop.number)
 
     def _begin_step(self, loop: Loop) -> None:
         exchange = self._group.exchange
@@ -292,14 +306,7 @@ class Steps:
             for offset in range(first, loop.epoch.steps)
             for lane in self._mine(loop.epoch, offset)
         )
-        batches = load(
-            loop.dataset,
-            pieces,
-            seed=self._group.spec.seed,
-            collate=loop.collate,
-            loader_workers=loop.loader_workers,
-        )
-        return Ahead(batches)
+        return loop.batches(pieces, self._group.spec.seed)
 
     def _slice(self, loop: Loop, offset: int, lane: int, step: int) -> Slice:
         return Slice(("step", step, lane), lane, loop.epoch.rows_of(offset, self._shards_of_lane(lane)))
@@ -328,10 +335,4 @@ class Steps:
         return [seat.rank] if seat.rank in present else []
 
     def _progress(self, loop: Loop, phase: str) -> None:
-        self._outlet.progress(
-            step=self._group.step,
-            total_steps=loop.total_steps,
-            epoch=loop.index,
-            phase=phase,
-            rows=loop.epoch.batch // max(1, self._group.lanes),
-        )
+        loop.tell(self._outlet, phase, step=self._group.step, lanes=self._group.lanes)

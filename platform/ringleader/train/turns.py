@@ -7,6 +7,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
+from ringleader.comm.timeline import Timeline
 from ringleader.errors import StepMisuse
 from ringleader.train.cursor import checksum
 from ringleader.train.slices import Slice
@@ -30,6 +31,12 @@ class Turns:
     def begin(self, piece: Slice) -> None:
         self.running = piece
         seed_all(self._seed, *piece.stream)
+
+    def leave(self, timeline: Timeline | None) -> None:
+        """The loop was left by `break`: its last turn, if any, is not part of a step."""
+        self.running = None
+        if timeline is not None:
+            timeline.unwind("the loop was left")
 
     def end(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> tuple[Slice, SliceReport]:
         """`step` was called: the slice, and what it says about itself.
