@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ringleader.elastic.items import Items
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.sync import Exchange
 from ringleader.sync.errands import Answer, Wish
@@ -182,7 +183,7 @@ class Leasing:
         if here is not None:
             here.allow(int(version))
         if self._stages:
-            self._level_held(exchange, here)
+            self._agree(exchange, here)
 
     @property
     def _stages(self) -> bool:
@@ -190,18 +191,15 @@ class Leasing:
         sync = self._group.spec.sync
         return sync.consistency == "async" and sync.server_count > 1
 
-    def _level_held(self, exchange: Exchange, office: Office | None) -> None:
+    def _agree(self, exchange: Exchange, office: Office | None) -> None:
         """What a break left on some servers only happens everywhere or nowhere."""
         seat = self._group.seat
         assert seat is not None
-
-        def takes(item: int) -> bool:
-            return self._keeps_queue and office is not None and item in office.leases.taken
-
         held = office.held if office is not None else []
-        taken = agree(exchange, seat.rank - seat.plan.world, seat.plan.servers, held, takes)
+        taken = office.leases.taken if office is not None and self._keeps_queue else Items()
+        agreed = agree(exchange, seat.rank - seat.plan.world, seat.plan.servers, held, taken)
         if office is not None:
-            office.settle(taken)
+            office.settle(agreed)
 
     def _settle(self, loop: Loop) -> None:
         """Nobody computes: everybody takes over server 0's position and all servers' weights."""

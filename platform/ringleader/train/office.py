@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from ringleader.comm.buckets import Bucket
@@ -21,7 +20,6 @@ from ringleader.errors import ExchangeBroken
 from ringleader.spec.sync import Sync
 from ringleader.sync.errands import Answer, Ask, Push, Wish
 from ringleader.sync.lessor import Check, Extras, Reply, Rows
-from ringleader.sync.row_messages import message_bytes, packed
 from ringleader.train.arrivals import Arrival
 from ringleader.train.cursor import present_shards
 from ringleader.train.following import Following, Move
@@ -30,6 +28,7 @@ from ringleader.train.group import Group
 from ringleader.train.naming import Naming
 from ringleader.train.staging import Staging
 from ringleader.train.steps import Loop
+from ringleader.train.stock import Stock
 from ringleader.train.touching import Touched
 from ringleader.train.updating import Counted, Updates
 
@@ -94,8 +93,7 @@ class Office:
         self._updates = Updates(group, loop, self.leases.discipline, blocks, staleness)
         self._naming = Naming()
         self._following = Following(group.buffers.committed_bytes())
-        self._places: Sequence[int] = ()
-        self._touched: Touched | None = None
+        self._stocked: Stock | None = None
         self._changed = threading.Condition()
         self._arrivals: deque[Arrival] = deque()
         self._gatherings: dict[int, Gathering] = {}
@@ -111,9 +109,13 @@ class Office:
 
     @property
     def touched(self) -> Touched:
-        """The rows that have changed in this loop."""
-        assert self._touched is not None, "no generation has begun"
-        return self._touched
+        """The rows of tables that have changed in this loop."""
+        return self._stock.touched
+
+    @property
+    def _stock(self) -> Stock:
+        assert self._stocked is not None, "no generation has begun"
+        return self._stocked
 
     @property
     def over(self) -> bool:
@@ -161,10 +163,8 @@ class Office:
             self._tell = tell or _tell_nobody
             if not leads and isinstance(self.leases.discipline, EachAlone):
                 self._staging = self._staging or Staging()
-            self._updates.part = part
-            self._places, self._updates.tables = tuple(tables), list(tables.values())
-            if self._touched is None:
-                self._touched = Touched({n: self._group.parameters[n] for n in tables.values()})
+            self._stocked = self._stocked or Stock(self._group, part, tables)
+            self._stocked.part = part
             self._arrivals.clear()
             self._ends.pending = False
             self.leases.give_all_back()
@@ -225,8 +225,8 @@ class Office:
                 check()
             if not reply.fresh:
                 return Reply(reply)
-            self._copy_weights(rows)
-            body, counts = self._rows_since(ask.have)
+            self._stock.copy_weights(rows)
+            body, counts = self._stock.rows_since(ask.have)
             answer = replace(reply, rows=counts)
             return Reply(answer, body, self._group.buffers.committed_bytes())
 
@@ -234,7 +234,7 @@ class Office:
         arrival = Arrival(worker, push, rows, extras)
         with self._changed:
             check()
-            self._travelled([rows.count for rows in extras.rows])
+            self._stock.travelled([rows.count for rows in extras.rows])
             self._arrivals.append(arrival)
             self._changed.notify_all()
             while arrival.verdict is None:
@@ -290,32 +290,6 @@ class Office:
         past = ends.last is not None and leases.version > ends.last
         if leases.exhausted or past or (ends.stopping and not leases.out):
             ends.over = True
-
-    def _rows_since(self, version: int) -> tuple[Tensor, tuple[int, ...]]:
-        """(bytes,) uint8 of the rows that have changed since, and how many of each table."""
-        news = self.touched.news(version)
-        counts = [0] * len(self._group.tables)
-        for place, (_, rows) in zip(self._places, news, strict=True):
-            counts[place] = rows.count
-        self._travelled([rows.count for _, rows in news])
-        return packed(news), tuple(counts)
-
-    def _travelled(self, counts: Sequence[int]) -> None:
-        """So many rows of each of this server's tables came or go."""
-        assert self._group.exchange is not None
-        tables = self._group.exchange.buckets.tables
-        tables.wire_bytes += message_bytes(counts, [tables.parameters[n] for n in self._updates.tables])
-
-    def _copy_weights(self, rows: Sequence[Tensor]) -> None:
-        group = self._group
-        assert group.exchange is not None
-        views: list[Tensor] = []
-        weights: list[Tensor] = []
-        for bucket, row in zip(self._updates.part, rows, strict=True):
-            views += group.exchange.buckets.views(bucket, row)
-            weights += [group.parameters[n].detach() for n in bucket.members]
-        if views:
-            torch._foreach_copy_(views, weights)
 
     # --- the training thread --------------------------------------------------------------------------------------
 
@@ -400,7 +374,7 @@ class Office:
 
     def _update(self) -> None:
         leases, gathered = self.leases, self._gatherings.pop(self.leases.version)
-        self._running += self._updates.make(gathered, leases.version)
+        self._running += self._updates.make(gathered, leases.version, self._stock)
         leases.advance()
         self.touched.update(gathered.total.tables, leases.version)
         if gathered.moves:

@@ -1,10 +1,11 @@
 """Items that are applied on all servers or on none: the others hold what they got until server 0 has taken it."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
+from ringleader.elastic.items import Items
 from ringleader.sync import Exchange
 from ringleader.train.arrivals import Arrival
 
@@ -46,14 +47,12 @@ class Staging:
         return [self._held.pop(item) for item in self.items if item not in taken]
 
 
-def agree(
-    exchange: Exchange, server: int, servers: int, held: Sequence[int], takes: Callable[[int], bool]
-) -> list[int]:
+def agree(exchange: Exchange, server: int, servers: int, held: Sequence[int], taken: Items) -> list[int]:
     """All members ask server 0 which of the items that any server holds it has taken. Raises ExchangeBroken.
 
     Args:
         server: the number of this server; negative on workers.
-        takes: what server 0 says; False everywhere else.
+        taken: what server 0 has taken; nothing on all others.
     """
     counts = torch.zeros(servers, dtype=torch.float64)
     if server >= 0:
@@ -65,5 +64,5 @@ def agree(
     if server >= 0:
         items[ends[server] - len(held) : ends[server]] = torch.tensor(held, dtype=torch.float64)
     known = [int(item) for item in exchange.all_reduce(items).tolist()]
-    said = torch.tensor([takes(item) for item in known], dtype=torch.float64)
+    said = torch.tensor([item in taken for item in known], dtype=torch.float64)
     return [item for item, yes in zip(known, exchange.all_reduce(said).tolist(), strict=True) if yes]

@@ -8,7 +8,6 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from ringleader.comm.buckets import Bucket
 from ringleader.comm.rows import as_gradient
 from ringleader.elastic.leases import Discipline, EachAlone
 from ringleader.errors import CallMismatch, NonFiniteLoss
@@ -18,6 +17,7 @@ from ringleader.train.gathering import Gathering, Means
 from ringleader.train.group import Group
 from ringleader.train.norms import itself, scale_by
 from ringleader.train.steps import Loop
+from ringleader.train.stock import Stock
 from ringleader.train.streams import seed_all
 
 
@@ -44,10 +44,6 @@ class _Given:
 class Updates:
     """One loop's. By the training thread alone.
 
-    Attributes:
-        part: the buckets of this server.
-        tables: the numbers of its parameters whose gradients are rows.
-
     Args:
         discipline: says whether an item is an update.
         blocks: of the norms that come with each push; 0 where this server sees whole gradients.
@@ -57,8 +53,6 @@ class Updates:
     def __init__(
         self, group: Group, loop: Loop, discipline: Discipline, blocks: int, staleness: Counter[int]
     ) -> None:
-        self.part: Sequence[Bucket] = ()
-        self.tables: Sequence[int] = ()
         self._group = group
         self._loop = loop
         self._each_alone = isinstance(discipline, EachAlone)
@@ -66,11 +60,12 @@ class Updates:
         self._staleness = staleness
         self._weight = self._weighed_rows = 0.0
 
-    def make(self, gathered: Gathering, version: int) -> list[Counted]:
+    def make(self, gathered: Gathering, version: int, stock: Stock) -> list[Counted]:
         """Update what this server owns; returns what the update was made of.
 
         Args:
             version: updates made before.
+            stock: what this server owns.
         """
         group = self._group
         if group.timeline is not None:
@@ -78,7 +73,7 @@ class Updates:
         means = Means.of(gathered.pushes)
         self._check(gathered.pushes, means)
         seed_all(group.spec.seed, "update", group.step)
-        self._expose(gathered)
+        self._expose(gathered, stock)
         self._step(gathered.pushes, version, means.weight)
         for parameter in group.parameters:
             parameter.grad = None
@@ -101,15 +96,15 @@ class Updates:
             self._weigh(self._loop.epoch.batch_rows(version), weight)
             held.update()
 
-    def _expose(self, gathered: Gathering) -> None:
+    def _expose(self, gathered: Gathering, stock: Stock) -> None:
         """The sums become the parameters' gradients; what no slice reached has none."""
         group, used = self._group, gathered.used
         assert group.exchange is not None
-        for bucket, row in zip(self.part, gathered.total.dense, strict=True):
+        for bucket, row in zip(stock.part, gathered.total.dense, strict=True):
             views = group.exchange.buckets.views(bucket, row)
             for number, view in zip(bucket.members, views, strict=True):
                 group.parameters[number].grad = view if used[number] else None
-        for number, rows in zip(self.tables, gathered.total.tables, strict=True):
+        for number, rows in zip(stock.tables, gathered.total.tables, strict=True):
             table = group.parameters[number]
             table.grad = as_gradient(rows, table) if used[number] else None
 
