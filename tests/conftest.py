@@ -29,6 +29,12 @@ def browser_path() -> str:
     return path
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs in a folder of its own: sessions leave ledgers and traces in the current one."""
+    monkeypatch.chdir(tmp_path)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Browser tests need a browser, GPU tests a GPU; chaos runs only when asked for."""
     for item in items:

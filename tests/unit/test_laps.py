@@ -20,6 +20,7 @@ from ringleader.train.local import Recorded, run_local
 from ringleader.train.steps import Loop
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 ROWS, BATCH, SHARDS = 52, 16, 4
 
 OPTIMIZERS = {

@@ -19,6 +19,7 @@ from ringleader.train.outer import OUTER_LR, OUTER_MOMENTUM
 from ringleader.train.run import run
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 ROWS, BATCH, SHARDS, INNER = 52, 16, 4, 3
 PER_SHARD = BATCH // SHARDS
 

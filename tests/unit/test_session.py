@@ -25,6 +25,7 @@ from ringleader.train.local import run_local
 from ringleader.train.tables import check_optimizers
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 ROWS = 56
 SPEC: dict[str, Any] = {
     "name": "unit",
@@ -60,12 +61,6 @@ def learn(session: ringleader.Session, epochs: int = 2) -> nn.Module:
         for x, y in session.batches(rows()):
             session.step(F.cross_entropy(model(x), y))
     return model
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions leave their ledgers in the current folder."""
-    monkeypatch.chdir(tmp_path)
 
 
 def test_a_local_run_commits_every_step_and_every_row_once(tmp_path: Path) -> None:
