@@ -30,6 +30,7 @@ def test_a_new_server_gets_each_part_from_somebody_who_has_it():
     assert held_by == ((0, 2), (2, 1), (1, 0))
     assert gifts(held_by, {2}) == ((2, 0, (0,)), (2, 1, (1,)))
     assert gifts(held_by, ()) == ()
+    assert gifts(((), (0, 1)), {1}) == ((1, 0, (1,)),)
 
 
 def test_a_part_that_nobody_has_is_named():

@@ -107,6 +107,7 @@ MOMENTS: dict[str, Callable[[int], Shot]] = {
     "before it answers": lambda s: Shot("s0", -1, WORD + RESULTS, 4),
     "before it says that it has applied": lambda s: Shot("s0", 1, PARTS, 7),
     "before it publishes": lambda s: Shot("s0", -2, W1[s] + RESULTS, 5),
+    "while it answers in the last barrier": lambda s: Shot("s0", -1, WORD + RESULTS, STEPS + EPOCHS),
     "in an evaluation": lambda s: Shot("s0", -1, SUM, 2),
 }
 """Transfers of the first server, with the two workers (-2, -1) and with the second server (1)."""
@@ -133,6 +134,16 @@ def test_a_server_killed_between_the_parts_of_a_step_costs_no_bit(
     play = ThreadedCast(job(3), TRAIN["adam"], faults, tmp_path).play()
     check(play, alone["adam"])
     assert lost(play) == [victim]
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+def test_a_server_killed_before_it_hears_the_end_of_the_last_barrier_costs_nothing(
+    servers: int, alone, tmp_path: Path
+) -> None:
+    """Its replacement has nothing to do any more: those that it would be healed by may have left."""
+    shot = Shot("s1", 0, WORD + RESULTS, STEPS + EPOCHS, sends=False)
+    play = ThreadedCast(job(servers), TRAIN["adam"], artifacts=tmp_path, shots=(shot,)).play()
+    check(play, alone["adam"])
 
 
 def test_a_server_and_a_worker_killed_at_once_cost_no_bit(alone, tmp_path: Path) -> None:

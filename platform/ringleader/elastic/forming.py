@@ -95,7 +95,8 @@ def _choose_servers(state: Membership, start_step: int) -> tuple[Worker, ...]:
     of them is ahead of the others."""
     servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
     torn = any(not w.ready and w.step > level(state) for w in servers)
-    if start_step == 0 or (any(_holds(w, start_step) for w in servers) and not torn):
+    healed = any(_holds(w, start_step) for w in servers) and not torn
+    if not state.closing and (start_step == 0 or healed):
         return servers
     return tuple(w for w in servers if not w.ready)
 

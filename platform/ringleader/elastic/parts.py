@@ -32,7 +32,7 @@ def gifts(
     """What servers that are new to their slots get from the others: (receiver, donor, parts), in one order for all.
 
     Args:
-        held_by: for each part the servers that shall hold it.
+        held_by: for each part the servers that shall hold it; none where servers have left behind the last barrier.
         without: servers that hold nothing yet.
 
     Raises:
@@ -41,7 +41,7 @@ def gifts(
     found: dict[tuple[int, int], list[int]] = {}
     for part, servers in enumerate(held_by):
         donors = [server for server in servers if server not in without]
-        if not donors:
+        if servers and not donors:
             raise ValueError(f"no server holds part {part} of the optimiser's state")
         for server in servers:
             if server in without:

@@ -136,6 +136,11 @@ def _ring(opening: Opening) -> Exchange:
 
 
 def _with_servers(make_routes: MakeRoutes, opening: Opening) -> Exchange:
+    plan, copies = opening.plan, make_routes is between_copies
+    if not (plan.servers if copies else all(plan.held_by)):
+        return _ring(
+            opening
+        )  # somebody passed the last barrier, and servers have left: words are all that is to come
     if opening.transport is None:
         raise ValueError(
             "a parameter server and its workers are at least two members; this one has no transport"
