@@ -94,6 +94,18 @@ def test_a_process_that_would_bind_beyond_loopback_refuses_to_start(tmp_path: Pa
     )
     assert ended.returncode == 2
     assert "RINGLEADER_ALLOW_REMOTE" in ended.stderr
+    env |= {"RINGLEADER_ALLOW_REMOTE": "true", "RINGLEADER_PUBLIC_URL": "https://ringleader.test"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "ringleader_api"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "authentication is not set up" in ended.stderr
+    assert list(tmp_path.iterdir()) == [], "a token that nobody knows was made"
     assert "Traceback" not in ended.stderr
 
 
