@@ -75,7 +75,7 @@ def create_app(settings: Settings, backend: Backend, now: Clock = utc_now) -> Fa
         hosts=settings.hosts,
         requests_per_s=settings.requests_per_s,
     )
-    app.add_middleware(Requests, observe=control.telemetry.observe)
+    app.add_middleware(Requests, observe=control.telemetry.observe, tls=settings.url.startswith("https://"))
     return app
 
 

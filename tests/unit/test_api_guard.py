@@ -5,10 +5,11 @@ from pathlib import Path
 
 import anyio
 import pytest
-from control_plane import SPEC, URL, Stage, stage
+from control_plane import SPEC, URL, FakeCluster, Stage, stage
 from fastapi.testclient import TestClient
 from starlette.routing import BaseRoute, Mount, Route
 
+from ringleader_api.app import create_app
 from ringleader_api.edge.credentials import (
     AuthenticationMissing,
     TokenExposed,
@@ -174,6 +175,7 @@ def test_answers_carry_the_protecting_headers(here: Stage) -> None:
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"
     assert headers["referrer-policy"] == "same-origin"
+    assert "strict-transport-security" not in headers
 
 
 def test_a_body_beyond_its_limit_is_refused_announced_or_not(here: Stage) -> None:
@@ -315,3 +317,12 @@ def test_guesses_at_tokens_are_slowed_and_the_right_token_is_not(here: Stage) ->
     seen = [client.get("/api/v1/me", headers=wrong).status_code for _ in range(40)]
     assert (seen[:30], seen[-1]) == ([401] * 30, 429)
     assert here.client.get("/api/v1/me").status_code == 200
+
+
+def test_behind_tls_browsers_are_told_to_stay_there_and_cookies_too(tmp_path: Path) -> None:
+    home = tmp_path
+    app = create_app(Settings(home=home, public_url="https://ringleader.test"), FakeCluster())
+    client = TestClient(app, base_url="https://ringleader.test")
+    answer = client.post("/api/v1/login", json={"token": (home / "token").read_text()})
+    assert answer.headers["strict-transport-security"] == "max-age=31536000"
+    assert "; secure" in answer.headers["set-cookie"].lower()

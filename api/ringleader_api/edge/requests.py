@@ -23,10 +23,16 @@ _CSP_MLFLOW = (
 
 
 class Requests:
-    """Wraps the whole application. `observe(method, route, status, seconds)` takes the measurements."""
+    """Wraps the whole application.
 
-    def __init__(self, app: ASGIApp, observe: Observe) -> None:
+    Args:
+        observe: takes the measurements: method, route, status, seconds.
+        tls: users reach us over https; browsers are told never to come otherwise.
+    """
+
+    def __init__(self, app: ASGIApp, observe: Observe, *, tls: bool) -> None:
         self._app = app
+        self._tls = tls
         self._observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,7 +47,10 @@ class Requests:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                _protect(MutableHeaders(scope=message), scope)
+                headers = MutableHeaders(scope=message)
+                _protect(headers, scope)
+                if self._tls:
+                    headers["Strict-Transport-Security"] = "max-age=31536000"
             await send(message)
 
         try:
