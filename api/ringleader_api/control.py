@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -63,6 +64,7 @@ class Control:
     provider: Provider | None
     signin: SignIn | None
     logins: Allowance = field(default_factory=lambda: Allowance(LOGINS_PER_S, LOGINS_AT_ONCE))
+    streams: Counter[str] = field(default_factory=Counter)
     leaving: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 

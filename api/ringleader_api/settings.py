@@ -36,6 +36,7 @@ class Settings(BaseModel):
         oidc_client_id, oidc_client_secret: how the provider knows us; a public client has no secret.
         other_hosts: further names that the API answers to, by commas; loopback and that of public_url always hold.
         requests_per_s: of one user in the long run, twice as many at once.
+        streams_per_user: followers of events and logs that one user may have open.
         logs_kept: log lines stored per job, the newest.
         warm_per_node: idle worker processes kept ready on each node.
     """
@@ -54,6 +55,7 @@ class Settings(BaseModel):
     oidc_client_secret: Annotated[str, Field(repr=False)] = ""
     other_hosts: str = ""
     requests_per_s: Seconds = 1000.0
+    streams_per_user: Annotated[int, Field(ge=1)] = 1000
     tick_s: Seconds = 0.3
     vanish_after_s: Annotated[float, Field(ge=0)] = 1.0
     start_timeout_s: Seconds = 300.0

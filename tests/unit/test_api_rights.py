@@ -15,7 +15,7 @@ from test_api_guard import paths
 from ringleader.wire.access import EVERY, Role
 from ringleader_api.edge.guard import OPEN
 from ringleader_api.rights import NEEDS, WHOLE, Action, Caller, may, role_in, roles_of, visible
-from ringleader_api.routes.follow import PING, _still, items
+from ringleader_api.routes.follow import PING, _still, counted, items
 
 
 @pytest.fixture
@@ -227,3 +227,25 @@ def test_whether_somebody_may_still_follow_is_asked_like_a_new_request(here: Sta
     assert asked[0]()
     here.client.delete("/api/v1/users/ada")
     assert not asked[0]()
+
+
+def test_a_user_follows_so_many_streams_at_once_and_no_more(tmp_path: Path) -> None:
+    here = stage(tmp_path, streams_per_user=2)
+    job_id = here.running()
+    sse = {"Accept": "text/event-stream"}
+    here.control.streams["admin"] = 2
+    refused = here.client.get(f"/api/v1/jobs/{job_id}/events", headers=sse)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+    assert here.client.get(f"/api/v1/jobs/{job_id}/events").status_code == 200, "pages are no streams"
+
+    async def follow() -> tuple[int, int]:
+        streams = here.control.streams
+        feed = counted(
+            streams, "ada", items(here.control, job_id, 0, here.control.feeds.events, lambda: True)
+        )
+        await anext(feed)
+        during = streams["ada"]
+        await feed.aclose()  # type: ignore[attr-defined]
+        return during, streams["ada"]
+
+    assert anyio.run(follow) == (1, 0)

@@ -110,6 +110,19 @@ def test_a_new_token_file_takes_the_place_of_the_one_before(here: Stage) -> None
     assert here.holding(after).get("/api/v1/me").status_code == 200, "a restart revoked the token of the file"
 
 
+def test_who_can_write_the_token_file_is_never_locked_out(here: Stage) -> None:
+    eve = here.user("eve", every="admin")
+    eve.delete("/api/v1/users/admin/roles/*")
+    eve.delete("/api/v1/users/admin")
+    assert here.client.get("/api/v1/me").status_code == 401
+    build(here.control.settings, here.cluster, here.time).store.close()
+    assert here.client.get("/api/v1/me").status_code == 401, "a restart alone undid what an admin has decided"
+    (here.home / "token").unlink()
+    build(here.control.settings, here.cluster, here.time).store.close()
+    back = here.holding((here.home / "token").read_text())
+    assert back.get("/api/v1/me").json()["roles"] == {"*": "admin"}
+
+
 def test_a_token_file_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("admin")
     (tmp_path / "token").chmod(0o600)

@@ -13,7 +13,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from ringleader.errors import RingleaderError
-from ringleader.wire.access import Role
+from ringleader.wire.access import EVERY, Role
 from ringleader_api.clock import Clock, new_id
 from ringleader_api.rights import WHOLE, Caller, Supervisor
 from ringleader_api.settings import is_loopback
@@ -108,13 +108,18 @@ class Credentials:
                 session.execute(update(Token).where(Token.id == row.id).values(last_used_at=now))
 
     def _adopt(self, token: str) -> None:
-        """The token in the home folder is the first user's. A new file takes the place of the one before."""
+        """The token in the home folder is the first user's. A new file takes the place of the one before.
+
+        Who can write there has everything anyway: it is the way back in, also for a first user who was disabled.
+        """
         with self._store.read() as session:
             if session.scalar(select(Token.id).where(Token.sha256 == sha256(token))) is not None:
                 return
         with self._store.write() as session:
             before = update(Token).where(Token.name == "home", Token.revoked_at.is_(None))
             session.execute(before.values(revoked_at=self._now()))
+            session.execute(update(User).where(User.name == FIRST_USER).values(disabled_at=None))
+            session.merge(RoleRow(user=FIRST_USER, project=EVERY, role=Role.ADMIN.value))
             session.add(
                 new_token(token, user=FIRST_USER, name="home", scope=WHOLE, at=self._now(), expires_at=None)
             )

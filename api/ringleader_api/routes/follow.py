@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import TypeVar
@@ -13,9 +14,9 @@ from fastapi.sse import format_sse_event
 
 from ringleader.wire.views import EventView, LogLine
 from ringleader_api.control import Control
-from ringleader_api.edge.guard import AGAIN
-from ringleader_api.problems import NotFound, Refused
-from ringleader_api.rights import Action
+from ringleader_api.edge.guard import AGAIN, PRINCIPAL
+from ringleader_api.problems import NotFound, Refused, TooMany
+from ringleader_api.rights import Action, Caller
 from ringleader_api.services.access import permit_job
 
 Item = TypeVar("Item", EventView, LogLine)
@@ -24,6 +25,7 @@ CHUNK = 500
 LOOK_S = 0.05
 LOOK_ANYWAY_S = 2.0
 PING_S = 2.0
+FULL_S = 5.0
 ASK_AGAIN = timedelta(seconds=30)
 PING = b": ping\n\n"
 
@@ -37,7 +39,12 @@ async def stream(request: Request, here: Control, job_id: str, after: int, read:
 
     Raises:
         NotFound: before anything is sent.
+        TooMany: the caller follows as much as one may.
     """
+    who: Caller = request.scope[PRINCIPAL]
+    name = who.name
+    if here.streams[name] >= here.settings.streams_per_user:
+        raise TooMany(FULL_S)
     resumed = request.headers.get("last-event-id", "")
     if resumed.isascii() and resumed.isdigit():
         after = int(resumed)
@@ -45,10 +52,20 @@ async def stream(request: Request, here: Control, job_id: str, after: int, read:
     if ended and resumed and not await to_thread.run_sync(read, job_id, after, 1):
         return Response(status_code=204)
     return StreamingResponse(
-        items(here, job_id, after, read, _still(request, here, job_id)),
+        counted(here.streams, name, items(here, job_id, after, read, _still(request, here, job_id))),
         media_type="text/event-stream",
         headers={"X-Accel-Buffering": "no"},
     )
+
+
+async def counted(open_now: Counter[str], name: str, feed: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same feed, counted as one of the user's while it is open."""
+    open_now[name] += 1
+    try:
+        async for chunk in feed:
+            yield chunk
+    finally:
+        open_now[name] -= 1
 
 
 async def items(
