@@ -106,6 +106,11 @@ describe("an event in words", () => {
     expect(sentence(cancelled)).toMatchObject({ title: "Job cancelled", detail: "Cancelled by the user" });
   });
 
+  test("names who did it: a user by name, a part of the system as such", () => {
+    const moved = (who: string) => sentence(event(1, "job.queued", { who })).detail;
+    expect([moved("ada"), moved("scheduler")].map((told) => told.toLowerCase())).toEqual(["by ada", "by the scheduler"]);
+  });
+
   test("of an unknown kind still shows what it holds", () => {
     expect(sentence(event(1, "weather.changed", { step: 5, uri: "file:///c" })).detail).toBe(
       "step 5 · uri file:///c",

@@ -2,6 +2,9 @@
 import { bytes, duration, gist, plural, sentence } from "./format";
 import type { JobEvent, MetricPoint } from "./wire";
 
+/** Parts of the system that move a job; everybody else who does is a user. */
+const OURS: ReadonlySet<unknown> = new Set(["scheduler", "supervisor", "reconciler", "user"]);
+
 export interface Lost {
   seq: number;
   step: number;
@@ -158,7 +161,7 @@ function stateChange(event: JobEvent): { title: string; detail: string; tone: To
   };
   const { who } = event.data;
   const why = gist(words(event.data, "message") || words(nested(event.data, "reason"), "message"));
-  const by = typeof who === "string" ? `by the ${who}` : "";
+  const by = typeof who === "string" ? `by ${OURS.has(who) ? `the ${who}` : who}` : "";
   return {
     title: `Job ${state}`,
     detail: sentence(why) || listed([by, rest(event.data, ["who", "from"])]),
