@@ -72,7 +72,7 @@ WRONG = [
     (
         {"sync": SERVERS | {"server_backups": 1, "backup_workers": 1}},
         "/sync",
-        "(1) and backup_workers: 1 exclude each",
+        "server_backups: 1 and backup_workers: 1 exclude each",
     ),
     ({"sync": SERVERS | {"servers": 65}}, "/sync/servers", "less than or equal to 64"),
     ({"sync": SERVERS | {"servers": True}}, "/sync/servers", "integer"),

@@ -147,15 +147,17 @@ class Sync(Part):
             return
         if self.inter_node != SERVERS:
             copies = ", whose servers are copies of each other" if self.server_count else ""
-            raise ValueError(
+            raise self._impossible(
+                "server_backups",
                 f"server_backups is not used by {self.architecture}{copies}; allowed: leave it out, or inter_node "
-                f"{SERVERS}"
+                f"{SERVERS}",
             )
         if self.server_backups and self.leased:
             key = "backup_workers" if self.backup_workers else "consistency"
-            raise ValueError(
-                f"server_backups ({self.server_backups}) and {key}: {getattr(self, key)} exclude each other, updates "
-                f"there have no order that a backup could repeat; allowed: consistency sync, or server_backups 0"
+            raise self._impossible(
+                "server_backups",
+                f"server_backups: {self.server_backups} and {key}: {getattr(self, key)} exclude each other, updates "
+                f"there have no order that a backup could repeat; allowed: consistency sync, or server_backups 0",
             )
 
     def _refuse_codec(self) -> None:
