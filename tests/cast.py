@@ -24,7 +24,7 @@ import torch
 from torch.distributed import TCPStore
 
 from ringleader.checkpoint.committer import Committed, Committer
-from ringleader.checkpoint.folder import Folder
+from ringleader.checkpoint.folder import MANIFEST, Folder
 from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch
 from ringleader.comm.transports.meeting import Call, meet
@@ -70,9 +70,13 @@ class FaultPlan:
 
     cues: tuple[Cue, ...] = ()
     resizes: tuple[tuple[int, int, int], ...] = ()
+    pauses: tuple[int, ...] = ()
 
-    def kill(self, worker: str, *, at_step: int, phase: str = "forward", past: int = 0) -> "FaultPlan":
-        return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "kill", past=past)))
+    def kill(
+        self, worker: str, *, at_step: int, phase: str = "forward", past: int = 0, once: Path = Path()
+    ) -> "FaultPlan":
+        """`once`: not before this checkpoint is there, or any one in this folder."""
+        return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "kill", past=past, sign=once)))
 
     def hold(
         self,
@@ -91,6 +95,9 @@ class FaultPlan:
     def stumble(self, worker: str, *, at_step: int, phase: str, once: Path) -> "FaultPlan":
         """The worker's exchange breaks, after somebody has made the file `once`."""
         return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "stumble", sign=once)))
+
+    def pause(self, *, at_step: int) -> "FaultPlan":
+        return replace(self, pauses=(*self.pauses, at_step))
 
     def resize(self, *, at_step: int, minimum: int, maximum: int) -> "FaultPlan":
         return replace(self, resizes=(*self.resizes, (at_step, minimum, maximum)))
@@ -232,12 +239,20 @@ class Prompter:
         for cue in due:
             self._cues.remove(cue)
             if cue.act == "kill":
+                if cue.sign != Path():
+                    await_checkpoint(cue.sign)
                 self.die()
             if cue.act == "stumble":
                 await_file(cue.sign)
                 raise ExchangeBroken(rank=-1, phase=phase, bucket=None, why="the script says so")
             while self._pending < cue.generation and cue.joined not in self._members:
                 self._receive()
+
+
+def await_checkpoint(folder: Path) -> None:
+    until = time.monotonic() + HANG_GUARD_S
+    while not [*folder.glob(MANIFEST), *folder.glob(f"*/{MANIFEST}")]:
+        assert time.monotonic() < until, f"no checkpoint came into {folder}"
 
 
 def await_file(path: Path) -> None:
@@ -295,7 +310,9 @@ class Cast:
         self._pipes: dict[str, Connection] = {}
         self._processes: dict[str, Any] = {}
         self._resizes = list(self.cues.resizes)
+        self._pauses = list(self.cues.pauses)
         self._committer: Committer | None = None
+        self._settled = -inf
         if self.checkpoints is not None:
             folder, keep = Folder(self.checkpoints), self.spec.checkpoint.keep
             self._committer = Committer(folder, keep=keep, spec=self.spec.model_dump(mode="json"))
@@ -359,6 +376,7 @@ class Cast:
             case "saved":
                 assert self._committer is not None
                 self._committer.add(content)
+                self._settle(self._settled)
             case "committed":
                 self._settle(content[1] - 1)
                 self._handle(ev.Committed(name, *content, now))
@@ -378,6 +396,7 @@ class Cast:
                 self._handle(ev.Failed(name, *content, now))
 
     def _settle(self, step: float) -> None:
+        self._settled = max(self._settled, step)
         committed = self._committer.settle(step) if self._committer is not None else None
         if committed is not None:
             self._play.checkpoints.append(committed)
@@ -386,6 +405,9 @@ class Cast:
         for cue in [r for r in self._resizes if r[0] <= step]:
             self._resizes.remove(cue)
             self._handle(ev.Resize(cue[1], cue[2], time.monotonic()))
+        for due in [at for at in self._pauses if at <= step]:
+            self._pauses.remove(due)
+            self._handle(ev.Pause(HANG_GUARD_S, time.monotonic()))
 
     def _handle(self, event: ev.Event) -> None:
         state: Membership = self._state
@@ -413,7 +435,7 @@ class Cast:
                 case do.Report():
                     self._play.reports.append(instruction)
                 case do.End():
-                    if instruction.outcome == "succeeded":
+                    if instruction.outcome in ("succeeded", "paused"):
                         self._settle(inf)
                     self._play.outcome = instruction.outcome
                     self._play.reason, self._play.message = instruction.reason, instruction.message

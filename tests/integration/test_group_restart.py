@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 from cast import Cast, FaultPlan, Play
-from test_group_faults import STEPS, job, train
+from test_group_faults import EPOCHS, ROWS, STEPS, job, train
 
 from ringleader.checkpoint.folder import MANIFEST, Folder
+from ringleader.checkpoint.manifest import Position
 from ringleader.train.local import run_local
 
 EVERY = 4
@@ -22,6 +23,14 @@ MODES: dict[str, dict[str, Any]] = {
     },
     "copies": {"sync": {"intra_node": "parameter_server", "inter_node": "ring", "servers": 2}},
     "rounds": {"sync": {"intra_node": "local_sgd", "inter_node": "local_sgd", "inner_steps": 2}},
+}
+SERVERS = {"intra_node": "parameter_server", "inter_node": "parameter_server"}
+LEASED: dict[str, dict[str, Any]] = {
+    "async": SERVERS | {"consistency": "async"},
+    "two-async": SERVERS | {"consistency": "async", "servers": 2},
+    "ssp": SERVERS | {"consistency": "ssp", "staleness": 1},
+    "backup": SERVERS | {"backup_workers": 1},
+    "tokens": {"intra_node": "token_ring", "inter_node": "token_ring"},
 }
 every_mode = pytest.mark.parametrize("mode", MODES.values(), ids=list(MODES))
 
@@ -39,14 +48,26 @@ def cast(spec: Any, place: Path, cues: FaultPlan = NO_FAULTS, *, attempt: int = 
     return Cast(spec, train, cues, place / "artifacts", attempt=attempt, checkpoints=str(place / SAVED))
 
 
-def killed_at(step: int, spec: Any, place: Path) -> Play:
-    """An attempt whose members all die there."""
+def killed_at(step: int, spec: Any, place: Path, phase: str = "forward", once: Path = Path()) -> Play:
+    """An attempt whose members all die there, but not before a checkpoint is written."""
     cues = FaultPlan()
     for name in ("s0", "s1", "w0", "w1", "w2", "w3", "w4"):
-        cues = cues.kill(name, at_step=step)
+        cues = cues.kill(name, at_step=step, phase=phase, once=once)
     play = cast(spec, place, cues).play()
     assert (play.outcome, play.finished) == ("failed", {})
     return play
+
+
+def killed_behind(saved: int, spec: Any, place: Path) -> Play:
+    """All die in a step behind the checkpoint of that step, which is there."""
+    return killed_at(10, spec, place, once=place / SAVED / Position(saved, 0, 1, 1).name)
+
+
+def rows_of(first: Play, second: Play) -> list[int]:
+    """Settled rows of both attempts: the first one's up to the checkpoint that the second began with."""
+    (start,) = [data["step"] for data in second.reported("checkpoint.restored")]
+    before = [row for step, _, row in first.settled_rows() if step <= start]
+    return sorted([*before, *(row for step, _, row in second.settled_rows() if step > start)])
 
 
 def restarted(spec: Any, place: Path) -> Play:
@@ -57,7 +78,7 @@ def restarted(spec: Any, place: Path) -> Play:
 def test_a_job_that_lost_everybody_ends_with_the_same_bits(mode: dict[str, Any], tmp_path: Path) -> None:
     spec = saving_job(workers={"min": 2, "max": 2}, **mode)
     undisturbed, _ = run_local(spec, train, tmp_path / "alone")
-    first = killed_at(10, spec, tmp_path)
+    first = killed_behind(9 if mode is MODES["rounds"] else 8, spec, tmp_path)
     steps = [c.manifest.position.step for c in first.checkpoints]
     assert steps == ([4, 9] if mode is MODES["rounds"] else [4, 8])
     second = restarted(spec, tmp_path)
@@ -71,7 +92,7 @@ def test_a_job_that_lost_everybody_ends_with_the_same_bits(mode: dict[str, Any],
 def test_a_checkpoint_is_read_at_any_world_size(workers: int, tmp_path: Path) -> None:
     spec = saving_job(workers={"min": 2, "max": 2})
     undisturbed, _ = run_local(spec, train, tmp_path / "alone")
-    killed_at(10, spec, tmp_path)
+    killed_behind(8, spec, tmp_path)
     other = saving_job(workers={"min": workers, "max": workers})
     assert restarted(other, tmp_path).digest == undisturbed.digest
 
@@ -79,7 +100,7 @@ def test_a_checkpoint_is_read_at_any_world_size(workers: int, tmp_path: Path) ->
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
     spec = saving_job(workers={"min": 2, "max": 2})
     undisturbed, _ = run_local(spec, train, tmp_path / "alone")
-    killed_at(10, spec, tmp_path)
+    killed_behind(8, spec, tmp_path)
     newest = tmp_path / SAVED / Folder(str(tmp_path / SAVED)).names()[0]
     torn = next(newest.glob("*.safetensors"))
     torn.write_bytes(torn.read_bytes()[:-7])
@@ -113,3 +134,37 @@ def test_the_last_checkpoints_are_kept_by_count(tmp_path: Path) -> None:
     names = Folder(str(tmp_path / SAVED)).names()
     assert names == [c.manifest.position.name for c in reversed(play.checkpoints[-2:])]
     assert sorted(p.name for p in (tmp_path / SAVED).iterdir()) == sorted(names)
+
+
+@pytest.mark.parametrize("sync", LEASED.values(), ids=list(LEASED))
+def test_where_items_come_in_any_order_a_restart_goes_on_inside_the_loop_and_each_row_counts_once(
+    sync: dict[str, Any], tmp_path: Path
+) -> None:
+    spec = job(checkpoint={"every_steps": 2}, workers={"min": 2, "max": 2}, sync=sync)
+    first = killed_at(4, spec, tmp_path, phase="committed", once=tmp_path / SAVED)
+    steps = [c.manifest.position.step for c in first.checkpoints]
+    assert min(steps) in range(2, 5), "inside the first loop, which ends at step 5"
+    second = restarted(spec, tmp_path)
+    assert second.outcome == "succeeded", (second.reason, second.message)
+    assert second.digest
+    assert rows_of(first, second) == sorted(list(range(ROWS)) * EPOCHS)
+    assert max(step for step, _ in second.values) == STEPS
+
+
+@pytest.mark.parametrize("mode", [*MODES, *LEASED])
+def test_a_paused_job_goes_on_where_it_was(mode: str, tmp_path: Path) -> None:
+    changes = MODES[mode] if mode in MODES else {"sync": LEASED[mode]}
+    spec = job(checkpoint={"every_steps": None}, workers={"min": 2, "max": 2}, **changes)
+    first = cast(spec, tmp_path, FaultPlan().pause(at_step=6)).play()
+    assert (first.outcome, first.finished) == ("paused", {})
+    (saved,) = first.checkpoints
+    assert saved.manifest.position.step >= 6
+    second = restarted(spec, tmp_path)
+    assert second.outcome == "succeeded", (second.reason, second.message)
+    assert second.reported("checkpoint.restored")[0]["step"] == saved.manifest.position.step
+    assert rows_of(first, second) == sorted(list(range(ROWS)) * EPOCHS)
+    steps = {step for step, _ in first.values} | {step for step, _ in second.values}
+    assert steps == set(range(1, STEPS + 1))
+    if mode in MODES:
+        undisturbed, _ = run_local(spec, train, tmp_path / "alone")
+        assert second.digest == undisturbed.digest

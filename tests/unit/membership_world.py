@@ -105,7 +105,9 @@ class World:
         )
         assert len(set(plan.members)) == len(plan.members)
         assert plan.world <= plan.shards
-        assert self.state.closing or plan.world >= self.state.min, "a plan below min"
+        pausing = plan.cause == "pause"
+        assert not (pausing and self.state.broken), "a pause that is no boundary"
+        assert self.state.closing or self.state.pausing or plan.world >= self.state.min, "a plan below min"
         owners = [shard for rank in range(plan.world) for shard in plan.shards_of(rank)]
         assert owners == list(range(plan.shards)), "every shard needs exactly one owner"
         assert before is None or plan.start_step >= before.start_step, "committed work was taken back"
@@ -197,6 +199,9 @@ class World:
             process = self.processes[member]
             process.applied, process.healed, process.new = newest, True, False
             process.updated = max(process.updated, newest)
+        if self.plan.cause == "pause":
+            self.park(members)
+            return
         planned = any(self.processes[m].announced for m in members)
         in_order = sorted(
             members, key=lambda m: self.processes[m].role
@@ -209,12 +214,16 @@ class World:
             self.commits = max(self.commits, process.applied)
             self.tell(ev.Committed(member, self.plan.generation, newest + 1, self.now))
         if planned and only is None:
-            for member in members:
-                process = self.processes[member]
-                process.computing, process.parked = False, True
-            for member in members:
-                p = self.processes[member]
-                self.tell(ev.Parked(member, p.generation, p.applied, p.updated, "", self.now))
+            self.park(members)
+
+    def park(self, members: list[str]) -> None:
+        """At a boundary, or when all have saved what they hold."""
+        for member in members:
+            process = self.processes[member]
+            process.computing, process.parked = False, True
+        for member in members:
+            p = self.processes[member]
+            self.tell(ev.Parked(member, p.generation, p.applied, p.updated, "", self.now))
 
     def die(self, worker: str) -> None:
         process = self.processes[worker]

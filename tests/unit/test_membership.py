@@ -313,6 +313,60 @@ def test_a_cancelled_attempt_ends_when_its_grace_is_over():
     assert world.end.outcome == "cancelled"
 
 
+def test_a_paused_attempt_ends_once_its_members_have_saved_the_boundary():
+    world = running()
+    world.tell(ev.Pause(30.0, world.now))
+    world.commit()
+    assert (world.plan.cause, world.end) == ("pause", None)
+    members, step = world.plan.members, world.plan.start_step
+    world.commit()
+    assert world.end.outcome == "paused"
+    assert (world.plan.members, world.plan.start_step) == (members, step)
+
+
+def test_a_member_lost_while_a_pause_is_saved_leaves_it_to_the_others():
+    world = running()
+    world.tell(ev.Pause(30.0, world.now))
+    world.commit()
+    world.die("w1")
+    world.hear()
+    world.sense("w0")
+    world.sense("w2")
+    assert (world.plan.cause, world.plan.members) == ("lost", ("w0", "w2"))
+    world.commit()  # in which they hear of the pause
+    world.commit()
+    assert (world.plan.cause, world.plan.members, world.end) == ("pause", ("w0", "w2"), None)
+    world.commit()
+    assert world.end.outcome == "paused"
+
+
+def test_a_pause_below_min_saves_what_is_left():
+    world = World.of(minimum=2, maximum=2, shards=4)
+    world.calm()
+    world.die("w1")
+    world.hear()
+    world.sense("w0")
+    assert world.state.short
+    world.tell(ev.Pause(30.0, world.now))
+    assert (world.plan.cause, world.plan.members) == ("lost", ("w0",))
+    world.commit()
+    world.commit()
+    assert (world.plan.cause, world.plan.members) == ("pause", ("w0",))
+
+
+def test_a_pause_before_the_first_plan_has_nothing_to_save():
+    world = World.of(minimum=2, maximum=2, shards=4)
+    world.tell(ev.Pause(30.0, world.now))
+    assert world.end.outcome == "paused"
+
+
+def test_a_pause_ends_without_its_checkpoint_when_its_grace_is_over():
+    world = running()
+    world.tell(ev.Pause(3.0, world.now))
+    world.tick(3.1)
+    assert world.end.outcome == "paused"
+
+
 def test_a_recovery_is_told_by_phase():
     world = running()
     world.now = 10.0

@@ -7,7 +7,7 @@ from membership_world import World
 from ringleader.elastic import events as ev
 
 FREQUENT = ("boot", "boot", "commit", "commit", "hear", "hear", "sense", "sense", "sense")
-RARE = ("partial", "kill", "tick", "resize", "drain", "evict", "wait", "raise")
+RARE = ("partial", "kill", "tick", "resize", "drain", "evict", "wait", "raise", "pause")
 moment = st.tuples(st.sampled_from(FREQUENT + RARE), st.integers(0, 7), st.integers(0, 7))
 moments = st.lists(moment, min_size=5, max_size=60)
 
@@ -25,6 +25,8 @@ def happen(world: World, moment: str, a: int, b: int) -> None:
             world.hear()
         case "tick":
             world.tick(0.3 * b)
+        case "pause" if b == 0:
+            world.tell(ev.Pause(1000.0, world.now))
         case "resize":
             world.tell(ev.Resize(1 + a % 3, 1 + a % 3 + b % 3, world.now))
         case _ if worker:

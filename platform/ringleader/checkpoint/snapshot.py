@@ -132,6 +132,12 @@ def read(folder: Folder, name: str) -> Found:
     return Found(place, manifest, states)
 
 
+def checkpoint_at(uri: str) -> Found:
+    """The one with that URI. Raises CheckpointUnreadable, ValueError: no such file system."""
+    parent, _, name = uri.rstrip("/").rpartition("/")
+    return read(Folder(parent), name)
+
+
 def newest(folder: Folder) -> tuple[Found | None, list[CheckpointUnreadable]]:
     """The newest that can be read whole, and what was wrong with those after it."""
     passed_over: list[CheckpointUnreadable] = []

@@ -142,6 +142,14 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """The attempt shall end at the next boundary, with a checkpoint of it; at the latest after `grace_s`, without."""
+
+    grace_s: float
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed.
 
@@ -170,5 +178,6 @@ Event = (
     | Resize
     | Drain
     | Cancel
+    | Pause
     | Tick
 )

@@ -163,7 +163,7 @@ def _drained(state: Membership, event: ev.Drain) -> Step:
     return state.put(replace(found, leaving="drain")), ()
 
 
-def _end_news(state: Membership, event: ev.Event) -> Step:
+def _end_news(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911 - one line per kind of event
     """Events that say how a worker or the attempt ends."""
     match event:
         case ev.Raised():
@@ -177,6 +177,8 @@ def _end_news(state: Membership, event: ev.Event) -> Step:
             return state.put(replace(found, phase=Phase.FINISHED, digest=event.digest, since=event.now)), ()
         case ev.Cancel():
             return _cancelled(state, event)
+        case ev.Pause():
+            return _paused(state, event)
         case _:
             return state, ()
 
@@ -200,3 +202,9 @@ def _cancelled(state: Membership, event: ev.Cancel) -> Step:
     if state.plan is None or state.short or event.grace_s <= 0:
         return end(state, End("cancelled"))
     return replace(state, cancel_by=min(by, state.cancel_by or by)), ()
+
+
+def _paused(state: Membership, event: ev.Pause) -> Step:
+    if state.plan is None:
+        return end(state, End("paused"))  # this attempt has nothing that is not in an earlier checkpoint
+    return replace(state, pause_by=state.pause_by or event.now + event.grace_s), ()

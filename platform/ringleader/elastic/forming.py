@@ -7,7 +7,7 @@ from math import inf
 from ringleader.elastic.instructions import Dismiss, Form, Instruction, Report
 from ringleader.elastic.parts import holders
 from ringleader.elastic.plan import Plan
-from ringleader.elastic.state import Membership, Phase, Worker
+from ringleader.elastic.state import PAUSE, Membership, Phase, Worker
 
 Step = tuple[Membership, tuple[Instruction, ...]]
 
@@ -77,7 +77,7 @@ def _choose(state: Membership, start_step: int) -> tuple[Worker, ...]:
     Who shall leave stays for one more generation where `min` or the newest state depends on it.
     """
     stay = [w for w in state.members if w.phase is Phase.PARKED and w.role == "worker"]
-    if state.closing:
+    if state.closing or (state.pausing and stay):
         return tuple(stay)
     chosen = [w for w in stay if not w.leaving]
     chosen += state.where(lambda w: w.ready and w.role == "worker")
@@ -125,6 +125,8 @@ def _cause(state: Membership) -> str:
         return "start"
     if state.broken:
         return "lost"
+    if state.pausing:  # everybody is parked at one boundary, and only then
+        return PAUSE
     leaving = [m.leaving for m in state.members if m.leaving]
     if leaving:
         return "drain" if "drain" in leaving else "resize"

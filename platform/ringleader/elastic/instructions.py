@@ -6,7 +6,7 @@ from typing import Any, Literal
 from ringleader.elastic.plan import Plan
 
 Role = Literal["worker", "server"]
-Outcome = Literal["succeeded", "failed", "cancelled"]
+Outcome = Literal["succeeded", "failed", "cancelled", "paused"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,18 @@ class Items:
         for number in other._beyond:
             self.add(number)
 
+    def without(self, numbers: Iterable[int]) -> "Items":
+        """All that are in the set but these."""
+        left_out = {number for number in numbers if number in self}
+        floor = min([self.floor, *left_out])
+        inside = (number for number in range(floor, self.floor) if number not in left_out)
+        return Items(floor, [*inside, *(self._beyond - left_out)])
+
+    @property
+    def end(self) -> int:
+        """Above every number in the set."""
+        return max(self._beyond, default=self.floor - 1) + 1
+
     def missing(self, end: int) -> Iterator[int]:
         """The numbers below `end` that are not in the set, ascending."""
         return (number for number in range(self.floor, end) if number not in self._beyond)

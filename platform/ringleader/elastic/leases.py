@@ -187,6 +187,16 @@ class Leases:
         """The item that is leased next; None when all are out or taken."""
         return self._returned[0] if self._returned else self._fresh
 
+    def go_on(self, version: int, taken: Items) -> None:
+        """The queue of an attempt that begins with a checkpoint: so many updates are made, of these items."""
+        self.version, self.taken = version, taken.copy()
+        ahead = (n for n in taken.missing(taken.end) if n % self.batches.shards in self._present(n))
+        self._returned = list(ahead)
+        self._fresh = self.batches.after(taken.end - 1)
+
+    def _present(self, item: int) -> tuple[int, ...]:
+        return self.batches.present(item // self.batches.shards)
+
     def lease(self, worker: int) -> Lease | None:
         """The next item for a worker; None as long as there is none that it may have."""
         item = self.next

@@ -45,7 +45,7 @@ def handle(state: Membership, event: ev.Event) -> Step:
 
 def _staff(state: Membership, now: float) -> Step:
     """Start who is missing, let go who is too many."""
-    if state.closing or state.cancel_by is not None:
+    if state.closing or state.cancel_by is not None or state.pausing:
         return state, ()
     state, servers = _replace_servers(state, now)
     state, workers = _staff_workers(state, now)
@@ -126,7 +126,8 @@ def _announce(state: Membership, now: float) -> Step:
     """A change that is planned: all members shall park at the same boundary."""
     if state.plan is None or state.broken or state.closing or state.announced:
         return state, ()
-    if state.cancel_by is None and not (_somebody_leaves(state) or _somebody_joins(state, now)):
+    ends = state.cancel_by is not None or (state.pausing and not state.saved)
+    if not ends and (state.pausing or not (_somebody_leaves(state) or _somebody_joins(state, now))):
         return state, ()
     state = replace(state, announced=state.generation + 1)
     return state, tuple(Announce(m.id, state.announced) for m in state.members)
@@ -155,6 +156,9 @@ def _form(state: Membership, now: float) -> Step:
     if state.cancel_by is not None:
         state, more = end(state, End("cancelled"))
         return state, out + more
+    if state.pausing and (state.saved or not state.pool):
+        state, more = end(state, End("paused"))
+        return state, out + more
     start_step = newest(state)
     if start_step is None:
         why = f"every worker that held the state of step {state.committed} was lost."
@@ -162,7 +166,7 @@ def _form(state: Membership, now: float) -> Step:
             state, End("failed", "min_workers_lost", why, "Spread the workers over more nodes.")
         )
         return state, out + more
-    if not state.closing and len(state.pool) < state.min:
+    if not (state.closing or state.pausing) and len(state.pool) < state.min:
         short = now if state.short_since is None else state.short_since
         return replace(state, short_since=short), out
     state, more = form(state, start_step, now)
@@ -185,6 +189,8 @@ def _expire(state: Membership, tick: ev.Tick) -> Step:
     now, rules = tick.now, state.rules
     if state.cancel_by is not None and now >= state.cancel_by:
         return end(state, End("cancelled"))
+    if state.pausing and now >= (state.pause_by or now):
+        return end(state, End("paused"))
     if state.short_since is not None and now - state.short_since > rules.recover_s:
         why = (
             f"fewer than {state.min} workers were left for {rules.recover_s:.0f} s and none could be started."

@@ -9,6 +9,9 @@ from ringleader.elastic.parts import parts_of, slots_of
 from ringleader.elastic.plan import Plan
 from ringleader.elastic.recovery import Recovery
 
+PAUSE = "pause"
+"""The cause of a plan whose members save what they hold and park again."""
+
 
 class Phase(StrEnum):
     """Where a worker stands."""
@@ -115,6 +118,7 @@ class Membership:
         raised: where the training function raised so far.
         resized: a resize has not led to a plan yet.
         cancel_by: a cancelled attempt ends at the next boundary, at the latest then.
+        pause_by: the same of one that is paused, once the members have saved what they hold at that boundary.
     """
 
     rules: Rules
@@ -135,6 +139,7 @@ class Membership:
     raised: frozenset[tuple[int, int]] = frozenset()
     resized: bool = False
     cancel_by: float | None = None
+    pause_by: float | None = None
     recovery: Recovery | None = None
     ended: End | None = None
 
@@ -170,6 +175,16 @@ class Membership:
     def closing(self) -> bool:
         """Somebody passed the final barrier: nobody needs to be replaced any more."""
         return any(w.phase is Phase.FINISHED for w in self.workers)
+
+    @property
+    def pausing(self) -> bool:
+        """The next boundary is saved, and nothing comes after it."""
+        return self.pause_by is not None and not self.closing
+
+    @property
+    def saved(self) -> bool:
+        """Whether the current plan was made for saving, and nobody was lost in it."""
+        return self.plan is not None and self.plan.cause == PAUSE and not self.broken
 
     @property
     def trained(self) -> bool:

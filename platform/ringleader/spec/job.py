@@ -22,6 +22,8 @@ from ringleader.text import is_utf8, utf8
 
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
+JOB_ID = re.compile(r"job_[0-9A-Z]{26}")
+INIT_FROM = r"^(job_[0-9A-Z]{26}$|/|[a-z][a-z0-9]*://)"
 
 SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
 """Of the file systems that a checkpoint may be written to: those of pyarrow."""
@@ -107,6 +109,7 @@ class JobSpec(Part):
     batch: Batch = Batch()
     sync: Sync = Sync()
     checkpoint: Checkpoint = Checkpoint()
+    init_from: Annotated[str, Field(max_length=2000, pattern=INIT_FROM)] | None = None
     seed: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] = 0
     project: Name = "default"
     max_failures: Count = 3

@@ -108,6 +108,11 @@ class Spans:
             span.owed.clear()
             span.pending.zero_()
 
+    def stand(self, items: Items) -> None:
+        """This member's weights are the tokens, and hold these items."""
+        for span in self.held:
+            span.version, span.items, span.everywhere = 0, items.copy(), items.copy()
+
     @property
     def known(self) -> bool:
         """Whether this member has a copy of every token."""

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ringleader.checkpoint.manifest import Position
-from ringleader.checkpoint.snapshot import Part
+from ringleader.checkpoint.manifest import CheckpointUnreadable, Position
+from ringleader.checkpoint.snapshot import Part, checkpoint_at
 from ringleader.comm.buckets import Buckets as GradientBuckets
 from ringleader.comm.simulator import Costs
 from ringleader.elastic import Plan
+from ringleader.elastic.state import PAUSE
 from ringleader.errors import ExchangeBroken
 from ringleader.spec import JobSpec
 from ringleader.sync import Coding, Exchange, open_exchange
@@ -46,6 +47,8 @@ class Group:
         changed: this server has made an update, if only a part of a step.
         staleness: where items are leased: gradients by the versions between pull and update.
         level: called when a generation's exchange is open, before anybody heals.
+        keeps: what a running loop's transaction knows beyond whole steps, at a boundary, for a checkpoint.
+        inside: the same of the checkpoint that this attempt began with.
     """
 
     def __init__(
@@ -77,6 +80,9 @@ class Group:
         self.changed = False
         self.staleness: list[int] = []
         self.level: Callable[[], None] = lambda: None
+        self.keeps: Callable[[], dict[str, Any]] = dict
+        self.inside: dict[str, Any] = {}
+        self._boundary = 0
         self.heals = 0
         self.opened = -1
         self.ticked = 0
@@ -166,16 +172,16 @@ class Group:
                 self._change_generation()
         return self.exchange
 
-    def committed(self, steps: int = 1) -> None:
-        """A transaction of so many steps is committed and published: copy it for a checkpoint where one is due."""
-        assert self.seat is not None
-        if not self.saver.due(self.step - steps, self.step):
-            return
-        plan = self.seat.plan
-        part = self._part_to_save(self.seat)
-        if part is not None:
-            position = Position(self.step, self.applied, plan.attempt, plan.generation)
-            self.saver.save(self._state_of(part), part, position)
+    @property
+    def due(self) -> bool:
+        """Whether a checkpoint is due at the next boundary."""
+        return self.saver.due(self._boundary, self.step)
+
+    def committed(self) -> None:
+        """All that is applied is committed and published: copy it for a checkpoint where one is due."""
+        if self.due:
+            self._save()
+        self._boundary = self.step
 
     def leave_at_boundary(self) -> None:
         """The reduced word named a newer plan: this generation is over."""
@@ -263,10 +269,35 @@ class Group:
         if self.timeline is not None:
             self.timeline.end()
         plan = self.seat.plan
+        if plan.cause == PAUSE:
+            self._pause()
+            return
         # Where items are leased server 0 counts them, and so it speaks.
         speaker = plan.world if self.spec.sync.leased and plan.servers else 0
         self.reporter.take_office(speaks=self.seat.rank == speaker, recorded_step=plan.recorded_step)
         self._tell_choice()
+
+    def _pause(self) -> None:
+        """The generation has no other purpose than to save the boundary at which it begins."""
+        assert self.exchange is not None
+        try:
+            if self.saver.on:
+                self._save()
+                self.saver.written()
+            self.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
+        except ExchangeBroken as error:
+            self.broke(error)
+            return
+        self.reporter.settle()
+        self._must_park = True
+
+    def _save(self) -> None:
+        assert self.seat is not None
+        plan = self.seat.plan
+        part = self._part_to_save(self.seat)
+        if part is not None:
+            position = Position(self.step, self.applied, plan.attempt, plan.generation)
+            self.saver.save(self._state_of(part), part, position)
 
     def _open(self) -> None:
         assert self.seat is not None
@@ -310,7 +341,8 @@ class Group:
         payload = None
         for receiver, donor in plan.heals:
             if donor == me:
-                payload = self.held.payload(self._rest()) if payload is None else payload
+                rest = self._rest({} if plan.start_step else self.inside)
+                payload = self.held.payload(rest) if payload is None else payload
                 self.exchange.send_state(plan.rank_of(receiver), payload)
             elif receiver == me:
                 received = self.exchange.receive_state(plan.rank_of(donor))
@@ -327,13 +359,26 @@ class Group:
     def _resume(self, plan: Plan, me: str) -> None:
         """A later attempt begins with the newest checkpoint: whom the others heal from takes it."""
         receivers = {receiver for receiver, _ in plan.heals}
-        if plan.attempt == 1 or plan.start_step or self.applied or me in receivers:
+        if plan.start_step or self.applied or me in receivers:
             return
-        found = self.saver.newest()
+        found = self.saver.newest() if plan.attempt > 1 else None
         if found is not None:
             rest = self.held.take(joined(found.states))
             self._restore(rest | {"costs": None}, whole=True)
             self.saver.tell_start(found, plan.generation)
+        elif self.spec.init_from is not None:
+            self._begin_with(self.spec.init_from, plan.generation)
+
+    def _begin_with(self, uri: str, generation: int) -> None:
+        """The first state has the weights of another job's checkpoint."""
+        found = checkpoint_at(uri)
+        matched = self.held.begin_with(joined(found.states)["models"])
+        if not matched.taken:
+            raise CheckpointUnreadable(
+                found.place, "no entry of this job's models has its name and shape there"
+            )
+        self.buffers.adopt()
+        self.saver.tell_weights(found, matched.told(), generation)
 
     def _part_to_save(self, seat: Seat) -> Part | None:
         """What a member writes: equals share out one state, servers write their own; one of a token ring's workers,
@@ -354,7 +399,7 @@ class Group:
         """What this member writes: all, or the part that it alone updates."""
         assert self.exchange is not None
         if part.state == 0:
-            return self.held.state(self._rest())
+            return self.held.state(self._rest(self.keeps()))
         return self.held.state_of(self.exchange.part or [])
 
     def _own_part(self, plan: Plan, donor: str) -> list[Parameter]:
@@ -392,8 +437,9 @@ class Group:
             self._told = chosen
             self.reporter.tell("exchange.chosen", self.seat.plan.generation, chosen)
 
-    def _rest(self) -> dict[str, Any]:
+    def _rest(self, inside: dict[str, Any]) -> dict[str, Any]:
         return {
+            "inside": inside,
             "calls": self.calls.state(),
             "step": self.step,
             "applied": self.applied,
@@ -423,5 +469,6 @@ class Group:
         if self.outer:
             self.outer.load_state_dict(rest["outer"])
         self.opened, self.ticked = rest["opened"], rest["ticked"]
+        self.inside, self._boundary = rest["inside"], self.step
         self.heals += 1
         self.buffers.adopt()

@@ -2,7 +2,7 @@
 
 import copy
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -231,6 +231,21 @@ class Held:
         rest: dict[str, Any] = state["rest"]
         return rest
 
+    def begin_with(self, models: Sequence[dict[str, Any]]) -> "Matched":
+        """Take over what has the same name and shape from the states of other models; all else stays as it is."""
+        mine = [
+            {n: t for n, t in model.state_dict().items() if isinstance(t, Tensor)} for model in self.models
+        ]
+        matched = Matched([], [], [], [])
+        for number in range(max(len(mine), len(models))):
+            own = mine[number] if number < len(mine) else {}
+            given = models[number] if number < len(models) else {}
+            taken = matched.add(own, given, f"{number}." if len(self.models) > 1 else "")
+            if taken:
+                self.models[number].load_state_dict(taken, strict=False)
+        self.commit_kept()
+        return matched
+
     def _check_same_program(self, state: dict[str, Any]) -> None:
         mine = (len(self.models), len(self.optimizers), len(self.schedulers), sorted(self.kept))
         theirs = (
@@ -258,6 +273,33 @@ def unpacked(payload: Tensor) -> dict[str, Any]:
     unpickling."""
     state: dict[str, Any] = torch.load(io.BytesIO(payload.numpy().tobytes()), weights_only=False)
     return state
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Names of weights: of those taken over, and of the others why not."""
+
+    taken: list[str]
+    only_here: list[str]
+    only_there: list[str]
+    other_shape: list[str]
+
+    def add(self, own: Mapping[str, Tensor], given: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
+        """Compare two models. Returns what can be taken over."""
+        both = own.keys() & given.keys()
+        fits = {name for name in both if own[name].shape == getattr(given[name], "shape", None)}
+        lists = (self.taken, self.only_here, self.only_there, self.other_shape)
+        found = (fits, own.keys() - both, given.keys() - both, both - fits)
+        for names, news in zip(lists, found, strict=True):
+            names += [prefix + name for name in sorted(news)]
+        return {name: given[name] for name in fits}
+
+    def told(self) -> dict[str, Any]:
+        return {"taken": len(self.taken)} | {
+            "only_here": self.only_here,
+            "only_there": self.only_there,
+            "other_shape": self.other_shape,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class Laps:
         self._doing: Todo = (0, 0, ())
         self._stop = False
         self._loop: Loop | None = None
+        group.keeps = self._keeps
 
     @property
     def turn(self) -> Slice | None:
@@ -227,6 +228,8 @@ class Laps:
             agreed = exchange.all_reduce(torch.tensor([mine], dtype=torch.float64))
             self._settling_of().close(loop.epoch, items, self._turns.names)
             self._finish(loop, float(agreed))
+        else:
+            group.committed()
         if told.pending:
             group.leave_at_boundary()
 
@@ -235,12 +238,17 @@ class Laps:
         self._tick(group.step)
         group.held.commit_kept()
         group.loss = loss
-        made = group.calls.offset
         group.finish_call(loop.number)
         group.applied += 1
-        group.committed(made)
+        group.committed()
         self._stop = False
         self._progress(loop, "committed")
+
+    def _keeps(self) -> dict[str, Any]:
+        """Between two stretches, or between two loops."""
+        loop = self._loop
+        open_call = loop is not None and not self._group.calls.is_finished(loop.number)
+        return self.tokens.position(loop.number if loop is not None and open_call else -1)
 
     def _broke(self, error: ExchangeBroken) -> None:
         self._circulation = None
@@ -252,6 +260,10 @@ class Laps:
         for _ in range(self._settling_of().advance(loop.epoch, everywhere, self._turns.names)):
             before += 1
             self._progress(loop, "committed", before)
+        if (
+            self._circulation is not None and self._group.due
+        ):  # a checkpoint is of a moment at which all copies agree
+            self._circulation.halt()
 
     def _tick(self, step: int) -> None:
         """Schedules and callbacks follow this member's own slices: they run once for each step before `step`."""

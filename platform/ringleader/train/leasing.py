@@ -32,6 +32,8 @@ from ringleader.train.turns import Turns
 from ringleader.train.updating import Counted
 from ringleader.train.word import BATCHES, SliceReport
 
+KNOWN = 5
+"""Numbers that server 0 says first: whether the loop is over, and the generation; steps, samples, loss."""
 STALENESS_BINS = 17
 """Of the histogram: 0, 1, ..., 15, and more."""
 
@@ -56,6 +58,7 @@ class Leasing:
         self._pushes = Pushes(group)
         self._commits = Commits(group, self.recorder, self._progress)
         group.level = self._level
+        group.keeps = self._keeps
 
     @property
     def turn(self) -> Slice | None:
@@ -207,14 +210,13 @@ class Leasing:
         assert exchange is not None
         self._lessee = None
         said = exchange.all_reduce(self._position())
-        over, step, samples, loss = said[:4].tolist()
+        over, leaves, step, samples, loss = said[:KNOWN].tolist()
         if self._office is not None:
             self._office.allow(int(step) - self._office.base)
         self._advance(loop, int(step))
-        made = group.calls.offset
         group.samples, group.loss = int(samples), None if isnan(loss) else loss
-        group.staleness = said[4 : 4 + STALENESS_BINS].to(torch.int64).tolist()
-        group.buffers.put(said[4 + STALENESS_BINS :].to(torch.uint8))
+        group.staleness = said[KNOWN : KNOWN + STALENESS_BINS].to(torch.int64).tolist()
+        group.buffers.put(said[KNOWN + STALENESS_BINS :].to(torch.uint8))
         if exchange.updates and over:  # who holds the weights commits before they travel
             self._finish(loop)
         if self._office is not None:  # of tables only rows are published: those of the whole loop
@@ -222,8 +224,8 @@ class Leasing:
         exchange.publish()
         if over:
             self._finish(loop)
-            group.committed(made)
-        else:
+        group.committed()
+        if leaves and not over:
             group.leave_at_boundary()
 
     @property
@@ -243,15 +245,17 @@ class Leasing:
         """(n,) float64 of what server 0 knows, zeros from all others."""
         group = self._group
         assert group.seat is not None
-        words = torch.zeros(4 + STALENESS_BINS + group.buffers.size_bytes, dtype=torch.float64)
+        words = torch.zeros(KNOWN + STALENESS_BINS + group.buffers.size_bytes, dtype=torch.float64)
         if not self._keeps_queue:
             return words
         assert self._office is not None
         loss = nan if group.loss is None else group.loss
-        words[:4] = torch.tensor([self._office.over, group.step, group.samples, loss], dtype=torch.float64)
+        leaves = group.coordinator.plan_pending()
+        known = [self._office.over, leaves, group.step, group.samples, loss]
+        words[:KNOWN] = torch.tensor(known, dtype=torch.float64)
         for staleness, count in self._staleness.items():
-            words[4 + min(staleness, STALENESS_BINS - 1)] += count
-        words[4 + STALENESS_BINS :] = group.buffers.committed_bytes()
+            words[KNOWN + min(staleness, STALENESS_BINS - 1)] += count
+        words[KNOWN + STALENESS_BINS :] = group.buffers.committed_bytes()
         return words
 
     def _advance(self, loop: Loop, step: int) -> None:
@@ -385,7 +389,21 @@ class Leasing:
         self._office.serve(lessor.serve(self._office))
 
     def _new_office(self, loop: Loop) -> Office:
+        group = self._group
+
         def committed(counted: list[Counted], names: tuple[str, ...]) -> None:
             self._commits.commit(loop, counted, names)
+            if self._keeps_queue and group.serves and group.due:
+                office.drain()
 
-        return Office(self._group, loop, committed, self._pushes.blocks, self._staleness)
+        office = Office(group, loop, committed, self._pushes.blocks, self._staleness)
+        if group.inside.get("call") == loop.number:
+            office.go_on(group.inside)
+        group.inside = {}
+        return office
+
+    def _keeps(self) -> dict[str, Any]:
+        """At a boundary inside a loop: nobody computes."""
+        office = self._office
+        inside = office is not None and not self._group.calls.is_finished(office.loop.number)
+        return office.position if office is not None and inside else {}

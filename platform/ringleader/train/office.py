@@ -9,12 +9,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
 from ringleader.comm.buckets import Bucket
 from ringleader.comm.communicator import Communicator, Ticket
 from ringleader.comm.tree import tree_over
+from ringleader.elastic.items import Items
 from ringleader.elastic.leases import Batches, Bounded, Discipline, EachAlone, FirstCome, Leases, Verdict
 from ringleader.errors import ExchangeBroken
 from ringleader.spec.sync import Sync
@@ -177,6 +179,32 @@ class Office:
             for arrival in self._staging.settle(taken):
                 self._give_back(arrival.rows)
             self._apply_confirmed()
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """What a checkpoint has to know of the loop, while nothing is out: updates, and which items are in them.
+        What is here for later updates is computed again."""
+        early = [push.item for gathering in self._gatherings.values() for push in gathering.pushes]
+        return {
+            "call": self.loop.number,
+            "version": self.leases.version,
+            "applied": self.leases.taken.without(early).encode(),
+            "running": list(self._running),
+            "updates": self._updates.state_dict(),
+        }
+
+    def go_on(self, position: dict[str, Any]) -> None:
+        """The attempt begins with a checkpoint."""
+        self.leases.go_on(position["version"], Items.decode(position["applied"]))
+        self._allowed = self._complete = position["version"]
+        self._running = list(position["running"])
+        self._updates.load_state_dict(position["updates"])
+
+    def drain(self) -> None:
+        """Nothing more is leased until what is out is in, and all members stand at the same state."""
+        with self._changed:
+            self._ends.pending = True
+            self._changed.notify_all()
 
     def allow(self, version: int) -> None:
         """Server 0 has made so many updates, so all that they are made of is here too."""

@@ -283,7 +283,7 @@ class Rounds:
         if group.timeline is not None:
             group.timeline.end()
         self._commit(loop, span, reports)
-        group.committed(len(reports))
+        group.committed()
 
     def _leave(self, loop: Loop, report: StepReport) -> None:
         """The loop is over for all, before this round: the replicas' moves are dropped, the weights stay."""

@@ -44,6 +44,11 @@ class Saver:
         self._waited = False
         self._thread: threading.Thread | None = None
 
+    @property
+    def on(self) -> bool:
+        """Whether there is a place for checkpoints."""
+        return self._place is not None
+
     def due(self, before: int, step: int) -> bool:
         """Whether one is written of `step`, where the transaction before ended at step `before`."""
         return bool(self._place and self._every) and step // (self._every or 1) > before // (self._every or 1)
@@ -78,6 +83,14 @@ class Saver:
     def tell_start(self, found: Found, generation: int) -> None:
         data = {"uri": found.place, "step": found.manifest.position.step}
         self._outlet.event("checkpoint.restored", generation, data)
+
+    def tell_weights(self, found: Found, told: dict[str, Any], generation: int) -> None:
+        """Whose weights a job begins with, and which of them it could not take."""
+        words = {"only_here": "not there", "only_there": "not in this job", "other_shape": "of another shape"}
+        for what, why in words.items():
+            if told[what]:
+                print(f"ringleader: init_from {found.place}: {why}: {', '.join(told[what])}")
+        self._outlet.event("weights.loaded", generation, {"uri": found.place} | told)
 
     def close(self) -> None:
         """What was copied is written first, if that does not take too long."""

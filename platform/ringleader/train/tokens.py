@@ -3,10 +3,12 @@
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
+from ringleader.elastic.items import Items
 from ringleader.elastic.tokens import Copy, Standing
 from ringleader.sync import Exchange
 from ringleader.sync.circulation import Circulation
@@ -54,6 +56,25 @@ class Tokens:
         if self._heals != self._group.heals:
             self.spans.forget()
             self._heals, self._buffers_of = self._group.heals, -1
+            self._go_on(loop, self._group.inside)
+            self._group.inside = {}
+
+    def position(self, call: int) -> dict[str, Any]:
+        """What the tokens list while all copies are equal, for a checkpoint.
+
+        Args:
+            call: the number of the running loop, or -1.
+        """
+        return {"call": call, "items": self.spans.everywhere().encode(), "known": self.news.all()}
+
+    def _go_on(self, loop: Loop, inside: dict[str, Any]) -> None:
+        """The attempt begins with a checkpoint: its weights are the tokens, which hold the items listed there."""
+        if not inside:
+            return
+        here = inside["call"] == loop.number
+        self.spans.stand(Items.decode(inside["items"]) if here else Items(0, absent(loop.epoch)))
+        if here:
+            self.news.join([inside["known"]])
 
     def meet(self, exchange: Exchange, loop: Loop) -> list[Standing]:
         """All members have the newest copies, the same news and the same position. Raises ExchangeBroken."""

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,6 +60,15 @@ class Updates:
         self._blocks = blocks
         self._staleness = staleness
         self._weight = self._weighed_rows = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What later updates of the loop depend on, and the count."""
+        seen = (self._weight, self._weighed_rows)
+        return {"weights": seen, "staleness": Counter(self._staleness)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._weight, self._weighed_rows = state["weights"]
+        self._staleness.update(state["staleness"])
 
     def make(self, gathered: Gathering, version: int, stock: Stock) -> list[Counted]:
         """Update what this server owns; returns what the update was made of.

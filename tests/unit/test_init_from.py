@@ -1,0 +1,75 @@
+"""A job begins with another one's weights, taken by name; what does not match is named."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from ringleader.checkpoint.folder import Folder
+from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Position
+from ringleader.checkpoint.snapshot import Part, Snapshot
+from ringleader.spec import JobSpec
+from ringleader.train import Session
+from ringleader.train.local import run_local
+
+
+def net_of(classes: int, seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, classes))
+
+
+def saved(place: Path, net: nn.Module) -> str:
+    """The URI of a checkpoint that holds this model, and an optimiser nobody takes over."""
+    folder, position = Folder(str(place)), Position(3, 3, attempt=1, generation=1)
+    state = {"models": [net.state_dict()], "optimizers": [{"state": {0: torch.ones(3)}}]}
+    pieces = Snapshot(state, Part()).write(folder, position.name)
+    folder.commit(position.name, Manifest(position, tuple(pieces), {}))
+    return folder.place_of(position.name)
+
+
+class Tuned:
+    """Takes one step with a learning rate of nothing: the weights stay those that it began with."""
+
+    def __init__(self, classes: int) -> None:
+        self.net = net_of(classes, seed=2)
+
+    def __call__(self, session: Session) -> None:
+        net = session.model(self.net)
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.0))
+        for x, y in session.batches(TensorDataset(torch.randn(8, 4), torch.zeros(8, dtype=torch.int64))):
+            session.step(F.cross_entropy(net(x), y))
+
+
+def job(uri: str) -> JobSpec:
+    return JobSpec.parse(
+        {"name": "tuned", "entrypoint": "a:b", "batch": {"global_size": 8}, "init_from": uri}
+    )
+
+
+def test_weights_of_the_same_name_and_shape_are_taken_over(tmp_path: Path) -> None:
+    first, tuned = net_of(3, seed=1), Tuned(classes=3)
+    run_local(job(saved(tmp_path, first)), tuned, tmp_path / "artifacts")
+    for name, parameter in tuned.net.named_parameters():
+        assert torch.equal(parameter, first.get_parameter(name)), name
+
+
+def test_what_does_not_match_stays_as_it_is_and_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, tuned = net_of(3, seed=1), Tuned(classes=5)
+    own = {name: parameter.detach().clone() for name, parameter in tuned.net.named_parameters()}
+    run_local(job(saved(tmp_path, nn.Sequential(*first, nn.Linear(3, 3)))), tuned, tmp_path / "artifacts")
+    assert torch.equal(tuned.net[0].weight, first[0].weight)
+    assert torch.equal(tuned.net[2].weight, own["2.weight"])
+    said = capsys.readouterr().out
+    assert "of another shape: 2.bias, 2.weight" in said
+    assert "not in this job: 3.bias, 3.weight" in said
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    uri = saved(tmp_path, nn.Sequential(nn.Identity(), nn.Identity(), nn.Identity(), nn.Linear(2, 2)))
+    with pytest.raises(CheckpointUnreadable, match="no entry of this job's models"):
+        run_local(job(uri), Tuned(classes=3), tmp_path / "artifacts")
