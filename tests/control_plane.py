@@ -51,6 +51,10 @@ class FakeCluster:
         with self._deed("resize"):
             self.told.append(("resize", job_id, attempt, workers_min, workers_max))
 
+    def pause(self, job_id: str, attempt: int, grace_s: float) -> None:
+        with self._deed("pause"):
+            self.told.append(("pause", job_id, attempt, grace_s))
+
     def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
         with self._deed("cancel"):
             self.told.append(("cancel", job_id, attempt, grace_s))

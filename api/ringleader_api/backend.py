@@ -60,6 +60,9 @@ class Backend(Protocol):
     def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
         """Ask the supervisor to end by itself within `grace_s`."""
 
+    def pause(self, job_id: str, attempt: int, grace_s: float) -> None:
+        """Ask the supervisor to save what the attempt holds and to end, within `grace_s`."""
+
     def release(self, job_id: str, attempt: int) -> None:
         """Free every actor, placement group and segment of the attempt, whatever state it is in."""
 
@@ -109,6 +112,9 @@ class RayBackend:
 
     def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
         self._cluster().cancel(job_id, attempt, grace_s)
+
+    def pause(self, job_id: str, attempt: int, grace_s: float) -> None:
+        self._cluster().pause(job_id, attempt, grace_s)
 
     def release(self, job_id: str, attempt: int) -> None:
         self._cluster().release(job_id, attempt)

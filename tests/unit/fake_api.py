@@ -117,6 +117,7 @@ class FakeApi(httpx.BaseTransport):
             ("PATCH /jobs/([^/]+)", self._patch),
             ("DELETE /jobs/([^/]+)", self._delete),
             ("POST /jobs/([^/]+)/cancel", self._cancel),
+            ("POST /jobs/([^/]+)/(pause|resume)", self._pause),
             ("GET /jobs/[^/]+/(events|logs)", self._feed),
             ("GET /jobs/[^/]+/workers", lambda request: httpx.Response(200, json={"items": self.workers})),
             ("GET /jobs/[^/]+/metrics", self._metrics),
@@ -165,6 +166,11 @@ class FakeApi(httpx.BaseTransport):
     def _cancel(self, request: httpx.Request, ident: str) -> httpx.Response:
         job = next(job for job in self.jobs if job["id"] == ident)
         job["state"] = "cancelled"
+        return httpx.Response(202, json=job)
+
+    def _pause(self, request: httpx.Request, ident: str, deed: str) -> httpx.Response:
+        job = next(job for job in self.jobs if job["id"] == ident)
+        job["state"] = "paused" if deed == "pause" else "queued"
         return httpx.Response(202, json=job)
 
     def _feed(self, request: httpx.Request, name: str) -> httpx.Response:

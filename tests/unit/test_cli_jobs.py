@@ -169,6 +169,12 @@ def test_errors_are_json_too(run: Run) -> None:
     assert (code, out, json.loads(err)["code"]) == (1, "", "job_not_found")
 
 
+def test_pause_and_resume(api: FakeApi, run: Run) -> None:
+    api.jobs = [job_view(1)]
+    assert run("pause", "digits-1")[:2] == (0, f"{job_id(1)}: paused\n")
+    assert run("resume", "digits-1")[:2] == (0, f"{job_id(1)}: queued\n")
+
+
 def test_resize_cancel_delete(api: FakeApi, run: Run) -> None:
     assert run("resize", "digits-1", "--min", "1", "--max", "6")[:2] == (
         0,

@@ -68,6 +68,11 @@ def test_wait_bears_a_restart_of_the_control_plane(api: FakeApi, job: Job) -> No
     assert job.wait(timeout=20).steps == 920
 
 
+def test_pause_and_resume_reach_the_job(api: FakeApi, job: Job) -> None:
+    assert job.pause().state is State.PAUSED
+    assert job.resume().state is State.QUEUED
+
+
 def test_resize_cancel_and_delete_reach_the_job(api: FakeApi, job: Job) -> None:
     assert job.resize(max=6).view.spec["workers"] == {"min": 2, "max": 6}
     assert job.cancel(grace_s=3).state is State.CANCELLED

@@ -2,13 +2,17 @@
 
 from datetime import datetime, timedelta
 
+from ringleader.wire.states import State
 from ringleader_api.scheduling import Facts
 from ringleader_api.services.attempts import TRUE_STATES
 from ringleader_api.store.tables import Job
 
+PAUSE_GRACE_S = 600.0
+"""How long a step, and the writing of a checkpoint, may take. After that the job is paused as its last one left it."""
+
 
 def facts_of(job: Job) -> Facts:
-    workers = job.spec["workers"]
+    workers, pausing = job.spec["workers"], job.target is State.PAUSED
     return Facts(
         job_id=job.id,
         attempt=job.attempt,
@@ -16,6 +20,7 @@ def facts_of(job: Job) -> Facts:
         launched=job.launched,
         outcome=job.outcome_at is not None,
         cancel_sent=job.cancel_sent,
+        pausing=pausing,
         wanted=(workers["min"], workers["max"]),
         sized=(job.sized_min, job.sized_max)
         if job.sized_min is not None and job.sized_max is not None
@@ -23,7 +28,7 @@ def facts_of(job: Job) -> Facts:
         attempt_at=job.attempt_at or job.queued_at,
         due_at=_due_at(job),
         stopping_at=job.stopping_at,
-        grace_s=job.grace_s,
+        grace_s=PAUSE_GRACE_S if pausing else job.grace_s,
     )
 
 

@@ -109,10 +109,5 @@ class Launching:
     def _current(self, session: Session, job_id: str, attempt: int) -> Job | None:
         """The job while this attempt may still run; a cancel may have come in between."""
         job = session.get(Job, job_id, with_for_update=True)
-        alive = (
-            job is not None
-            and job.attempt == attempt
-            and not job.state.ended
-            and job.state is not State.QUEUED
-        )
+        alive = job is not None and job.attempt == attempt and job.state.holds
         return job if alive else None

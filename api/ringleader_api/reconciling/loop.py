@@ -182,6 +182,9 @@ class Reconciler:
             case lifecycle.Cancel():
                 self._backend.cancel(job_id, attempt, facts.grace_s)
                 self._note(facts, lambda session, job: setattr(job, "cancel_sent", True))
+            case lifecycle.Pause():
+                self._backend.pause(job_id, attempt, facts.grace_s)
+                self._note(facts, lambda session, job: setattr(job, "cancel_sent", True))
             case lifecycle.Release():
                 self._backend.release(job_id, attempt)
                 if (job_id, attempt) not in self._backend.supervisors():

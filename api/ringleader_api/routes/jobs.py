@@ -1,4 +1,4 @@
-"""/jobs: submit, list, read, resize, cancel, delete."""
+"""/jobs: submit, list, read, resize, pause, resume, cancel, delete."""
 
 from typing import Annotated, Any
 
@@ -144,5 +144,21 @@ def delete_job(here: Here, _: BySteerer, job_id: str) -> None:
 def cancel_job(here: Here, who: BySteerer, job_id: str, body: CancelBody | None = None) -> JobView:
     """Ask the job to end; asking again while it is ending changes nothing."""
     view = here.jobs.cancel(job_id, body.grace_s if body else None, who.name)
+    here.reconciler.wake()
+    return view
+
+
+@router.post("/{job_id}/pause", status_code=202, responses=refusals(404, 409))
+def pause_job(here: Here, who: BySteerer, job_id: str) -> JobView:
+    """Ask the job to save what it holds after the step it is in, and to let go of the cluster."""
+    view = here.jobs.pause(job_id, who.name)
+    here.reconciler.wake()
+    return view
+
+
+@router.post("/{job_id}/resume", status_code=202, responses=refusals(404, 409))
+def resume_job(here: Here, who: BySteerer, job_id: str) -> JobView:
+    """Queue a paused job again: its next attempt begins with the newest checkpoint."""
+    view = here.jobs.resume(job_id, who.name)
     here.reconciler.wake()
     return view

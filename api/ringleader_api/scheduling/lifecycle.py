@@ -18,6 +18,7 @@ class Facts:
         launched: the backend has confirmed the attempt's supervisor.
         outcome: the supervisor has said how the attempt ended.
         wanted, sized: (min, max) workers asked for, and what the supervisor was last told.
+        pausing: it is stopped to be paused.
         due_at: when the running time over all attempts is used up.
     """
 
@@ -27,6 +28,7 @@ class Facts:
     launched: bool
     outcome: bool
     cancel_sent: bool
+    pausing: bool
     wanted: tuple[int, int]
     sized: tuple[int, int] | None
     attempt_at: datetime
@@ -73,6 +75,11 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Ask the supervisor to save what the attempt holds and to end, within its grace."""
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Free everything the attempt holds."""
 
@@ -82,7 +89,7 @@ class Finish:
     """Nothing of the attempt is left: move to the stored target."""
 
 
-Act = Start | Adopt | Resize | Lose | Stop | Cancel | Release | Finish
+Act = Start | Adopt | Resize | Lose | Stop | Cancel | Pause | Release | Finish
 
 
 def next_act(
@@ -120,7 +127,9 @@ def _stopping(job: Facts, alive: bool, now: datetime) -> Act | None:
     waited_s = (now - (job.stopping_at or now)).total_seconds()
     if job.outcome or waited_s > job.grace_s + TEARDOWN_S:
         return Release()
-    return None if job.cancel_sent else Cancel()
+    if job.cancel_sent:
+        return None
+    return Pause() if job.pausing else Cancel()
 
 
 def _why(message: str, *values: object) -> Why:

@@ -18,7 +18,7 @@ from ringleader.wire.ingest import (
     Record,
     Status,
 )
-from ringleader.wire.states import State
+from ringleader.wire.states import RETRIED, State
 from ringleader.wire.views import Why
 from ringleader_api.clock import Clock
 from ringleader_api.log import Log
@@ -26,7 +26,7 @@ from ringleader_api.problems import StaleAttempt
 from ringleader_api.services.access import load
 from ringleader_api.services.attempts import TRUE_STATES, attempt_failed
 from ringleader_api.services.secrets import Secrets, masked
-from ringleader_api.store import Store, move, record
+from ringleader_api.store import Store, move, record, retarget
 from ringleader_api.store.tables import IngestPosition, Job, LogRow, Metric
 from ringleader_api.telemetry import Telemetry
 
@@ -114,7 +114,7 @@ class Intake:
 
 
 def _living(job: Job, attempt: int) -> None:
-    if attempt != job.attempt or job.state is State.QUEUED or job.state.ended:
+    if attempt != job.attempt or not job.state.holds:
         raise StaleAttempt(
             f"attempt {attempt} of job {job.id} is over: the job is {job.state} at attempt {job.attempt}.",
             hint="The supervisor that posted this must stop.",
@@ -170,6 +170,13 @@ def _path(now: State, told: State) -> tuple[State, ...]:
     return (told,) if told is not now and told is not State.STARTING else ()
 
 
+def _ended_while_pausing(session: Session, job: Job, told: OutcomeRecord, now: datetime) -> None:
+    """The job reached its own end first. What the cluster lost does not matter: resume begins with a checkpoint."""
+    own = told.outcome == "failed" and told.reason is not None and told.reason.code not in RETRIED
+    if told.outcome == "succeeded" or own:
+        retarget(session, job, State(told.outcome), at=now, who="supervisor", why=told.reason)
+
+
 def _store_metrics(session: Session, job: Job, points: Sequence[MetricRecord]) -> None:
     """The first value of a (name, step) stays: a later attempt that computes a step again tells nothing new."""
     rows: list[dict[str, Any]] = [
@@ -198,6 +205,8 @@ def _apply_outcome(session: Session, job: Job, told: OutcomeRecord, now: datetim
     job.outcome_at = now
     if told.result is not None:
         job.result = told.result.model_dump(mode="json")
+    if job.state is State.STOPPING and job.target is State.PAUSED:
+        _ended_while_pausing(session, job, told, now)
     if job.state not in TRUE_STATES:
         return
     if told.outcome == "failed":

@@ -21,7 +21,7 @@ from ringleader_api.scheduling import Node
 from ringleader_api.services.access import load
 from ringleader_api.services.submission import placeable
 from ringleader_api.services.views import etag, job_view
-from ringleader_api.store import Store, move, record
+from ringleader_api.store import Store, move, record, retarget
 from ringleader_api.store.tables import ExportCursor, Job
 
 MAX_GRACE = timedelta(hours=1)
@@ -113,10 +113,40 @@ class Jobs:
                 raise Conflict(f"job {job_id} has already {_ended_word(job.state)}.", code="job_ended")
             if grace_s is not None:
                 job.grace_s = grace_s
-            if job.state is State.QUEUED:
+            if not job.state.holds:
                 move(session, job, State.CANCELLED, at=self._now(), who=who, why=why)
+            elif job.target is State.PAUSED and job.state is State.STOPPING:
+                retarget(session, job, State.CANCELLED, at=self._now(), who=who, why=why)
             elif job.state is not State.STOPPING:
                 move(session, job, State.STOPPING, at=self._now(), who=who, why=why, target=State.CANCELLED)
+            return self._view(session, job)[0]
+
+    def pause(self, job_id: str, who: str) -> JobView:
+        """Decide that the job saves what it holds and lets go of the cluster. Asking again changes nothing.
+
+        Raises:
+            Conflict: it is ending or has ended.
+        """
+        why = Why(code="paused", message=f"paused by {who}", hint="`ringleader resume` takes it up again.")
+        with self._store.write() as session:
+            job = load(session, job_id)
+            on_its_way = job.state is State.STOPPING and job.target is State.PAUSED
+            if job.state is State.QUEUED:
+                move(session, job, State.PAUSED, at=self._now(), who=who, why=why)
+            elif job.state is not State.PAUSED and not on_its_way:
+                move(session, job, State.STOPPING, at=self._now(), who=who, why=why, target=State.PAUSED)
+            return self._view(session, job)[0]
+
+    def resume(self, job_id: str, who: str) -> JobView:
+        """Queue a paused job for its next attempt. One that is waiting or at work is left as it is.
+
+        Raises:
+            Conflict: it is being paused, ending, or has ended.
+        """
+        with self._store.write() as session:
+            job = load(session, job_id)
+            if job.state is State.STOPPING or job.state is State.PAUSED or job.state.ended:
+                move(session, job, State.QUEUED, at=self._now(), who=who)
             return self._view(session, job)[0]
 
     def delete(self, job_id: str) -> None:

@@ -9,14 +9,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from ringleader.spec import JobSpec
-from ringleader.spec.job import PACKAGE
-from ringleader.wire.states import EDGES, State
+from ringleader.spec.job import JOB_ID, PACKAGE
+from ringleader.wire.states import State
 from ringleader.wire.views import View, Why
 from ringleader_api.clock import Clock, new_job_id
-from ringleader_api.problems import Conflict, Unprocessable
+from ringleader_api.problems import Conflict, NotFound, Unprocessable
 from ringleader_api.rights import Action, Caller
 from ringleader_api.scheduling import Admit, Hold, Node, Snapshot, decide, fits, most
-from ringleader_api.services.access import have_project, load, permit
+from ringleader_api.services.access import have_project, load, permit, permit_job
+from ringleader_api.services.checkpoints import checkpoints
 from ringleader_api.services.claims import claim_of
 from ringleader_api.services.secrets import Secrets
 from ringleader_api.store import Store, audit, record
@@ -24,7 +25,7 @@ from ringleader_api.store.people import Project
 from ringleader_api.store.tables import IdempotencyKey, Job, Package
 
 MAX_KEY = 200
-ADMITTED = frozenset(s for s in State if s is not State.QUEUED and EDGES[s])
+ADMITTED = frozenset(state for state in State if state.holds)
 
 
 class Preview(View):
@@ -117,9 +118,24 @@ class Submissions:
         if spec.working_dir is not None:
             self._package_present(spec.working_dir)
         self._secrets_present(spec)
+        if spec.init_from is not None and JOB_ID.fullmatch(spec.init_from):
+            spec = spec.model_copy(update={"init_from": self._newest_checkpoint(who, spec.init_from)})
         if nodes is not None:
             placeable(spec, nodes)
         return spec
+
+    def _newest_checkpoint(self, who: Caller, job_id: str) -> str:
+        """Of another job, as it is now: later attempts begin with the same weights as the first."""
+        try:
+            permit_job(self._store, who, Action.READ, job_id)
+            found = checkpoints(self._store, job_id).items
+        except NotFound:
+            raise _wrong(
+                "/init_from", job_id, "the id of a job, or the URI of a checkpoint", "is unknown"
+            ) from None
+        if not found:
+            raise _wrong("/init_from", job_id, "a job that has a checkpoint", "has none")
+        return found[0].uri
 
     def _package_present(self, name: str) -> None:
         if not PACKAGE.fullmatch(name):

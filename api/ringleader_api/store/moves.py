@@ -60,6 +60,23 @@ def move(
     record(session, job, f"job.{to.value}", at, data)
 
 
+def retarget(
+    session: Session, job: Job, target: State, *, at: datetime, who: str, why: Why | None = None
+) -> None:
+    """A job that was about to be paused reaches another end instead.
+
+    Raises:
+        IllegalMove: it is not on its way to a pause, or there is no such edge.
+    """
+    if job.state is not State.STOPPING or job.target is not State.PAUSED or target not in EDGES[job.state]:
+        raise IllegalMove(job.id, job.state, target)
+    job.target, job.stopping_at, job.cancel_sent = target, at, False
+    job.version += 1
+    data: dict[str, Any] = {"who": who, "from": State.STOPPING.value, "target": target.value}
+    _explain(job, State.STOPPING, why, data)
+    record(session, job, "job.stopping", at, data)
+
+
 def record(
     session: Session,
     job: Job,
@@ -88,8 +105,10 @@ def _explain(job: Job, to: State, why: Why | None, data: dict[str, Any]) -> None
     job.pending_reason = why.model_dump() if why and to is State.QUEUED else None
     if why is not None:
         data["reason"] = why.model_dump()
-        if to is State.STOPPING or to.ended:
+        if to in (State.STOPPING, State.PAUSED) or to.ended:
             job.reason = why.model_dump()
+    if to is State.QUEUED:
+        job.reason = None
 
 
 def _mark(job: Job, before: State, to: State, at: datetime) -> None:
@@ -109,8 +128,11 @@ def _mark(job: Job, before: State, to: State, at: datetime) -> None:
     if to in (State.QUEUED, State.STOPPING) and job.running_since is not None:
         job.ran_s += max(0.0, (at - job.running_since).total_seconds())
         job.running_since = None
-    if to is State.QUEUED or to.ended:
+    if not to.holds:
         job.world_size = 0
         job.workers = []
+    if to is State.PAUSED:  # what the attempt has spent stays spent
+        job.failures_before += job.failures_reported
+        job.failures_reported = 0
     if to.ended:
         job.finished_at = at

@@ -109,6 +109,14 @@ export function preview(spec: unknown): Promise<Admission> {
   return read<Admission>("/jobs?dry_run=true", { method: "POST", body: spec });
 }
 
+export async function pause(id: string): Promise<void> {
+  await send(`${jobPath(id)}/pause`, { method: "POST" });
+}
+
+export async function resume(id: string): Promise<void> {
+  await send(`${jobPath(id)}/resume`, { method: "POST" });
+}
+
 export async function cancel(id: string): Promise<void> {
   await send(`${jobPath(id)}/cancel`, { method: "POST", body: {} });
 }

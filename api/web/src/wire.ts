@@ -6,6 +6,7 @@ export const STATES = [
   "running",
   "recovering",
   "stopping",
+  "paused",
   "succeeded",
   "failed",
   "cancelled",

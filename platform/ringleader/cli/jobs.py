@@ -72,6 +72,24 @@ def cancel(session: Session, job: str, grace_s: float | None) -> None:
 @click.command()
 @click.argument("job")
 @with_output
+def pause(session: Session, job: str) -> None:
+    """Save what JOB holds after the step it is in, and let go of the cluster."""
+    found = find_job(session.client(), job).pause()
+    session.show(found.view.model_dump(mode="json"), f"{found.id}: {found.state}")
+
+
+@click.command()
+@click.argument("job")
+@with_output
+def resume(session: Session, job: str) -> None:
+    """Queue JOB, which is paused, again: it goes on from its newest checkpoint."""
+    found = find_job(session.client(), job).resume()
+    session.show(found.view.model_dump(mode="json"), f"{found.id}: {found.state}")
+
+
+@click.command()
+@click.argument("job")
+@with_output
 def delete(session: Session, job: str) -> None:
     """Forget JOB, which must have ended, and its files."""
     found = find_job(session.client(), job)

@@ -95,6 +95,16 @@ class Job:
         self._api.request("POST", self._path("/cancel"), json=body, repeatable=True)
         return self.refresh()
 
+    def pause(self) -> Self:
+        """Ask it to save what it holds and to let go of the cluster; pausing twice is pausing once."""
+        self._api.request("POST", self._path("/pause"), repeatable=True)
+        return self.refresh()
+
+    def resume(self) -> Self:
+        """Queue it again; it goes on from its newest checkpoint."""
+        self._api.request("POST", self._path("/resume"), repeatable=True)
+        return self.refresh()
+
     def delete(self) -> None:
         """Forget an ended job and its files."""
         self._api.request("DELETE", self._path())

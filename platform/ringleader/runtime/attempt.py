@@ -72,6 +72,11 @@ class Attempt:
             self.post(ev.Committed(beat.worker, beat.generation, beat.step, now - since))
         return outlet.recorded_step
 
+    @property
+    def generation(self) -> int:
+        """The last one that was formed."""
+        return self._state.generation if self._state is not None else 0
+
     def run(self, crew: Crew, outlet: Outlet) -> tuple[do.End, dict[str, Any] | None]:
         """Until the attempt is over. Returns how it ended, and what the lowest rank that finished knows."""
         self._crew, self._outlet = crew, outlet

@@ -3,13 +3,24 @@
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from ringleader.checkpoint.manifest import Position, Saved
 from ringleader.runtime.messages import Beat, Launch
 
 if TYPE_CHECKING:
     from ringleader.checkpoint.committer import Committer
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Files that were written, and the step up to which nothing can be taken back."""
+
+    saved: tuple[Saved, ...]
+    settled: int
+
 
 Tell = Callable[[str, int, dict[str, Any]], None]
 LAST_S = 60.0
@@ -22,19 +33,35 @@ class Checkpoints:
     def __init__(self, launch: Launch, tell: Tell) -> None:
         self._launch = launch
         self._tell = tell
-        self._queue: queue.SimpleQueue[Beat | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[News | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._step = 0
+        self._step = self._settled = 0
+        self._heard = threading.Condition()
+        self._parts: dict[Position, int] = {}
+        self._failed: set[int] = set()
         self.newest_uri = ""
 
-    def take(self, beat: Beat) -> None:
-        """What a heartbeat says of checkpoints: files written, and steps that others have gone beyond."""
+    def take(self, beat: Beat, recorded_step: int) -> None:
+        """What a heartbeat says of checkpoints: files written, and steps that others have gone beyond.
+
+        Args:
+            recorded_step: the records of all steps below it are here: a checkpoint must not know more than they do.
+        """
         if beat.saved and self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="checkpoints", daemon=True)
             self._thread.start()
-        if beat.saved or (self._thread is not None and beat.step > self._step):
-            self._step = max(self._step, beat.step)
-            self._queue.put(beat)
+        self._listen(beat)
+        self._step = max(self._step, beat.step)
+        # Whoever has applied a step had everybody's contribution to it: all had applied the one before.
+        settled = min(self._step, recorded_step) - 1
+        if beat.saved or (self._thread is not None and settled > self._settled):
+            self._settled = settled
+            self._queue.put(News(beat.saved, settled))
+
+    def await_complete(self, generation: int) -> None:
+        """Until all writers of that generation have written, or one of them says that it cannot, for `LAST_S`."""
+        with self._heard:
+            self._heard.wait_for(lambda: generation in self._failed or self._complete(generation), LAST_S)
 
     def finish(self) -> str:
         """Everybody passed the last barrier. Returns the newest checkpoint's URI, or nothing."""
@@ -42,6 +69,20 @@ class Checkpoints:
             self._queue.put(None)
             self._thread.join(LAST_S)
         return self.newest_uri
+
+    def _listen(self, beat: Beat) -> None:
+        failed = {told.generation for told in beat.events if told.kind == "checkpoint.failed"}
+        if not (beat.saved or failed):
+            return
+        with self._heard:
+            for saved in beat.saved:
+                self._parts = {at: left for at, left in self._parts.items() if at.step >= saved.position.step}
+                self._parts[saved.position] = self._parts.get(saved.position, saved.count) - 1
+            self._failed |= failed
+            self._heard.notify_all()
+
+    def _complete(self, generation: int) -> bool:
+        return any(at.generation == generation and not left for at, left in self._parts.items())
 
     def _serve(self) -> None:
         # Only now: the file systems' library takes its time, and a supervisor starts fast.
@@ -54,14 +95,11 @@ class Checkpoints:
             keep=launch.spec.checkpoint.keep,
             spec=launch.spec.model_dump(mode="json"),
         )
-        last = False
-        while not last:
-            beat = self._queue.get()
-            last = beat is None
-            for saved in beat.saved if beat is not None else ():
+        while (news := self._queue.get()) is not None:
+            for saved in news.saved:
                 committer.add(saved)
-            # Whoever has applied a step had everybody's contribution to it: all had applied the one before.
-            self._settle(committer, inf if beat is None else beat.step - 1)
+            self._settle(committer, news.settled)
+        self._settle(committer, inf)
 
     def _settle(self, committer: "Committer", step: float) -> None:
         try:

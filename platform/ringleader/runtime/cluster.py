@@ -126,6 +126,9 @@ class Cluster:
     def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
         self._call(job_id, attempt, "cancel", grace_s)
 
+    def pause(self, job_id: str, attempt: int, grace_s: float) -> None:
+        self._call(job_id, attempt, "pause", grace_s)
+
     def drain(self, job_id: str, attempt: int, worker: str, grace_s: float) -> None:
         self._call(job_id, attempt, "drain", worker, grace_s)
 

@@ -60,7 +60,7 @@ class Outlet:
             if self._trace is not None:
                 for stretch in beat.stretches:
                     self._trace.add(beat.worker, stretch)
-            self._checkpoints.take(beat)
+            self._checkpoints.take(beat, self.recorded_step)
             for happened in beat.events:
                 self.event(happened.kind, happened.generation, happened.data)
             for line in beat.lines:
@@ -68,6 +68,10 @@ class Outlet:
             if beat.lines_dropped:
                 text = f"[{beat.lines_dropped} earlier lines of this worker were dropped: it prints too fast]"
                 self._line(beat.worker, Line(datetime.now(UTC).timestamp(), "error", text))
+
+    def await_saved(self, generation: int) -> None:
+        """Until the members of that generation have told of the checkpoint that they have written, or cannot write."""
+        self._checkpoints.await_complete(generation)
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         self._spool.put("events", {"at": _now(), "generation": generation, "type": kind, "data": data})
@@ -97,7 +101,7 @@ class Outlet:
         self._spool.discard()
 
     def _end(self, end: End, finished: dict[str, Any] | None) -> None:
-        newest = self._checkpoints.finish() if end.outcome == "succeeded" else ""
+        newest = self._checkpoints.finish() if end.outcome in ("succeeded", "paused") else ""
         reason = None
         with self._taking:  # also of an attempt that failed or was cancelled
             trace = self._trace.finish(self._launch.artifacts).as_uri() if self._trace is not None else ""

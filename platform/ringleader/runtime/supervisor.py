@@ -71,6 +71,9 @@ class Supervisor:
     def cancel(self, grace_s: float) -> None:
         self._attempt.post(ev.Cancel(grace_s, monotonic()))
 
+    def pause(self, grace_s: float) -> None:
+        self._attempt.post(ev.Pause(grace_s, monotonic()))
+
     def drain(self, worker: str, grace_s: float) -> None:
         self._attempt.post(ev.Drain(worker, monotonic() + grace_s, monotonic()))
 
@@ -88,6 +91,8 @@ class Supervisor:
             end, finished = self._run()
         except Exception:  # whatever it was, the control plane has to hear of it
             end, finished = End("failed", "platform_error", traceback.format_exc()), None
+        if end.outcome == "paused":
+            self._outlet.await_saved(self._attempt.generation)
         if self._crew is not None:
             self._crew.close()
         self._outlet.outcome(end, finished)

@@ -54,7 +54,7 @@ class OutcomeRecord(View):
     stream: Literal["outcome"] = "outcome"
     seq: Seq
     at: datetime
-    outcome: Literal["succeeded", "failed", "cancelled"]
+    outcome: Literal["succeeded", "failed", "cancelled", "paused"]
     reason: Why | None = None
     result: Result | None = None
 

@@ -11,6 +11,7 @@ class State(StrEnum):
     RUNNING = "running"
     RECOVERING = "recovering"
     STOPPING = "stopping"
+    PAUSED = "paused"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -19,13 +20,19 @@ class State(StrEnum):
     def ended(self) -> bool:
         return not EDGES[self]
 
+    @property
+    def holds(self) -> bool:
+        """Whether the job has, or may have, something on the cluster."""
+        return not (self.ended or self in (State.QUEUED, State.PAUSED))
+
 
 EDGES: dict[State, frozenset[State]] = {
-    State.QUEUED: frozenset({State.STARTING, State.CANCELLED, State.FAILED}),
+    State.QUEUED: frozenset({State.STARTING, State.PAUSED, State.CANCELLED, State.FAILED}),
     State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.QUEUED}),
     State.RUNNING: frozenset({State.RECOVERING, State.STOPPING, State.QUEUED}),
     State.RECOVERING: frozenset({State.RUNNING, State.STOPPING, State.QUEUED}),
-    State.STOPPING: frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED}),
+    State.STOPPING: frozenset({State.PAUSED, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
+    State.PAUSED: frozenset({State.QUEUED, State.CANCELLED}),
     State.SUCCEEDED: frozenset(),
     State.FAILED: frozenset(),
     State.CANCELLED: frozenset(),
@@ -44,6 +51,7 @@ class Reason(StrEnum):
     MIN_WORKERS_LOST = "min_workers_lost"
     MAX_RUNTIME = "max_runtime"
     SECRET_MISSING = "secret_missing"  # noqa: S105 - a name, no password
+    CHECKPOINT_UNREADABLE = "checkpoint_unreadable"
     PLATFORM_ERROR = "platform_error"
 
 

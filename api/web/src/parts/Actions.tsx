@@ -1,6 +1,6 @@
-/** What one can do to a running job: resize it, cancel it. */
+/** What one can do to a job that has not ended: pause it, take it up again, resize it, cancel it. */
 import { useState, type SubmitEvent } from "react";
-import { ApiError, cancel, resize } from "../api";
+import { ApiError, cancel, pause, resize, resume } from "../api";
 import { hasEnded, workerBounds, type Job } from "../wire";
 import { Dialog } from "./Dialog";
 import { Notice } from "./Notice";
@@ -15,6 +15,7 @@ export function Actions({ job, onChange }: { job: Job; onChange: () => void }) {
   const stopping = job.state === "stopping";
   return (
     <div className="actions">
+      <PauseOrResume job={job} disabled={stopping} onDone={onChange} />
       <button type="button" disabled={stopping} onClick={() => setOpen("resize")}>
         Resize…
       </button>
@@ -24,6 +25,16 @@ export function Actions({ job, onChange }: { job: Job; onChange: () => void }) {
       {open === "resize" && <Resize job={job} onClose={() => setOpen(null)} onDone={done} />}
       {open === "cancel" && <Cancel job={job} onClose={() => setOpen(null)} onDone={done} />}
     </div>
+  );
+}
+
+function PauseOrResume({ job, disabled, onDone }: { job: Job; disabled: boolean; onDone: () => void }) {
+  const paused = job.state === "paused";
+  const { run, busy, error } = useAction(() => (paused ? resume(job.id) : pause(job.id)), onDone);
+  return (
+    <button type="button" disabled={disabled || busy} onClick={run} title={error?.message}>
+      {paused ? "Resume" : "Pause"}
+    </button>
   );
 }
 
@@ -126,10 +137,14 @@ export function resizeFault(min: number, max: number): string | null {
 function useAction(act: () => Promise<unknown>, onDone: () => void) {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<ApiError | null>(null);
+  const done = (): void => {
+    setBusy(false);
+    onDone();
+  };
   const run = (): void => {
     setBusy(true);
     setError(null);
-    act().then(onDone, (fault: unknown) => {
+    act().then(done, (fault: unknown) => {
       setBusy(false);
       setError(fault instanceof ApiError ? fault : new ApiError({ status: 0, detail: String(fault) }));
     });

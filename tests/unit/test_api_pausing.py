@@ -1,0 +1,148 @@
+"""A paused job holds nothing, keeps what it was, and goes on as its next attempt."""
+
+from pathlib import Path
+
+import pytest
+from control_plane import Stage, event, outcome, stage, status
+
+from ringleader_api.reconciling.facts import PAUSE_GRACE_S
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path)
+
+
+def pause(here: Stage, job_id: str) -> int:
+    return here.client.post(f"/api/v1/jobs/{job_id}/pause").status_code
+
+
+def resume(here: Stage, job_id: str) -> int:
+    return here.client.post(f"/api/v1/jobs/{job_id}/resume").status_code
+
+
+def paused(here: Stage, **changes: object) -> str:
+    job_id = here.running(**changes)
+    assert pause(here, job_id) == 202
+    here.tick()
+    here.post(job_id, records=[outcome(1, "paused")])
+    here.tick(2)
+    assert here.state(job_id) == "paused"
+    return job_id
+
+
+def test_a_job_is_paused_by_its_supervisor_and_lets_go_of_the_cluster(here: Stage) -> None:
+    job_id = here.running()
+    assert [pause(here, job_id), pause(here, job_id)] == [202, 202]
+    assert here.state(job_id) == "stopping"
+    here.tick(3)
+    assert here.cluster.told == [("pause", job_id, 1, PAUSE_GRACE_S)]
+    here.post(job_id, records=[outcome(1, "paused")])
+    here.tick()
+    job = here.job(job_id)
+    assert (job["state"], job["reason"]["code"], job["world_size"]) == ("paused", "paused", 0)
+    assert (job["finished_at"], here.cluster.alive) == (None, {})
+    here.tick()
+    assert pause(here, job_id) == 202
+    assert here.cluster.starts == [(job_id, 1)]
+
+
+def test_what_waits_takes_the_place_of_a_paused_job(here: Stage) -> None:
+    first = here.running(workers={"min": 3, "max": 3})
+    second = here.submit(name="second", workers={"min": 3, "max": 3})
+    here.tick()
+    assert here.state(second) == "queued"
+    pause(here, first)
+    here.tick()
+    here.post(first, records=[outcome(1, "paused")])
+    here.tick(2)
+    assert here.cluster.starts == [(first, 1), (second, 1)]
+
+
+def test_resume_is_the_next_attempt_and_spends_no_failure(here: Stage) -> None:
+    job_id = paused(here)
+    assert resume(here, job_id) == 202
+    job = here.job(job_id)
+    assert (job["state"], job["reason"]) == ("queued", None)
+    here.tick()
+    assert here.cluster.starts == [(job_id, 1), (job_id, 2)]
+    assert resume(here, job_id) == 202
+    here.post(job_id, attempt=2, status=status("running"))
+    assert here.job(job_id)["failures"]["spent"] == 0
+    assert (here.state(job_id), resume(here, job_id), here.state(job_id)) == ("running", 202, "running")
+
+
+def test_a_queued_job_is_paused_at_once(here: Stage) -> None:
+    job_id = here.submit()
+    assert pause(here, job_id) == 202
+    here.tick(2)
+    assert (here.state(job_id), here.cluster.starts) == ("paused", [])
+
+
+def test_time_that_a_job_is_paused_does_not_count_as_running(here: Stage) -> None:
+    job_id = paused(here, max_runtime_s=100)
+    here.time.pass_s(1000)
+    resume(here, job_id)
+    here.tick()
+    here.post(job_id, attempt=2, status=status("running"))
+    here.tick(2)
+    assert here.state(job_id) == "running"
+
+
+def test_a_paused_job_is_cancelled_at_once_and_so_is_one_on_its_way(here: Stage) -> None:
+    for job_id in (paused(here), here.running(name="other")):
+        pause(here, job_id)
+        assert here.client.post(f"/api/v1/jobs/{job_id}/cancel").status_code == 202
+        here.tick()
+        if here.state(job_id) == "stopping":
+            here.post(job_id, records=[outcome(1, "cancelled")])
+        here.tick(2)
+        assert here.state(job_id) == "cancelled"
+        assert (pause(here, job_id), resume(here, job_id)) == (409, 409)
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "state"),
+    [
+        ("succeeded", "", "succeeded"),
+        ("failed", "entrypoint_raised", "failed"),
+        ("failed", "min_workers_lost", "paused"),
+    ],
+)
+def test_a_job_that_ends_before_it_could_be_paused_has_its_own_end(
+    here: Stage, told: str, code: str, state: str
+) -> None:
+    job_id = here.running()
+    pause(here, job_id)
+    here.tick()
+    here.post(job_id, records=[outcome(1, told, code) if code else outcome(1, told)])
+    here.tick(2)
+    assert here.state(job_id) == state
+
+
+def test_a_supervisor_that_vanishes_or_does_not_end_leaves_the_job_paused(here: Stage) -> None:
+    vanished, stuck = here.running(), here.running(name="stuck", workers={"min": 1, "max": 1})
+    for job_id in (vanished, stuck):
+        pause(here, job_id)
+    here.cluster.alive.pop((vanished, 1))
+    here.tick(2)
+    assert [here.state(vanished), here.state(stuck)] == ["paused", "stopping"]
+    here.time.pass_s(PAUSE_GRACE_S + 60)
+    here.tick(2)
+    assert (here.state(stuck), here.cluster.alive) == ("paused", {})
+
+
+def test_a_job_can_begin_with_the_weights_of_another_ones_newest_checkpoint(here: Stage) -> None:
+    first = here.running()
+    saved = {"step": 4, "uri": "/ck/a/step-4", "size_bytes": 3, "copied_s": 0.1, "removed": []}
+    here.post(first, records=[event(1, "checkpoint.saved", **saved)])
+    second = here.submit(name="second", init_from=first)
+    assert here.job(second)["spec"]["init_from"] == "/ck/a/step-4"
+    unknown = "job_" + "0" * 26
+    for source, why in ((second, "has none"), (unknown, "is unknown")):
+        answer = here.client.post(
+            "/api/v1/jobs", json={"name": "x", "entrypoint": "a:b", "init_from": source}
+        )
+        assert answer.status_code == 422
+        assert answer.json()["errors"][0]["pointer"] == "/init_from"
+        assert why in answer.json()["detail"]
