@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from integration.ray_home import IngestServer, ray_head
@@ -326,13 +327,14 @@ def test_a_worker_killed_in_a_round_of_local_sgd_costs_no_bit(cluster, home, ing
     run.leave_nothing()
 
 
-def test_an_attempt_that_lost_everybody_is_followed_from_its_newest_checkpoint(
+def test_attempts_that_lost_everybody_or_were_paused_are_followed_from_their_newest_checkpoint(
     cluster, home, ingest, package, tmp_path
 ):
     spec = {
         "workers": {"min": 2, "max": 2},
         "params": {"epochs": 30, "pause": 0.01},
         "checkpoint": {"every_steps": 10, "keep": 2},
+        "debug": {"ledger": True},
     }
     first = start(cluster, home, ingest, package, "unlucky", **spec)
     first.until_step(35)
@@ -345,20 +347,32 @@ def test_an_attempt_that_lost_everybody_is_followed_from_its_newest_checkpoint(
     first.leave_nothing()
     ingest.forget()
     second = start(cluster, home, ingest, package, "unlucky", attempt=2, **spec)
-    outcome = second.outcome()
-    assert outcome["outcome"] == "succeeded", outcome
+    second.until_step(saved[-1] + 13)
+    cluster.pause("unlucky", 2, 60.0)
+    assert second.outcome()["outcome"] == "paused"
     (restored,) = ingest.events("checkpoint.restored", attempt=2)
     assert restored["step"] == saved[-1]
+    paused_at = ingest.events("checkpoint.saved", attempt=2)[-1]["step"]
+    assert paused_at == max(m["step"] for m in ingest.stream("metrics", attempt=2))
+    second.leave_nothing()
+    ingest.forget()
+    third = start(cluster, home, ingest, package, "unlucky", attempt=3, **spec)
+    outcome = third.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    (restored,) = ingest.events("checkpoint.restored", attempt=3)
+    assert restored["step"] == paused_at
     assert outcome["result"]["steps"] == 120
-    assert outcome["result"]["checkpoint_uri"].endswith("step-000000000120-a2-g1")
+    assert outcome["result"]["checkpoint_uri"].endswith("step-000000000120-a3-g1")
     folder = home / "checkpoints" / "unlucky"
-    assert sorted(p.name for p in folder.iterdir()) == ["step-000000000110-a2-g1", "step-000000000120-a2-g1"]
+    assert sorted(p.name for p in folder.iterdir()) == ["step-000000000110-a3-g1", "step-000000000120-a3-g1"]
+    ledger = pq.read_table(outcome["result"]["ledger_uri"].removeprefix("file://"))
+    assert sorted(ledger["row"].to_pylist()) == sorted(list(range(64)) * 30)
     program: dict[str, Any] = {}
     exec(TRAIN, program)  # the package's own source
     torch.set_num_threads(1)
-    alone, _ = run_local(second.launch.spec, program["train"], tmp_path)
+    alone, _ = run_local(third.launch.spec, program["train"], tmp_path)
     assert outcome["result"]["weights_sha256"] == alone.digest
-    second.leave_nothing()
+    third.leave_nothing()
 
 
 def test_a_token_ring_loses_a_worker_and_grows_and_shrinks_without_losing_a_row(

@@ -76,10 +76,10 @@ def test_an_outcome_that_cannot_be_written_is_a_platform_error(server: IngestSer
 
 def test_a_ledger_that_cannot_be_finished_is_a_platform_error(server: IngestServer, tmp_path: Path):
     outlet = open_outlet(server, tmp_path, ledger=True)
-    (tmp_path / "jobs").write_text("a file where the folder of the jobs should be")
+    (tmp_path / "jobs" / "job_a" / "artifacts").write_text("a file where the artifacts' folder should be")
     outlet.outcome(SUCCEEDED, finished())
     assert outlet.poster.drained(10)
-    assert_platform_error(server, "NotADirectoryError")
+    assert_platform_error(server, "FileExistsError")
     outlet.discard()
 
 

@@ -1,7 +1,15 @@
-"""The rows that entered each settled step, kept as they come in and left behind as one Parquet file."""
+"""The rows that entered each settled step, kept as they come in and left behind as one Parquet file.
 
+Every attempt has a file of its own and says with which step of which earlier attempt it began. The ledger follows that
+line back: what an attempt did beyond the checkpoint that the next one began with is in no weights, and not in here.
+"""
+
+import json
+import shutil
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from ringleader.runtime.messages import Rows
@@ -11,13 +19,24 @@ _HEAD = struct.Struct("<qqq")
 _GROUP_ROWS = 1 << 20
 
 
-class Ledger:
-    """Appends to a raw file in `folder`; `finish` turns it into Parquet with columns step, shard, row."""
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The steps after `start` and up to `stop` of an attempt."""
 
-    def __init__(self, folder: Path) -> None:
+    attempt: int
+    start: int
+    stop: float
+
+
+class Ledger:
+    """Appends to a raw file in `folder`; `finish` turns those of all attempts into Parquet: step, shard, row."""
+
+    def __init__(self, folder: Path, attempt: int = 1) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._raw = folder / "ledger.raw"
-        self._file = self._raw.open("wb")
+        self._folder = folder
+        self._attempt = attempt
+        # Without a buffer: what is here outlives this process.
+        self._file = self._raw(attempt).open("wb", buffering=0)
         self.last_step = 0
 
     def add(self, rows: Rows) -> None:
@@ -25,9 +44,12 @@ class Ledger:
         if rows.step <= self.last_step:
             return
         self.last_step = rows.step
-        self._file.write(_HEAD.pack(rows.step, len(rows.shards), len(rows.rows)))
-        self._file.write(rows.shards)
-        self._file.write(rows.rows)
+        head = _HEAD.pack(rows.step, len(rows.shards), len(rows.rows))
+        self._file.write(head + rows.shards + rows.rows)
+
+    def began_with(self, step: int, attempt: int) -> None:
+        """This attempt goes on from a checkpoint that an earlier one wrote."""
+        self._origin(self._attempt).write_text(json.dumps([attempt, step]))
 
     def finish(self, folder: Path) -> Path:
         """Write `folder`/ledger.parquet; readers see all or nothing."""
@@ -43,12 +65,28 @@ class Ledger:
             for table in self._tables(schema):
                 writer.write_table(table)
         partial.replace(path)
-        self._raw.unlink()
+        shutil.rmtree(self._folder)
         return path
 
     def close(self) -> None:
+        """What is here stays for the next attempt."""
         self._file.close()
-        self._raw.unlink(missing_ok=True)
+
+    def _raw(self, attempt: int) -> Path:
+        return self._folder / f"attempt-{attempt}.raw"
+
+    def _origin(self, attempt: int) -> Path:
+        return self._folder / f"attempt-{attempt}.json"
+
+    def _line(self) -> list[Stretch]:
+        """What the weights are made of, in the order of steps."""
+        line: list[Stretch] = []
+        attempt, stop = self._attempt, inf
+        while (origin := self._origin(attempt)).exists():
+            before, start = json.loads(origin.read_text())
+            line.append(Stretch(attempt, start, stop))
+            attempt, stop = before, start
+        return [Stretch(attempt, 0, stop), *reversed(line)]
 
     def _tables(self, schema: "object") -> Iterator["object"]:
         import numpy as np
@@ -70,7 +108,17 @@ class Ledger:
             yield pa.table([np.concatenate(c) for c in (steps, shards, rows)], schema=schema)
 
     def _records(self) -> Iterator[tuple[int, bytes, bytes]]:
-        with self._raw.open("rb") as file:
-            while head := file.read(_HEAD.size):
-                step, shard_bytes, row_bytes = _HEAD.unpack(head)
-                yield step, file.read(shard_bytes), file.read(row_bytes)
+        for stretch in self._line():
+            for step, shards, rows in _read(self._raw(stretch.attempt)):
+                if stretch.start < step <= stretch.stop:
+                    yield step, shards, rows
+
+
+def _read(raw: Path) -> Iterator[tuple[int, bytes, bytes]]:
+    """Up to the last whole record."""
+    with raw.open("rb") as file:
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            step, num_shards, num_rows = _HEAD.unpack(head)
+            shards, rows = file.read(num_shards), file.read(num_rows)
+            if len(rows) == num_rows:
+                yield step, shards, rows

@@ -48,6 +48,11 @@ class Launch:
         return Path(self.home) / "jobs" / self.job_id / "artifacts"
 
     @property
+    def ledgers(self) -> Path:
+        """The rows of all attempts so far."""
+        return self.artifacts.parent / "ledger"
+
+    @property
     def checkpoints(self) -> str:
         """The URI of their folder."""
         uri = self.spec.checkpoint.uri or str(Path(self.home) / "checkpoints")

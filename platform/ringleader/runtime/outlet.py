@@ -18,6 +18,7 @@ from ringleader.wire.ingest import Status
 from ringleader.wire.views import Result
 
 WEIGHTS = "weights.safetensors"
+RESTORED = "checkpoint.restored"
 
 
 class Outlet:
@@ -28,7 +29,7 @@ class Outlet:
         self._taking = threading.Lock()
         self._last_step = 0
         self._spool = Spool(launch.spool)
-        self._ledger = Ledger(launch.spool) if launch.spec.debug.ledger else None
+        self._ledger = Ledger(launch.ledgers, launch.attempt) if launch.spec.debug.ledger else None
         self._trace = TraceFile(launch.spool) if launch.spec.debug.trace else None
         self._checkpoints = Checkpoints(launch, self.event)
         self.poster = Poster(
@@ -62,6 +63,8 @@ class Outlet:
                     self._trace.add(beat.worker, stretch)
             self._checkpoints.take(beat, self.recorded_step)
             for happened in beat.events:
+                if happened.kind == RESTORED and self._ledger is not None:
+                    self._ledger.began_with(happened.data["step"], happened.data["attempt"])
                 self.event(happened.kind, happened.generation, happened.data)
             for line in beat.lines:
                 self._line(beat.worker, line)

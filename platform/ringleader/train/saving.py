@@ -81,7 +81,8 @@ class Saver:
         return found
 
     def tell_start(self, found: Found, generation: int) -> None:
-        data = {"uri": found.place, "step": found.manifest.position.step}
+        at = found.manifest.position
+        data = {"uri": found.place, "step": at.step, "attempt": at.attempt}
         self._outlet.event("checkpoint.restored", generation, data)
 
     def tell_weights(self, found: Found, told: dict[str, Any], generation: int) -> None:
