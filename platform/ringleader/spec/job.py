@@ -23,7 +23,7 @@ from ringleader.text import is_utf8, utf8
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
 JOB_ID = re.compile(r"job_[0-9A-Z]{26}")
-INIT_FROM = r"^(job_[0-9A-Z]{26}$|/|[a-z][a-z0-9]*://)"
+INIT_FROM = r"^(job_[0-9A-Z]{26}$|(/|[a-z][a-z0-9]*://)[^?]*$)"
 
 SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
 """Of the file systems that a checkpoint may be written to: those of pyarrow."""
@@ -76,6 +76,8 @@ class Checkpoint(Part):
     @classmethod
     def _reachable(cls, value: str | None) -> str | None:
         scheme, sign, _ = (value or "/").partition("://")
+        if "?" in (value or ""):
+            raise ValueError("options belong into the environment; allowed: a URI without them")
         if scheme not in SCHEMES if sign else not scheme.startswith("/"):
             known = ", ".join(f"{name}://" for name in SCHEMES)
             raise ValueError(f"no checkpoint can be written there; allowed: an absolute path, or {known}")
