@@ -83,6 +83,7 @@ class FakeApi(httpx.BaseTransport):
     feeds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     packages: dict[str, bytes] = field(default_factory=dict)
     artifacts: dict[str, bytes] = field(default_factory=dict)
+    newest: bytes = b""
     workers: list[dict[str, Any]] = field(default_factory=list)
     points: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     faults: list[Exception | httpx.Response] = field(default_factory=list)
@@ -122,6 +123,10 @@ class FakeApi(httpx.BaseTransport):
             ("GET /jobs/[^/]+/workers", lambda request: httpx.Response(200, json={"items": self.workers})),
             ("GET /jobs/[^/]+/metrics", self._metrics),
             ("GET /jobs/[^/]+/artifacts/(.+)", self._artifact),
+            (
+                "GET /jobs/[^/]+/checkpoints/newest/weights",
+                lambda request: httpx.Response(200, content=self.newest),
+            ),
             ("(?:HEAD|PUT) /packages/(.+)", self._package),
             (
                 "GET /cluster",

@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from control_plane import RESULT, SPEC, Stage, event, line, metric, outcome, stage, status
+from safetensors.torch import load
 
+from ringleader.checkpoint.folder import Folder
+from ringleader.checkpoint.manifest import Manifest, Position
+from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.snapshot import Snapshot
 from ringleader.wire import package
 from ringleader.wire.views import JobView, Problem
 
@@ -304,6 +310,26 @@ def test_only_an_ended_job_is_deleted_and_then_gone(here: Stage) -> None:
     here.tick()
     assert not (here.home / "jobs" / job_id).exists()
     assert not (here.home / "checkpoints" / job_id).exists()
+
+
+def test_the_weights_of_a_checkpoint_are_exported_without_running_what_lies_beside_them(here: Stage) -> None:
+    job_id = here.running()
+    route = f"/api/v1/jobs/{job_id}/checkpoints"
+    assert here.client.get(f"{route}/newest/weights").status_code == 404
+    folder, weight = Folder(str(here.home / "checkpoints" / job_id)), torch.arange(3.0)
+    position = Position(4, 4, attempt=1, generation=1)
+    pieces = Snapshot({"models": [{"weight": weight}]}, Part()).write(folder, position.name)
+    pieces.append(folder.write(position.name, Part().skeleton, b"no pickle at all"))
+    folder.commit(position.name, Manifest(position, tuple(pieces[1:]), {}))
+    saved = {"step": 4, "uri": folder.place_of(position.name), "size_bytes": 12, "removed": []}
+    here.post(job_id, records=[event(1, "checkpoint.saved", **saved)])
+    for name in ("newest", position.name):
+        answer = here.client.get(f"{route}/{name}/weights")
+        assert torch.equal(load(answer.content)["weight"], weight)
+    assert here.client.get(f"{route}/step-5/weights").status_code == 404
+    (here.home / "checkpoints" / job_id / position.name / pieces[2].name).write_bytes(b"")
+    torn = here.client.get(f"{route}/newest/weights")
+    assert (torn.status_code, torn.json()["code"]) == (409, "checkpoint_unreadable")
 
 
 def test_checkpoints_are_listed_until_they_are_removed(here: Stage) -> None:

@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load
 
+from ringleader.checkpoint.export import weights_of
 from ringleader.checkpoint.folder import MANIFEST, Folder
 from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Position
-from ringleader.checkpoint.snapshot import Part, Snapshot, newest, read
+from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.snapshot import Snapshot, newest, read
 
-PLACES = ("state-0.pkl", "state-0-1-of-2.safetensors", "state-0-2-of-2.safetensors", MANIFEST)
+PLACES = ("state-0.pkl", "names-0.json", "state-0-1-of-2.safetensors", "state-0-2-of-2.safetensors", MANIFEST)
 
 
 def name_at(step: int) -> str:
@@ -56,7 +59,7 @@ def assert_equal(found: Any, state: Any) -> None:
         assert found.dtype == state.dtype
         assert torch.equal(found, state)
     elif isinstance(state, dict):
-        assert list(found) == list(state)
+        assert sorted(found) == sorted(state)
         for key in state:
             assert_equal(found[key], state[key])
     elif isinstance(state, list):
@@ -73,6 +76,35 @@ def test_a_state_comes_back_equal_from_any_number_of_writers(tmp_path: Path, wri
     found = read(folder, save(folder, state, writers=writers))
     assert_equal(found.states, [state])
     assert found.manifest.spec == {"name": "job"}
+
+
+@pytest.mark.parametrize("writers", [1, 3])
+def test_the_weights_are_exported_under_their_names(tmp_path: Path, writers: int) -> None:
+    folder, state = Folder(str(tmp_path)), make_state()
+    name = save(folder, state, writers=writers)
+    assert_equal(load(weights_of(folder.place_of(name))), dict(sorted(state["models"][0].items())))
+
+
+def test_of_several_states_the_one_that_updates_a_weight_has_its_value(tmp_path: Path) -> None:
+    folder, old, new = Folder(str(tmp_path)), torch.zeros(2), torch.ones(2)
+    models = [{"a": old, "b": old + 5}, {"c": old}]
+    states = [{"models": models}, {"models": [{"a": new}, {}]}]
+    pieces = [
+        piece
+        for number, state in enumerate(states)
+        for piece in Snapshot(state, Part(state=number, states=2)).write(folder, name_at(7))
+    ]
+    folder.commit(name_at(7), Manifest(at(7), tuple(pieces), {}))
+    exported = load(weights_of(folder.place_of(name_at(7))))
+    assert_equal(exported, {"0.a": new, "0.b": old + 5, "1.c": old})
+
+
+def test_a_harmed_checkpoint_is_not_exported(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path))
+    name = save(folder, make_state())
+    (tmp_path / name / PLACES[2]).write_bytes(b"")
+    with pytest.raises(CheckpointUnreadable, match="has 0 bytes"):
+        weights_of(folder.place_of(name))
 
 
 def test_writers_share_the_bytes() -> None:

@@ -10,7 +10,8 @@ from moto.server import ThreadedMotoServer
 
 from ringleader.checkpoint.folder import MANIFEST, Folder
 from ringleader.checkpoint.manifest import Manifest, Position
-from ringleader.checkpoint.snapshot import Part, Snapshot, newest
+from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.snapshot import Snapshot, newest
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import run_local

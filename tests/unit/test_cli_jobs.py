@@ -169,6 +169,18 @@ def test_errors_are_json_too(run: Run) -> None:
     assert (code, out, json.loads(err)["code"]) == (1, "", "job_not_found")
 
 
+def test_export_writes_the_final_weights_or_those_of_the_newest_checkpoint(
+    api: FakeApi, run: Run, tmp_path: Path
+) -> None:
+    api.jobs = [job_view(1), job_view(2, **SUCCEEDED)]
+    api.artifacts = {"weights": b"final"}
+    api.newest = b"newest"
+    for number, content in ((1, b"newest"), (2, b"final")):
+        out = tmp_path / f"{number}.safetensors"
+        assert run("export", job_id(number), "--out", str(out))[0] == 0
+        assert out.read_bytes() == content
+
+
 def test_pause_and_resume(api: FakeApi, run: Run) -> None:
     api.jobs = [job_view(1)]
     assert run("pause", "digits-1")[:2] == (0, f"{job_id(1)}: paused\n")

@@ -10,7 +10,8 @@ from torch.utils.data import TensorDataset
 
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Position
-from ringleader.checkpoint.snapshot import Part, Snapshot
+from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.snapshot import Snapshot
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import run_local

@@ -9,7 +9,7 @@ import torch
 
 from ringleader.bench.harness import Nowhere
 from ringleader.checkpoint.manifest import Position, Saved
-from ringleader.checkpoint.snapshot import Part
+from ringleader.checkpoint.parts import Part
 from ringleader.spec import JobSpec
 from ringleader.train.saving import Saver
 

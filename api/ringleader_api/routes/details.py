@@ -3,11 +3,11 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, Response
 
 from ringleader_api.routes.here import ByReader, Here, refusals
 from ringleader_api.services.artifacts import ArtifactPage
-from ringleader_api.services.checkpoints import CheckpointPage, checkpoints
+from ringleader_api.services.checkpoints import CheckpointPage, checkpoints, exported
 from ringleader_api.services.metrics import MetricCurve, MetricNames
 from ringleader_api.services.workers import WorkerPage, workers
 
@@ -38,6 +38,13 @@ def list_workers(here: Here, _: ByReader, job_id: str) -> WorkerPage:
 def list_checkpoints(here: Here, _: ByReader, job_id: str) -> CheckpointPage:
     """The states that a later attempt can start from."""
     return checkpoints(here.store, job_id)
+
+
+@router.get("/checkpoints/{name}/weights", response_class=Response, responses=refusals(404, 409))
+def export_checkpoint(here: Here, _: ByReader, job_id: str, name: str) -> Response:
+    """The weights of one of them, or of the `newest`, as a safetensors file."""
+    content = exported(here.store, job_id, name)
+    return Response(content, media_type="application/octet-stream")
 
 
 @router.get("/artifacts", responses=refusals(404))

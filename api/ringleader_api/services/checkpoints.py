@@ -4,12 +4,15 @@ from datetime import datetime
 
 from sqlalchemy import select
 
+from ringleader.checkpoint.manifest import CheckpointUnreadable
 from ringleader.wire.views import View
+from ringleader_api.problems import Conflict, NotFound
 from ringleader_api.services.access import load
 from ringleader_api.store import Store
 from ringleader_api.store.tables import Event
 
 SAVED = "checkpoint.saved"
+NEWEST = "newest"
 
 
 class Checkpoint(View):
@@ -26,6 +29,27 @@ class CheckpointPage(View):
     """The newest first."""
 
     items: list[Checkpoint]
+
+
+def exported(store: Store, job_id: str, name: str) -> bytes:
+    """The weights of one of them as a safetensors file.
+
+    Raises:
+        NotFound: the job has no such checkpoint.
+        Conflict: it is there, and cannot be read.
+    """
+    from ringleader.checkpoint.export import weights_of  # only now: the file systems' library takes its time
+
+    found = {item.uri.rpartition("/")[2]: item.uri for item in checkpoints(store, job_id).items}
+    if not found:
+        raise NotFound(f"job {job_id} has no checkpoint.")
+    uri = next(iter(found.values())) if name == NEWEST else found.get(name)
+    if uri is None:
+        raise NotFound(f"job {job_id} has no checkpoint {name!r}.", hint=f"It has {', '.join(found)}.")
+    try:
+        return weights_of(uri)
+    except CheckpointUnreadable as error:
+        raise Conflict(error.message, hint=error.hint, code=error.code) from None
 
 
 def checkpoints(store: Store, job_id: str) -> CheckpointPage:

@@ -22,6 +22,14 @@ def take_apart(state: Any) -> tuple[bytes, list[Tensor]]:
     return buffer.getvalue(), collector.tensors
 
 
+def weights_in(state: Any, tensors: Sequence[Tensor]) -> dict[str, int]:
+    """Which of the tensors are entries of the state's models, by the number of the model and the name in it."""
+    numbers = {_place(tensor): number for number, tensor in enumerate(tensors)}
+    models = state.get("models", []) if isinstance(state, dict) else []
+    entries = ((f"{n}.{name}", entry) for n, model in enumerate(models) for name, entry in model.items())
+    return {name: numbers[_place(entry)] for name, entry in entries if _plain(entry) and entry.numel()}
+
+
 def put_together(skeleton: bytes, tensors: Sequence[Tensor]) -> Any:
     """The state again. The skeleton is unpickled: it must come from whoever may run code here."""
     return _Restorer(io.BytesIO(skeleton), tensors).load()
@@ -38,6 +46,14 @@ def assign(sizes: Sequence[int], writers: int) -> tuple[int, ...]:
     return tuple(chosen)
 
 
+def _plain(entry: Any) -> bool:
+    return isinstance(entry, Tensor) and entry.layout is torch.strided and entry.dtype in PLAIN
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
 class _Collector(pickle.Pickler):
     """Replaces plain tensors by their number."""
 
@@ -47,9 +63,9 @@ class _Collector(pickle.Pickler):
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def persistent_id(self, obj: Any) -> int | None:
-        if not isinstance(obj, Tensor) or obj.layout is not torch.strided or obj.dtype not in PLAIN:
+        if not _plain(obj):
             return None
-        place = (obj.data_ptr(), obj.dtype, tuple(obj.shape), obj.stride())
+        place = _place(obj)
         if obj.numel() == 0 or place not in self._numbers:
             self._numbers[place] = len(self.tensors)
             self.tensors.append(obj.detach())

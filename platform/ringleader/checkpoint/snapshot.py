@@ -1,5 +1,6 @@
 """One member's part of a committed state: copied at a boundary, written while training goes on."""
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,43 +13,9 @@ from torch import Tensor
 
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Piece
-from ringleader.checkpoint.pieces import assign, put_together, take_apart
+from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.pieces import assign, put_together, take_apart, weights_in
 from ringleader.checkpoint.tensor_file import TensorFile
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Which part of a checkpoint a member writes.
-
-    A checkpoint holds one state, or one of each parameter server; a state's tensors are shared out to its writers.
-
-    Attributes:
-        state, states: which of how many states.
-        writer, writers: which of how many members write it.
-    """
-
-    state: int = 0
-    states: int = 1
-    writer: int = 0
-    writers: int = 1
-
-    @property
-    def number(self) -> int:
-        """Of the writer, counted over all states."""
-        return self.state * self.writers + self.writer
-
-    @property
-    def count(self) -> int:
-        """How many writers the checkpoint has."""
-        return self.states * self.writers
-
-    @property
-    def skeleton(self) -> str:
-        return f"state-{self.state}.pkl"
-
-    @property
-    def tensors(self) -> str:
-        return f"state-{self.state}-{self.writer + 1}-of-{self.writers}.safetensors"
 
 
 class Room:
@@ -87,6 +54,7 @@ class Snapshot:
         }
         self._part = part
         self._skeleton = skeleton if part.writer == 0 else None
+        self._names = json.dumps(weights_in(state, tensors)).encode() if part.writer == 0 else b""
         self._file = TensorFile.of(own)
         self._memory = (room or Room()).take(self._file.size_bytes)
         self._file.fill(self._memory, own)
@@ -98,6 +66,7 @@ class Snapshot:
         pieces = []
         if self._skeleton is not None:
             pieces.append(folder.write(name, self._part.skeleton, self._skeleton))
+            pieces.append(folder.write(name, self._part.names, self._names))
         content = self._memory.numpy().data
         pieces.append(folder.write(name, self._part.tensors, self._file.head, content))
         return pieces

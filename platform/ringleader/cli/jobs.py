@@ -1,6 +1,7 @@
 """Commands on jobs: list, describe, resize, cancel, delete."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -85,6 +86,19 @@ def resume(session: Session, job: str) -> None:
     """Queue JOB, which is paused, again: it goes on from its newest checkpoint."""
     found = find_job(session.client(), job).resume()
     session.show(found.view.model_dump(mode="json"), f"{found.id}: {found.state}")
+
+
+@click.command()
+@click.argument("job")
+@click.option(
+    "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file to write."
+)
+@with_output
+def export(session: Session, job: str, out: Path) -> None:
+    """Write JOB's weights as safetensors: the final ones, or those of its newest checkpoint."""
+    found = find_job(session.client(), job)
+    path = found.export(out)
+    session.show({"id": found.id, "path": str(path)}, f"{found.id}: {path}, {path.stat().st_size} bytes")
 
 
 @click.command()

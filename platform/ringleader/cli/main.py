@@ -27,7 +27,16 @@ def cli() -> None:
 for _command in (
     *(up.up, up.down, up.status, up.run),
     *(submit.submit, submit.validate, submit.wait),
-    *(jobs.list_jobs, jobs.describe, jobs.resize, jobs.pause, jobs.resume, jobs.cancel, jobs.delete),
+    *(
+        jobs.list_jobs,
+        jobs.describe,
+        jobs.resize,
+        jobs.pause,
+        jobs.resume,
+        jobs.cancel,
+        jobs.export,
+        jobs.delete,
+    ),
     *(watch.logs, watch.events, watch.workers, watch.metrics),
     *(access.whoami, access.token, access.user, access.project, access.secret, access.audit),
     *(control.cluster, control.bench, control.login, control.version),

@@ -141,12 +141,25 @@ class Job:
             ApiProblem: there is no such artifact.
             ApiUnreachable: the connection broke.
         """
-        target = Path(path)
+        return self._fetch(f"/artifacts/{quote(name)}", Path(path))
+
+    def export(self, path: str | Path) -> Path:
+        """Fetch the weights as a safetensors file: of a job that has succeeded the final ones, else its newest
+        checkpoint's.
+
+        Raises:
+            ApiProblem: there are none yet.
+            ApiUnreachable: the connection broke.
+        """
+        ended = self.state is State.SUCCEEDED
+        return self._fetch("/artifacts/weights" if ended else "/checkpoints/newest/weights", Path(path))
+
+    def _fetch(self, below: str, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         descriptor, partial = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                for chunk in self._api.body(self._path(f"/artifacts/{quote(name)}")):
+                for chunk in self._api.body(self._path(below)):
                     file.write(chunk)
             Path(partial).chmod(0o644)
             Path(partial).replace(target)

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ringleader.checkpoint.manifest import CheckpointUnreadable, Position
-from ringleader.checkpoint.snapshot import Part, checkpoint_at
+from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.snapshot import checkpoint_at
 from ringleader.comm.buckets import Buckets as GradientBuckets
 from ringleader.comm.simulator import Costs
 from ringleader.elastic import Plan

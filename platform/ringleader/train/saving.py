@@ -11,7 +11,8 @@ from typing import Any
 
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import Position, Saved
-from ringleader.checkpoint.snapshot import Found, Part, Room, Snapshot, newest
+from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.snapshot import Found, Room, Snapshot, newest
 from ringleader.spec import JobSpec
 from ringleader.train.seams import Outlet
 

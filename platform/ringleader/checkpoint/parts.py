@@ -1,0 +1,43 @@
+"""Who writes which part of a checkpoint, and what the files are called."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a checkpoint a member writes.
+
+    A checkpoint holds one state, or one of each parameter server; a state's tensors are shared out to its writers.
+
+    Attributes:
+        state, states: which of how many states.
+        writer, writers: which of how many members write it.
+    """
+
+    state: int = 0
+    states: int = 1
+    writer: int = 0
+    writers: int = 1
+
+    @property
+    def number(self) -> int:
+        """Of the writer, counted over all states."""
+        return self.state * self.writers + self.writer
+
+    @property
+    def count(self) -> int:
+        """How many writers the checkpoint has."""
+        return self.states * self.writers
+
+    @property
+    def skeleton(self) -> str:
+        return f"state-{self.state}.pkl"
+
+    @property
+    def names(self) -> str:
+        """Of the file that says which tensors are weights."""
+        return f"names-{self.state}.json"
+
+    @property
+    def tensors(self) -> str:
+        return f"state-{self.state}-{self.writer + 1}-of-{self.writers}.safetensors"
