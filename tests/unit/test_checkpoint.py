@@ -1,5 +1,6 @@
 """Checkpoints are read back equal, at any number of writers, and never half."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,9 @@ def test_a_snapshot_keeps_the_state_of_its_moment(tmp_path: Path) -> None:
     folder, weight = Folder(str(tmp_path)), torch.zeros(10)
     snapshot = Snapshot({"weight": weight}, Part())
     weight.add_(1)
-    pieces = snapshot.write(folder, "one")
-    folder.commit("one", Manifest(at(1), tuple(pieces), {}))
-    assert torch.equal(read(folder, "one").states[0]["weight"], torch.zeros(10))
+    pieces = snapshot.write(folder, name_at(1))
+    folder.commit(name_at(1), Manifest(at(1), tuple(pieces), {}))
+    assert torch.equal(read(folder, name_at(1)).states[0]["weight"], torch.zeros(10))
 
 
 def test_a_tied_tensor_is_written_once() -> None:
@@ -148,6 +149,28 @@ def test_a_harmed_checkpoint_is_named_and_passed_over(tmp_path: Path, file: str,
     assert found.place.endswith(old)
     gone_whole = file == MANIFEST and harm == "gone"
     assert [new in error.message for error in skipped] == ([] if gone_whole else [True])
+
+
+def test_a_checkpoint_of_another_job_is_named_and_passed_over(tmp_path: Path) -> None:
+    mine, other = Folder(str(tmp_path / "job_a")), Folder(str(tmp_path / "job_b"))
+    for folder, step in ((mine, 5), (other, 6)):
+        pieces = Snapshot(make_state(), Part()).write(folder, name_at(step))
+        folder.commit(name_at(step), Manifest(at(step), tuple(pieces), {}, folder.job))
+    shutil.copytree(tmp_path / "job_b" / name_at(6), tmp_path / "job_a" / name_at(6))
+    found, (error,) = newest(mine)
+    assert found is not None
+    assert found.place.endswith(name_at(5))
+    assert "it is of job job_b" in error.message
+
+
+def test_a_manifest_of_another_step_is_named_and_passed_over(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path))
+    names = [save(folder, make_state(), step=step) for step in (5, 6)]
+    shutil.copy(tmp_path / names[0] / MANIFEST, tmp_path / names[1] / MANIFEST)
+    found, (error,) = newest(folder)
+    assert found is not None
+    assert found.place.endswith(names[0])
+    assert f"its manifest is that of {names[0]}" in error.message
 
 
 def test_without_its_manifest_there_is_no_checkpoint(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Committer:
     def _commit(self, position: Position, parts: list[Saved]) -> Committed:
         pieces = tuple(piece for saved in parts for piece in saved.pieces)
         self._folder.check_there(position.name, pieces)
-        manifest = Manifest(position, pieces, self._spec)
+        manifest = Manifest(position, pieces, self._spec, self._folder.job)
         self._folder.commit(position.name, manifest)
         removed = self._folder.thin_out(self._keep)
         copied_s = max(saved.copied_s for saved in parts)

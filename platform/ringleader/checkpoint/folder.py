@@ -32,6 +32,11 @@ class Folder:
         except pa.ArrowInvalid as error:
             raise ValueError(f"{uri!r} names no file system for checkpoints: {error}") from None
 
+    @property
+    def job(self) -> str:
+        """Whose checkpoints are in here."""
+        return self.uri.rpartition("/")[2]
+
     def write(self, name: str, file: str, *parts: bytes | memoryview) -> Piece:
         """One file of a checkpoint, made of these parts; returns what its manifest has to say of it."""
         folder, digest, size_bytes = f"{self._root}/{name}", hashlib.sha256(), 0
@@ -75,10 +80,12 @@ class Folder:
         """The manifest, and every file by its name.
 
         Raises:
-            CheckpointUnreadable: naming the file that is missing, torn or changed.
+            CheckpointUnreadable: naming the file that is missing, torn, changed or of another checkpoint.
         """
         place = self.place_of(name)
         manifest = Manifest.decode(place, self._read(place, name, MANIFEST))
+        if manifest.position.name != name:
+            raise CheckpointUnreadable(place, f"its manifest is that of {manifest.position.name}")
         contents = {}
         for piece in manifest.pieces:
             contents[piece.name] = self._read(place, name, piece.name)

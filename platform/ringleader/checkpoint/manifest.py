@@ -97,11 +97,13 @@ class Manifest:
         pieces: every file, in the order of the writers.
         versions: of the programs that wrote it, by name.
         spec: the job file, as accepted.
+        job: whose it is, in the name of its folder.
     """
 
     position: Position
     pieces: tuple[Piece, ...]
     spec: Mapping[str, Any]
+    job: str = ""
     versions: Mapping[str, str] = field(default_factory=lambda: dict(_versions()))
 
     def encode(self) -> bytes:

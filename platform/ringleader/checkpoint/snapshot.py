@@ -112,7 +112,10 @@ def newest(folder: Folder) -> tuple[Found | None, list[CheckpointUnreadable]]:
     passed_over: list[CheckpointUnreadable] = []
     for name in folder.names():
         try:
-            return read(folder, name), passed_over
+            found = read(folder, name)
+            if found.manifest.job not in ("", folder.job):
+                raise CheckpointUnreadable(found.place, f"it is of job {found.manifest.job}")
+            return found, passed_over
         except CheckpointUnreadable as error:
             passed_over.append(error)
     return None, passed_over
