@@ -323,6 +323,7 @@ class Cast:
             servers=self.spec.sync.server_count,
             copies=self.spec.sync.servers_are_copies,
             backups=self.spec.sync.server_backups or 0,
+            unlevelled=self.spec.sync.circulates,
             max_failures=self.spec.max_failures,
         )
         self._state, instructions = begin(

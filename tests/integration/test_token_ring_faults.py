@@ -58,6 +58,25 @@ def test_a_killed_worker_costs_no_row(tmp_path: Path, victim: str, phase: str, p
     assert [lost["worker"] for lost in play.reported("worker.lost")] == [victim]
 
 
+LEVELS = {
+    "token_ring/ring": ("w0", {"w2": 1}),
+    "token_ring/parameter_server": ("w1", {"w3": 1}),
+    "parameter_server/token_ring": ("w1", {"w3": 1}),
+}
+"""The first worker, and who lives elsewhere: two workers share a node and memory, with the server if there is one."""
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_two_levels_take_every_row_once_when_a_first_worker_is_killed(tmp_path: Path, name: str) -> None:
+    inter, _, intra = name.partition("/")
+    victim, nodes = LEVELS[name]
+    faults = FaultPlan().kill(victim, at_step=ANY, phase="forward", past=1)
+    spec = job(sync={"inter_node": inter, "intra_node": intra})
+    play = Cast(spec, train, faults, tmp_path, nodes).play()
+    check(play)
+    assert [lost["worker"] for lost in play.reported("worker.lost")] == [victim]
+
+
 def test_two_killed_one_of_them_in_the_recovery_cost_no_row(tmp_path: Path) -> None:
     faults = FaultPlan().kill("w0", at_step=ANY, phase="forward", past=3)
     faults = faults.kill("w2", at_step=ANY, phase="parked", past=1)

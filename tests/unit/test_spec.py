@@ -11,6 +11,7 @@ from ringleader.spec import JobSpec
 GOOD: dict[str, Any] = {"name": "a", "entrypoint": "m:f"}
 SERVERS = {"intra_node": "parameter_server", "inter_node": "parameter_server"}
 LOCAL = {"intra_node": "local_sgd", "inter_node": "local_sgd"}
+PUSHED = {"intra_node": "token_ring", "inter_node": "parameter_server"}
 TOKENS = {"intra_node": "token_ring", "inter_node": "token_ring"}
 
 WRONG = [
@@ -131,8 +132,47 @@ WRONG = [
     ({"sync": TOKENS | {"staleness": -1}}, "/sync/staleness", "greater than or equal to 0"),
     ({"sync": {"tokens": 2}}, "/sync", "leave it out, or token_ring"),
     ({"sync": LOCAL | {"staleness": 2}}, "/sync", "staleness is not used by local_sgd"),
-    ({"sync": {"intra_node": "ring", "inter_node": "token_ring"}}, "/sync", "the same for both"),
-    ({"sync": {"intra_node": "token_ring", "inter_node": "parameter_server"}}, "/sync", "the same for both"),
+    (
+        {"sync": {"intra_node": "token_ring", "inter_node": "local_sgd"}},
+        "/sync/intra_node",
+        "parameter_server/token_ring",
+    ),
+    (
+        {"sync": {"inter_node": "token_ring", "servers": 1}},
+        "/sync/servers",
+        "servers is not used by token_ring/ring",
+    ),
+    (
+        {"sync": {"inter_node": "token_ring", "algorithm": "ring"}},
+        "/sync/algorithm",
+        "algorithm is not used by token_ring",
+    ),
+    (
+        {"sync": {"intra_node": "token_ring", "inter_node": "ring"}},
+        "/sync/intra_node",
+        "no batch has an end; allowed: inter",
+    ),
+    (
+        {"sync": PUSHED | {"consistency": "async"}},
+        "/sync/consistency",
+        "consistency is not used by parameter_server/token",
+    ),
+    (
+        {"sync": PUSHED | {"reproducible": True}},
+        "/sync/reproducible",
+        "parameter_server/token_ring exclude each other",
+    ),
+    ({"sync": PUSHED | {"tokens": 1, "servers": 2}}, "/sync/tokens", "as many tokens as servers, or more"),
+    (
+        {"sync": PUSHED | {"server_backups": 1}},
+        "/sync/server_backups",
+        "each hold their tokens' weights alone",
+    ),
+    (
+        {"sync": PUSHED | {"codec": "int8"}},
+        "/sync/codec",
+        "codec: int8 and parameter_server/token_ring exclude",
+    ),
     ({"max_runtime_s": 0}, "/max_runtime_s", "greater than or equal to 1"),
     ({"max_runtime_s": "5"}, "/max_runtime_s", "number"),
     ({"max_runtime_s": True}, "/max_runtime_s", "number"),

@@ -15,7 +15,8 @@ from torch.nn import Parameter
 from ringleader.elastic.items import Items
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.spec import JobSpec
-from ringleader.sync.circulation import WEIGHTS, ring_order
+from ringleader.sync.circulation import WEIGHTS
+from ringleader.sync.places import ring_order
 from ringleader.sync.spans import Spans
 from ringleader.train.cursor import Epoch
 from ringleader.train.steps import Loop
@@ -136,7 +137,7 @@ def test_parameters_live_in_the_spans_and_keep_their_values() -> None:
     assert all(torch.equal(p, old) for p, old in zip(net.parameters(), before, strict=True))
     with torch.no_grad():
         net[0].weight.add_(1.0)
-    spans.owe(0, 0.5, range(3))
+    spans.owe([0], 0.5, range(3))
     assert torch.allclose(net[0].weight, before[0] + 0.5)
     assert len(spans) == 3
 
@@ -151,7 +152,7 @@ def one_span() -> Spans:
 def test_an_item_is_settled_when_its_token_has_been_round_and_not_before() -> None:
     """The one who adds it could be lost before anybody else has seen it."""
     spans = one_span()
-    spans.owe(0, 1.0, [0])
+    spans.owe([0], 1.0, [0])
     spans.add(0, spans.generation)
     assert 0 in spans.held[0].items
     assert 0 not in spans.everywhere()
@@ -164,7 +165,7 @@ def test_an_item_is_settled_when_its_token_has_been_round_and_not_before() -> No
 def test_a_thread_of_a_generation_before_changes_nothing() -> None:
     spans = one_span()
     old, memory = spans.generation, spans.incoming(0)
-    spans.owe(0, 1.0, [0])
+    spans.owe([0], 1.0, [0])
     spans.open()
     memory.fill_(7.0)
     with pytest.raises(ExchangeBroken, match="over"):
@@ -187,6 +188,6 @@ def test_a_healed_worker_takes_every_token_from_others() -> None:
     tokens.begin(Loop(0, 0, epoch, None, None, 0, None))
     assert [copy.version for copy in tokens.spans.copies()] == [-1]
     group.heals = 2
-    tokens.spans.owe(0, 1.0, [0])
+    tokens.spans.owe([0], 1.0, [0])
     tokens.begin(Loop(0, 0, epoch, None, None, 0, None))
     assert [(copy.version, copy.owed) for copy in tokens.spans.copies()] == [(-1, frozenset())]

@@ -5,6 +5,7 @@ Cheap enough for many seeded plays. Networks must draw no random number after th
 
 import threading
 import traceback
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
@@ -64,13 +65,13 @@ class Aimed:
     """A transport that plays a worker's shots. Implements Transport."""
 
     shared = False
-    groups: tuple[tuple[int, ...], ...] = ()
     together = None
 
     def __init__(
         self, inner: Transport, plan: Plan, shots: list[Shot], life: Life, fired: threading.Event
     ) -> None:
-        self.rank, self.size = inner.rank, inner.size
+        self.rank, self.size, self.groups = inner.rank, inner.size, inner.groups
+        self.sent: Counter[tuple[int, int]] = Counter()
         self._inner = inner
         self._first = plan.world
         self._shots = shots
@@ -81,6 +82,7 @@ class Aimed:
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         self._aim(peer, tag, sends=True)
+        self.sent[peer, tag] += tensor.nbytes
         return self._inner.isend(tensor, peer, tag)
 
     def irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
@@ -148,25 +150,35 @@ class ThreadPrompter(Prompter):
             return None
         hub = self._stage.hub(plan)
         shots = [shot for shot in self._stage.shots if shot.worker == self._me]
-        transport = Aimed(hub.transport(plan.rank_of(self._me)), plan, shots, self._life, self._stage.fired)
+        inner = hub.transport(plan.rank_of(self._me), self._stage.groups(plan))
+        transport = Aimed(inner, plan, shots, self._life, self._stage.fired)
         self._life.transports.append(transport)
+        self._stage.links.append(transport)
         return transport
 
 
 @dataclass
 class ThreadedCast(Cast):
-    """The stage with threads. `fired` is set by a shot."""
+    """The stage with threads. `fired` is set by a shot; `links` are all ends of all generations."""
 
     shots: tuple[Shot, ...] = ()
     fired: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self._hubs: dict[int, Hub] = {}
+        self.links: list[Aimed] = []
+        self._ends: list[Connection] = []
         self._making = threading.Lock()
 
     def hub(self, plan: Plan) -> Hub:
         with self._making:
             return self._hubs.setdefault(plan.generation, Hub(len(plan.members), 30.0))
+
+    def groups(self, plan: Plan) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each pretended node; empty where there are none."""
+        homes = {rank: self.nodes.get(member, 0) for rank, member in enumerate(plan.members)}
+        nodes = sorted(set(homes.values())) if self.nodes else []
+        return tuple(tuple(rank for rank, home in homes.items() if home == node) for node in nodes)
 
     def _start(self, worker: str, server: bool) -> None:
         here, there = Pipe()
@@ -200,6 +212,7 @@ class ThreadedCast(Cast):
         except Exception:  # a process would end with it
             pipe.send(("failed", ("platform_error", traceback.format_exc())))
         finally:
+            # A pipe that is closed with unread news in it takes its last words along: it stays open.
+            self._ends.append(pipe)
             with suppress(OSError):
-                pipe.close()
                 life.ended.close()

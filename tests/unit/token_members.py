@@ -23,6 +23,7 @@ from ringleader.sync import Exchange, open_exchange
 from ringleader.sync.circulation import HEADER, WEIGHTS, Circulation
 from ringleader.sync.levelling import gather, level
 from ringleader.sync.news import News
+from ringleader.sync.places import ring_order
 from ringleader.sync.spans import ALIGNED, Spans
 
 SHARDS = 4
@@ -128,7 +129,7 @@ class Member:
             self.news.join([known for _, known in everybody])
             standings = level(exchange, self.spans, [copies for copies, _ in everybody])
             self.spans.take_over()
-            circulation = Circulation(exchange.communicator, groups, self.spans, self.news)
+            circulation = Circulation(exchange.communicator, ring_order(groups, size), self.spans, self.news)
             circulation.start()
             for offset, shard, spans in todo(
                 standings, plan_of(size, SHARDS).shards_of(rank), SHARDS, self.world.steps
@@ -158,7 +159,7 @@ class Member:
         self.news.report(item, np.array([float(item)]))
         with torch.no_grad():
             self.weights[:, item] += 1
-        self.spans.owe(item, 1.0, spans)
+        self.spans.owe([item], 1.0, spans)
         assert (self.weights.detach() >= before).all(), "weights went back while nothing was lost"
         self.world.computed[item] += 1
 

@@ -73,6 +73,24 @@ MODES: tuple[Mode, ...] = (
         {"inter_node": "ring", "intra_node": "parameter_server", "servers": SERVERS},
     ),
     Mode("token-ring", "token ring", "tokens", _both("token_ring")),
+    Mode(
+        "hybrid-tokens-ring",
+        "token ring over rings",
+        "tokens",
+        {"inter_node": "token_ring", "intra_node": "ring"},
+    ),
+    Mode(
+        "hybrid-tokens-ps",
+        "token ring over servers",
+        "tokens",
+        {"inter_node": "token_ring", "intra_node": "parameter_server", "servers": SERVERS},
+    ),
+    Mode(
+        "hybrid-ps-tokens",
+        "server over token rings",
+        "tokens",
+        {"inter_node": "parameter_server", "intra_node": "token_ring"},
+    ),
     Mode("local-sgd", "local SGD", "rounds", _both("local_sgd", inner_steps=INNER_STEPS, outer="average")),
     Mode(
         "diloco", "DiLoCo", "rounds", _both("local_sgd", inner_steps=INNER_STEPS, outer="nesterov"), rate=0.25

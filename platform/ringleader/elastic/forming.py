@@ -29,8 +29,8 @@ def newest(state: Membership) -> int | None:
 
 def level(state: Membership) -> float:
     """The global steps of which the parked servers together hold the whole state: those that every one has applied
-    where each has a part, those that any has applied where each has a copy. No bound where there are no servers, and
-    -1 where nobody holds a part.
+    where each has a part, those that any has applied where each has a copy. No bound where there are no servers, or
+    where steps say nothing about the state, and -1 where nobody holds a part.
 
     Where parts have backups the others repeat what some are ahead with, rather than take it from them: so whoever is
     lost before they are level again takes nothing along that is nowhere else."""
@@ -43,6 +43,8 @@ def level(state: Membership) -> float:
     )
     if not all(held) and not state.closing:
         return -1
+    if rules.unlevelled:
+        return inf
     return (max if rules.copies else min)((w.step for w in servers), default=inf)
 
 

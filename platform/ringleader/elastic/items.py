@@ -49,6 +49,11 @@ class Items:
         """Above every number in the set."""
         return max(self._beyond, default=self.floor - 1) + 1
 
+    def beyond(self, other: "Items") -> list[int]:
+        """What this set holds and the other does not, ascending."""
+        numbers = (*range(other.floor, self.floor), *sorted(self._beyond))
+        return [number for number in numbers if number not in other]
+
     def missing(self, end: int) -> Iterator[int]:
         """The numbers below `end` that are not in the set, ascending."""
         return (number for number in range(self.floor, end) if number not in self._beyond)

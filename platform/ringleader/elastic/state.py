@@ -33,6 +33,7 @@ class Rules:
         servers: parameter servers beside the workers.
         copies: each server holds the whole state, so that a lost one is replaced as long as another lives.
         backups: how many other servers hold each server's part of the state, see `parts`; not with `copies`.
+        unlevelled: each member counts the steps it has seen settled, so that a server may be behind a worker.
         max_failures: how many workers may die before they ever committed a step.
         grace_s: how long enough workers wait for those still starting before the first plan.
         join_grace_s: how long a ready joiner waits for others, to join with them.
@@ -45,6 +46,7 @@ class Rules:
     servers: int = 0
     copies: bool = False
     backups: int = 0
+    unlevelled: bool = False
     max_failures: int = 3
     grace_s: float = 5.0
     join_grace_s: float = 2.0

@@ -8,8 +8,12 @@ other holds.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from ringleader.elastic.items import Items
+
+ABSENT = -2
+"""The version of a member to whom tokens do not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +21,7 @@ class Copy:
     """What a member knows of one token.
 
     Attributes:
-        version: items that had been added when it last held the token; -1: it never held it.
+        version: items that had been added when it last held the token; -1: it never held it; ABSENT: it never will.
         items: which these are, in the running loop.
         owed: items whose move this member still has to add.
     """
@@ -65,6 +69,36 @@ def regenerate(copies: Sequence[Copy]) -> Standing:
 def lacking(standings: Sequence[Standing], item: int) -> tuple[int, ...]:
     """The spans to which an item's move has still to be computed."""
     return tuple(span for span, standing in enumerate(standings) if item not in standing.covered)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What is computed at once, by one worker or by several.
+
+    Attributes:
+        offset: of the batch in the loop.
+        shards: whose items these are, ascending.
+        spans: that lack them.
+    """
+
+    offset: int
+    shards: tuple[int, ...]
+    spans: tuple[int, ...]
+
+
+def rounds(
+    standings: Sequence[Standing], shards: Sequence[int], total: int, steps: int, *, together: bool
+) -> Iterator[Round]:
+    """What `todo` says, one item at a time, or all those of a batch `together` that the same spans lack."""
+    for offset, batch in groupby(todo(standings, shards, total, steps), key=lambda item: item[0]):
+        lacking_by: dict[object, list[int]] = {}
+        spans_of: dict[object, tuple[int, ...]] = {}
+        for _, shard, spans in batch:
+            key: object = spans if together else shard
+            lacking_by.setdefault(key, []).append(shard)
+            spans_of[key] = spans
+        for key, members in lacking_by.items():
+            yield Round(offset, tuple(members), spans_of[key])
 
 
 def todo(

@@ -87,6 +87,7 @@ class Attempt:
             servers=server_count(launch),
             copies=launch.spec.sync.servers_are_copies,
             backups=launch.spec.sync.server_backups or 0,
+            unlevelled=launch.spec.sync.circulates,
             max_failures=launch.spec.max_failures,
         )
         self._state, out = begin(rules, minimum=workers.min, maximum=workers.max, now=monotonic())

@@ -8,8 +8,13 @@ from ringleader.spec.part import MAX_WORKERS, Impossible, Part
 
 Architecture = Literal["ring", "parameter_server", "local_sgd", "token_ring"]
 SERVERS: Architecture = "parameter_server"
+TOKENS: Architecture = "token_ring"
 MIXED: frozenset[Architecture] = frozenset({"ring", SERVERS})
 """Architectures of which one may stand between nodes and another inside them."""
+LEVELS: frozenset[tuple[Architecture, Architecture]] = frozenset(
+    {(TOKENS, "ring"), (TOKENS, SERVERS), (SERVERS, TOKENS)}
+)
+"""(between, inside) with tokens on one level."""
 OuterStep = Literal["average", "nesterov"]
 Consistency = Literal["sync", "ssp", "async"]
 Algorithm = Literal[
@@ -56,18 +61,13 @@ class Sync(Part):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.intra_node != self.inter_node and not {self.intra_node, self.inter_node} <= MIXED:
-            raise self._impossible(
-                "intra_node",
-                f"intra_node ({self.intra_node}) and inter_node ({self.inter_node}) do not go together; "
-                f"allowed: the same for both, or one of {', '.join(sorted(MIXED))} for each",
-            )
+        self._levels_possible()
         if not self.server_count and self.servers is not None:
             raise self._impossible(
                 "servers",
                 f"servers is not used by {self.architecture}; allowed: leave it out, or parameter_server",
             )
-        if (self.server_count or self.architecture == "token_ring") and self.algorithm is not None:
+        if (self.server_count or self.circulates) and self.algorithm is not None:
             raise self._impossible(
                 "algorithm", f"algorithm is not used by {self.architecture}; allowed: leave it out"
             )
@@ -93,11 +93,29 @@ class Sync(Part):
     def _impossible(self, key: str, message: str) -> Impossible:
         return Impossible(key, getattr(self, key), message)
 
+    def _levels_possible(self) -> None:
+        """What may stand between nodes over what inside them."""
+        inter, intra = self.inter_node, self.intra_node
+        if (inter, intra) == ("ring", TOKENS):
+            raise self._impossible(
+                "intra_node",
+                "inter_node: ring and intra_node: token_ring do not go together, nodes that sum gradients wait for "
+                "each other after every batch, and inside a token ring no batch has an end; allowed: inter_node "
+                "parameter_server or token_ring with intra_node token_ring",
+            )
+        if inter != intra and not {inter, intra} <= MIXED and (inter, intra) not in LEVELS:
+            levels = ", ".join(f"{between}/{inside}" for between, inside in sorted(LEVELS))
+            raise self._impossible(
+                "intra_node",
+                f"intra_node ({intra}) and inter_node ({inter}) do not go together; allowed: the same for both, "
+                f"inter_node/intra_node of {levels}, or one of {', '.join(sorted(MIXED))} for each",
+            )
+
     def _consistency_possible(self) -> None:
         """The keys that say when a server updates: which go together, and which leave the same bits."""
         keys = ("consistency", "staleness", "backup_workers")
         given = [key for key in keys if getattr(self, key) is not None]
-        if given == ["staleness"] and self.architecture == "token_ring":
+        if given == ["staleness"] and self.circulates:
             return
         if given and self.architecture != "parameter_server":
             raise self._impossible(
@@ -152,6 +170,12 @@ class Sync(Part):
                 f"server_backups is not used by {self.architecture}{copies}; allowed: leave it out, or inter_node "
                 f"{SERVERS}",
             )
+        if self.server_backups and self.holds_spans:
+            raise self._impossible(
+                "server_backups",
+                f"server_backups ({self.server_backups}) is not used by {self.architecture}, whose servers each hold "
+                f"their tokens' weights alone; allowed: leave it out, or intra_node parameter_server or ring",
+            )
         if self.server_backups and self.leased:
             key = "backup_workers" if self.backup_workers else "consistency"
             raise self._impossible(
@@ -185,12 +209,18 @@ class Sync(Part):
             )
 
     def _tokens_possible(self) -> None:
-        if self.architecture == "token_ring":
+        if self.circulates:
             if self.reproducible:
                 raise self._impossible(
                     "reproducible",
-                    "reproducible: true and token_ring exclude each other, workers add to the weights in the order in "
-                    "which the tokens meet them; allowed: leave it out, or sync: ring",
+                    f"reproducible: true and {self.architecture} exclude each other, workers add to the weights in "
+                    f"the order in which the tokens meet them; allowed: leave it out, or sync: ring",
+                )
+            if self.tokens is not None and self.holds_spans and self.tokens < self.server_count:
+                raise self._impossible(
+                    "tokens",
+                    f"tokens ({self.tokens}) and servers ({self.servers}) do not go together, each server holds the "
+                    f"weights of a token at least; allowed: as many tokens as servers, or more",
                 )
         elif self.tokens is not None:
             raise self._impossible(
@@ -218,6 +248,16 @@ class Sync(Part):
         return self.inter_node if same else f"{self.inter_node}/{self.intra_node}"
 
     @property
+    def circulates(self) -> bool:
+        """Whether weights travel as tokens, between nodes, inside them, or both."""
+        return TOKENS in (self.inter_node, self.intra_node)
+
+    @property
+    def holds_spans(self) -> bool:
+        """Whether each server holds a part of the weights, which the tokens of the nodes' rings are brought to."""
+        return (self.inter_node, self.intra_node) == (SERVERS, TOKENS)
+
+    @property
     def server_count(self) -> int:
         """Parameter servers beside the workers; at least one more than there are backups of a part."""
         if SERVERS not in (self.inter_node, self.intra_node):
@@ -232,7 +272,7 @@ class Sync(Part):
     @property
     def same_bits(self) -> bool:
         """Whether the result may not depend on who computed what (the default where algorithm and codec allow it)."""
-        if self.architecture == "token_ring":
+        if self.circulates:
             return False
         if self.reproducible is None:
             return (self.algorithm or "auto") in CANONICAL and self.codec == "none" and not self.order_free
@@ -241,11 +281,10 @@ class Sync(Part):
     @property
     def why_other_bits(self) -> str:
         """What makes the result depend on who computed what; empty where nothing does."""
+        meet = "workers add to the weights in the order in which the tokens meet them"
         late = "which weights an item is computed on depends on who is quick"
         reasons = {
-            "with sync: token_ring workers add to the weights in the order in which the tokens meet them": (
-                self.architecture == "token_ring"
-            ),
+            f"with sync: {self.architecture} {meet}": self.circulates,
             "sync.consistency is async: every item is an update, in the order of their coming": (
                 self.consistency == "async"
             ),

@@ -6,9 +6,11 @@ moment: a ring in which nobody has anything to say would only take time from tho
 
 The end needs no vote. A holder that will owe nothing more counts the token as quiet; who adds begins the count anew.
 When as many holders in a row as there are members have counted, all hold the last copy, and the token goes round once
-more, without weights, to say so.
+more, without weights, to say so. Where a depot holds the weights it alone knows the end: the ring's leader, who brings
+each token there as it comes by, says to it that the ring is quiet, and hears when all are.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
@@ -21,6 +23,7 @@ from ringleader.comm.executor import Scratch
 from ringleader.comm.transports import Transport
 from ringleader.comm.transports.transport import Work
 from ringleader.elastic.items import Items
+from ringleader.sync.depot import Errand
 from ringleader.sync.news import News
 from ringleader.sync.side import TOKENS
 from ringleader.sync.spans import Spans
@@ -61,19 +64,31 @@ class Circulation:
 
     Args:
         communicator: None for a member that is alone: what it owes is in the tokens at once.
-        groups: the ranks of each node, so that a round crosses each border between nodes once; empty: all on one.
+        ring: the ranks that the tokens visit, in their order.
+        errand: what this member does with each token that comes by; the first of a ring that has depots.
+        ends: whether a quiet round of this ring is the end.
     """
 
     def __init__(
-        self, communicator: Communicator | None, groups: Sequence[Sequence[int]], spans: Spans, news: News
+        self,
+        communicator: Communicator | None,
+        ring: Sequence[int],
+        spans: Spans,
+        news: News,
+        *,
+        errand: Errand | None = None,
+        ends: bool = True,
     ) -> None:
         self._communicator = communicator
         self._spans = spans
         self._news = news
-        self._size = communicator.size if communicator else 1
-        order = ring_order(groups, self._size)
-        self._place = order.index(communicator.rank if communicator else 0)
-        self._before, self._after = order[self._place - 1], order[(self._place + 1) % self._size]
+        self._errand = errand
+        self._ends = ends
+        self._size = len(ring) if communicator else 1
+        self._place = ring.index(communicator.rank) if communicator else 0
+        self._before = ring[self._place - 1] if communicator else 0
+        self._after = ring[(self._place + 1) % self._size] if communicator else 0
+        self._here: deque[Token] = deque()
         self._generation = spans.generation
         self._sent = [span.version for span in spans.held]
         self._leaving: list[list[tuple[Work, Tensor]]] = [[] for _ in spans.held]
@@ -81,6 +96,8 @@ class Circulation:
         self._over = 0
         self._ticket: Ticket | None = None
         news.open(self._size)
+        if errand is not None:
+            errand.open()
 
     # --- the training thread --------------------------------------------------------------------------------------
 
@@ -127,7 +144,9 @@ class Circulation:
     def _run(self, _: Scratch, transport: Transport) -> None:
         count = len(self._spans)
         for number in range(count):
-            if home(number, count, self._size) == self._place:
+            # What a depot holds is the leader's to fetch.
+            at = home(number, count, self._size) if self._ends else 0
+            if at == self._place:
                 at_home = Token(number, self._spans.held[number].version, quiet=0, left=-1, halt=0)
                 self._handle(transport, at_home, new=True)
         while self._over < count:
@@ -138,6 +157,8 @@ class Circulation:
 
     def _receive(self, transport: Transport) -> tuple[Token, bool]:
         """The next token, and whether it brought weights that this member did not have."""
+        if self._size == 1:
+            return self._here.popleft(), False
         header = torch.empty(FIELDS, dtype=torch.int64)
         transport.irecv(header, self._before, HEADER).wait()
         token = Token(*header.tolist())
@@ -158,7 +179,7 @@ class Circulation:
     def _handle(self, transport: Transport, token: Token, *, new: bool) -> None:
         """Add what is owed, and pass the token on."""
         if token.left < 0:
-            token = self._visit(token, new=new)
+            token = self._visit(transport, token, new=new)
         else:
             token = Token(token.span, token.version, token.quiet, token.left - 1, token.halt)
         if token.left >= 0:
@@ -166,7 +187,7 @@ class Circulation:
         if token.left != 0:
             self._pass(transport, token)
 
-    def _visit(self, token: Token, *, new: bool) -> Token:
+    def _visit(self, transport: Transport, token: Token, *, new: bool) -> Token:
         """What the token says when it leaves."""
         with self._spans.changed:
             self._halt = self._halt or bool(token.halt)
@@ -175,11 +196,22 @@ class Circulation:
             finished = self._finished
             added = self._spans.add(token.span, self._generation)
         quiet = 0 if not finished else 1 if added else token.quiet + 1
-        left = self._size - 1 if quiet == self._size else -1
+        over = self._ends and quiet == self._size
+        if self._errand is not None:
+            told = self._errand.run(transport, token.span, quiet=quiet >= self._size, halt=self._halt)
+            if told.halt:
+                self.halt()
+            over = told.over
+            quiet = int(finished) if told.fresh else quiet
+        left = self._size - 1 if over else -1
         return Token(token.span, self._spans.held[token.span].version, quiet, left, int(self._halt))
 
     def _pass(self, transport: Transport, token: Token) -> None:
         span, leaving = token.span, self._leaving[token.span]
+        if self._size == 1:
+            self._spans.pass_by(span)
+            self._here.append(token)
+            return
         _wait(leaving)
         items = self._spans.passing(span)
         listed = _vector(items) if token.version != self._sent[span] else torch.empty(0, dtype=torch.int64)
@@ -195,11 +227,6 @@ class Circulation:
             self._sent[span] = token.version
         for message, tag in messages:
             leaving.append((transport.isend(message, self._after, tag), message))
-
-
-def ring_order(groups: Sequence[Sequence[int]], size: int) -> list[int]:
-    """The ranks as the tokens visit them: those of a node one after the other, so that each border is crossed once."""
-    return [rank for group in groups for rank in group] or list(range(size))
 
 
 def home(span: int, count: int, size: int) -> int:

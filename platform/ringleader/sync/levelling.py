@@ -11,7 +11,7 @@ from torch import Tensor
 from ringleader.comm.communicator import EXPRESS
 from ringleader.comm.schedules import Receive, Send, Step
 from ringleader.comm.schedules.schedule import chunks
-from ringleader.elastic.tokens import Copy, Standing, regenerate
+from ringleader.elastic.tokens import ABSENT, Copy, Standing, regenerate
 from ringleader.sync.exchange import Exchange
 from ringleader.sync.side import LEVEL
 from ringleader.sync.spans import Spans
@@ -43,7 +43,7 @@ def gather(exchange: Exchange, part: T) -> list[T]:
 
 
 def level(exchange: Exchange, spans: Spans, copies: Sequence[Sequence[Copy]]) -> list[Standing]:
-    """Every member takes the newest copy of every token.
+    """Every member to whom tokens come takes the newest copy of every token.
 
     Args:
         copies: of every member, by rank.
@@ -53,7 +53,7 @@ def level(exchange: Exchange, spans: Spans, copies: Sequence[Sequence[Copy]]) ->
     """
     standings = [regenerate([known[number] for known in copies]) for number in range(len(spans))]
     for number, standing in enumerate(standings):
-        behind = [rank for rank, known in enumerate(copies) if known[number].version < standing.version]
+        behind = [r for r, known in enumerate(copies) if ABSENT < known[number].version < standing.version]
         spans.adopt(number, standing, brought=_bring(exchange, spans, number, standing.source, behind))
     return standings
 

@@ -7,9 +7,19 @@ whoever holds a token that lists an item holds the item's report.
 import pickle
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
+
+
+@dataclass(slots=True)
+class Peer:
+    """Somebody outside the ring: reports that have still to be told to it, and of which item its buffers are."""
+
+    reports: dict[int, np.ndarray]
+    buffers: int
+
 
 Known = tuple[dict[int, np.ndarray], int, Tensor | None]
 """Reports by item; the item whose buffers are the newest, and these."""
@@ -34,6 +44,7 @@ class News:
         self._hops = 0
         self._told = -1
         self._outbox: list[tuple[int, int, np.ndarray]] = []
+        self._peers: list[Peer] = []
 
     def clear(self) -> None:
         """A loop begins."""
@@ -43,14 +54,12 @@ class News:
     def open(self, members: int) -> None:
         """A generation begins, and all members know the same."""
         with self._lock:
-            self._hops, self._told, self._outbox = members - 1, self.newest, []
+            self._hops, self._told, self._outbox, self._peers = members - 1, self.newest, [], []
 
     def report(self, item: int, row: np.ndarray) -> None:
         """What this member says of an item that it has computed; before its move is owed to any token."""
         with self._lock:
-            self.reports[item] = row
-            if self._hops:
-                self._outbox.append((item, self._hops, row))
+            self._tell(item, row, self._hops)
 
     def left(self, item: int, buffers: Tensor) -> None:
         """The first shard's slice left these buffers."""
@@ -72,10 +81,34 @@ class News:
         told, newer, buffers = pickle.loads(packed)  # noqa: S301 - members of one job trust each other
         with self._lock:
             for item, hops, row in told:
-                self.reports[item] = row
-                if hops > 1:
-                    self._outbox.append((item, hops - 1, row))
+                self._tell(item, row, hops - 1)
             if buffers is not None:
+                self._keep(newer, buffers)
+
+    def peer(self) -> Peer:
+        """Somebody outside the ring who knows all that this member knows, and is told what it learns from now on."""
+        with self._lock:
+            self._peers.append(Peer({}, self.newest))
+            return self._peers[-1]
+
+    def pack_for(self, peer: Peer) -> bytes:
+        """What a peer has not been told; empty where that is nothing."""
+        with self._lock:
+            fresh, peer.reports = peer.reports, {}
+            newer = self.newest if self.newest > peer.buffers else -1
+            if not fresh and newer < 0:
+                return b""
+            peer.buffers = max(peer.buffers, newer)
+            return pickle.dumps((fresh, newer, self.buffers if newer >= 0 else None))
+
+    def hear_from(self, peer: Peer, packed: bytes) -> None:
+        """Take in what a peer has packed, and tell the ring and all other peers."""
+        fresh, newer, buffers = pickle.loads(packed)  # noqa: S301 - members of one job trust each other
+        with self._lock:
+            for item, row in fresh.items():
+                self._tell(item, row, self._hops, but=peer)
+            if buffers is not None:
+                peer.buffers = max(peer.buffers, newer)
                 self._keep(newer, buffers)
 
     def all(self) -> Known:
@@ -103,6 +136,15 @@ class News:
         with self._lock:
             for item in [item for item in self.reports if item < below]:
                 del self.reports[item]
+
+    def _tell(self, item: int, row: np.ndarray, hops: int, but: Peer | None = None) -> None:
+        """A report is new here: so many members of the ring have still to hear it, and all peers but one."""
+        self.reports[item] = row
+        if hops:
+            self._outbox.append((item, hops, row))
+        for peer in self._peers:
+            if peer is not but:
+                peer.reports[item] = row
 
     def _keep(self, item: int, buffers: Tensor) -> None:
         if item > self.newest:

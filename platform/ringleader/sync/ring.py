@@ -155,7 +155,7 @@ class Ring:
         return self._side.receive_state(rank)
 
     def measure(self, known: Costs | None = None) -> Costs | None:
-        if self._communicator is None or self._algorithm != AUTO:
+        if self._communicator is None or self._algorithm != AUTO or not self._buckets.buckets:
             return known
         if self._board is not None or self._together is not None:
             return known

@@ -7,7 +7,7 @@ and go on a communication thread, which writes into memory of its own until a wh
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -71,6 +71,7 @@ class Spans:
             starts.append(starts[-1] + -(-parameter.numel() // ALIGNED) * ALIGNED)
         self.changed = threading.Condition()
         self._parameters = list(parameters)
+        self._starts = starts
         self._local = torch.zeros(starts[-1], dtype=like.dtype, device=like.device)
         for parameter, start in zip(parameters, starts, strict=False):
             view = self._local[start : start + parameter.numel()].view(parameter.shape)
@@ -90,6 +91,11 @@ class Spans:
     def nbytes(self) -> int:
         return self._local.nbytes
 
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each span."""
+        return [span.weights.nbytes for span in self.held]
+
     @torch.no_grad()
     def begin(self, absent: Sequence[int]) -> None:
         """A loop begins: lists are empty but for items without rows; the tokens are W as it is."""
@@ -101,12 +107,17 @@ class Spans:
             span.owed.clear()
             span.fresh = False
 
-    def forget(self) -> None:
-        """This member was healed: it has no copy of any token, and owes nothing."""
-        for span in self.held:
-            span.version = -1
-            span.owed.clear()
-            span.pending.zero_()
+    def forget(self, but: Container[int] = ()) -> None:
+        """This member was healed, or its copies are not what counts: it has none, and owes nothing.
+
+        Args:
+            but: spans of which it keeps its copy.
+        """
+        for number, span in enumerate(self.held):
+            if number not in but:
+                span.version = -1
+                span.owed.clear()
+                span.pending.zero_()
 
     def stand(self, items: Items) -> None:
         """This member's weights are the tokens, and hold these items."""
@@ -148,16 +159,60 @@ class Spans:
                     span.fresh = False
                 span.local.copy_(span.before)
 
+    @property
+    def local(self) -> Tensor:
+        """(elements,) the live weights."""
+        return self._local
+
     @torch.no_grad()
-    def owe(self, item: int, share: float, spans: Sequence[int]) -> None:
-        """After a slice's optimiser step: `share` of its move is owed to these spans."""
+    def put(self, weights: Tensor) -> None:
+        """The conductor's (elements,) weights are those to compute with, until the next `take_over`."""
+        self._local.copy_(weights)
+        for span in self.held:
+            span.fresh = True
+
+    @torch.no_grad()
+    def gradients(self, *, void: bool) -> Tensor:
+        """(elements + parameters + 1,) what the backward left, which parameters it reached, and whether it is void."""
+        size = self._local.numel()
+        sent = torch.zeros(size + len(self._parameters) + 1, dtype=self._dtype)
+        for number, (parameter, start) in enumerate(zip(self._parameters, self._starts, strict=False)):
+            if parameter.grad is not None:
+                sent[start : start + parameter.numel()].copy_(parameter.grad.reshape(-1))
+                sent[size + number] = 1
+        sent[-1] = void
+        return sent
+
+    def take_gradients(self, added: Tensor) -> bool:
+        """Sums of `gradients` become the parameters' own, None where no member's backward came. Returns whether any of
+        them was void."""
+        size, here = self._local.numel(), added.to(self._local.device)
+        for number, (parameter, start) in enumerate(zip(self._parameters, self._starts, strict=False)):
+            used = bool(added[size + number])
+            parameter.grad = here[start : start + parameter.numel()].view(parameter.shape) if used else None
+        return bool(added[-1])
+
+    def heard(self, settled: Items) -> None:
+        """The conductor says which items nothing can take back."""
+        for span in self.held:
+            span.everywhere = settled.copy()
+
+    def close(self, items: Items) -> None:
+        """The conductor says what all tokens hold."""
+        for span in self.held:
+            span.items = items.copy()
+        self.heard(items)
+
+    @torch.no_grad()
+    def owe(self, items: Sequence[int], share: float, spans: Sequence[int]) -> None:
+        """After an optimiser step on these items: `share` of its move is owed to these spans."""
         for number, span in enumerate(self.held):
             move = span.local.cpu()
             move.sub_(span.before)
             with self.changed:
                 if number in spans:
                     span.pending.add_(move, alpha=share)
-                    span.owed.add(item)
+                    span.owed.update(items)
                 torch.add(span.weights, span.pending, out=span.before)
                 span.fresh = False
                 self.changed.notify_all()
@@ -229,6 +284,47 @@ class Spans:
             span.owed.clear()
             self.changed.notify_all()
             return True
+
+    def moved(self, number: int, since: Tensor, listed: Items, into: Tensor) -> list[int]:
+        """What the token has gained since those weights with that list: the items, and their moves `into` (length,)."""
+        span = self.held[number]
+        torch.sub(span.weights, since, out=into)
+        return span.items.beyond(listed)
+
+    def renew(self, number: int, version: int, items: Items, generation: int) -> None:
+        """The depot's copy lies in `incoming`: it is the token."""
+        span = self.held[number]
+        with self.changed:
+            self._check(generation)
+            self._swap(span)
+            span.version, span.items = version, items
+
+    def pass_by(self, number: int) -> None:
+        """The token comes back at once: what it holds the depot has."""
+        span = self.held[number]
+        with self.changed:
+            span.everywhere = span.items.copy()
+
+    @torch.no_grad()
+    def merge(self, number: int, moves: Tensor, items: Sequence[int], generation: int) -> None:
+        """A push to a depot's own span: nothing can take it back."""
+        span = self.held[number]
+        with self.changed:
+            self._check(generation)
+            for item in items:
+                if not span.items.add(item):
+                    raise _broken(f"item {item} was pushed to span {number} twice")
+            span.weights.add_(moves)
+            span.version += len(items)
+            span.everywhere, span.fresh = span.items.copy(), True
+            self.changed.notify_all()
+
+    def copy_out(self, number: int, into: Tensor) -> tuple[int, Items]:
+        """The newest weights of a span `into` (length,), with version and list."""
+        span = self.held[number]
+        with self.changed:
+            into.copy_(span.weights)
+            return span.version, span.items.copy()
 
     def passing(self, number: int) -> Items:
         """The token leaves with this list."""

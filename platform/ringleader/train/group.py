@@ -325,7 +325,7 @@ class Group:
 
     def _exchanged(self) -> list[Parameter]:
         """What has gradients that are summed."""
-        if self.spec.sync.architecture == "token_ring":
+        if self.spec.sync.circulates:
             return []
         return self.outer.carriers if self.outer else self.parameters
 
@@ -351,7 +351,7 @@ class Group:
                 self._restore(self.held.restore(received, keep), whole=not keep)
                 if not keep and lacks(plan, self.seat.rank, donor):
                     self.updated = -1
-        if plan.servers > 1 and not self.spec.sync.servers_are_copies:
+        if plan.servers > 1 and not (self.spec.sync.servers_are_copies or self.spec.sync.circulates):
             if plan.backups:
                 hand_over(self.seat, self.exchange, self.held, lacking=self.updated < 0)
                 self.updated = self.step if self.updated < 0 else self.updated
@@ -382,11 +382,12 @@ class Group:
         self.saver.tell_weights(found, matched.told(), generation)
 
     def _part_to_save(self, seat: Seat) -> Part | None:
-        """What a member writes: equals share out one state, servers write their own; one of a token ring's workers,
-        whose optimisers differ, writes all."""
+        """What a member writes: equals share out one state, servers write their own; of a token ring's members, whose
+        optimisers differ, one writes all."""
         plan, server = seat.plan, seat.rank - seat.plan.world
-        if self.spec.sync.architecture == "token_ring":
-            return Part() if seat.rank == 0 else None
+        if self.spec.sync.circulates:
+            writer = plan.world if plan.servers and self.spec.sync.servers_are_copies else 0
+            return Part() if seat.rank == writer else None
         if not plan.servers:
             return Part(writer=seat.rank, writers=plan.world)
         if server < 0:

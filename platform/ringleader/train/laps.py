@@ -3,6 +3,9 @@
 A worker computes the slices of its shards in the order of steps, each with an ordinary step of its own optimiser. What
 that moved its weights by, times the slice's share of the batch, it owes to every token, and each takes it along when it
 comes by. What has been computed is never rolled back: a generation that breaks costs the running transfers only.
+
+Where a node is one member of the ring, its crew does the same together: the conductor calls for a batch's slices and
+gives the weights to compute them on, the gradients are added up, and what the one step moves is the conductor's to owe.
 """
 
 from collections.abc import Iterator
@@ -11,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ringleader.elastic.tokens import Standing, todo
+from ringleader.elastic.tokens import Round, Standing, rounds
 from ringleader.errors import ExchangeBroken
-from ringleader.sync.circulation import Circulation
+from ringleader.sync.crew import Call, Crew, Following, Kind
 from ringleader.train.evidence import Recorder
 from ringleader.train.group import Group
 from ringleader.train.seams import Outlet
@@ -21,15 +24,12 @@ from ringleader.train.settling import Settling, encode
 from ringleader.train.slices import Ahead, Slice, to_device
 from ringleader.train.steps import Loop
 from ringleader.train.streams import seed_all
-from ringleader.train.tokens import Tokens
+from ringleader.train.tokens import Stretch, Tokens
 from ringleader.train.turns import Turns
 from ringleader.train.word import BATCHES
 
 POLL_S = 0.02
 """How often a waiting member looks whether its generation is over."""
-
-Todo = tuple[int, int, tuple[int, ...]]
-"""Offset of the batch, shard, spans that lack the item."""
 
 
 class Laps:
@@ -43,9 +43,12 @@ class Laps:
         self.recorder = Recorder(group)
         self._kept: Tokens | None = None
         self._settling: Settling | None = None
-        self._circulation: Circulation | None = None
+        self._circulation: Stretch | None = None
         self._standings: list[Standing] = []
-        self._doing: Todo = (0, 0, ())
+        self._crew: Crew | None = None
+        self._doing = Round(0, (), ())
+        self._left: list[int] = []
+        self._open = self._finished = self._closed = False
         self._stop = False
         self._loop: Loop | None = None
         group.keeps = self._keeps
@@ -78,6 +81,8 @@ class Laps:
         loop = self._running
         assert loop.number == number
         self._turns.running, self._stop = None, True
+        if self._circulation is not None:
+            self._circulation.halt()
         while self._circulation is not None or self._enter(loop):
             self._end_stretch(loop)
 
@@ -92,28 +97,25 @@ class Laps:
             self._end_stretch(loop)
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
-        """A local step; what it moved is owed to the tokens."""
+        """Backward of a slice; after the last of this member's one step, whose move is owed to the tokens."""
         turn, report = self._turns.end(loss, weight, values)
         if self._group.timeline is not None:
             self._group.timeline.end()
-        loop, (offset, shard, spans) = self._running, self._doing
-        tokens = self.tokens
-        item = offset * loop.epoch.shards + shard
+        loop, doing = self._running, self._doing
+        item = doing.offset * loop.epoch.shards + turn.shard
         # Whoever gets a token with this item gets the report with it.
-        tokens.news.report(item, encode(report))
+        self.tokens.news.report(item, encode(report))
         seed_all(self._group.spec.seed, "update", *turn.stream)
-        self._local_step(loss)
-        if shard == 0:
-            tokens.keep_buffers(item)
-        tokens.spans.owe(item, len(turn.rows) / loop.epoch.batch_rows(offset), spans)
-        self._group.held.commit_kept()
-        if self._circulation is not None:
-            self._circulation.added()
-            self._look(loop)
+        self._backward(loop, turn, loss)
+        if turn.shard == 0:
+            self.tokens.keep_buffers(item)
+        self._left.remove(turn.shard)
+        if not self._left:
+            self._end_round(loop)
 
     def missed(self, loop: Loop) -> None:
         """Who was healed in the middle of a loop and got no tokens holds no state that others could go on from."""
-        if self._group.opened == loop.number and not self.tokens.spans.known:
+        if self._group.opened == loop.number and self.tokens.lost:
             self._group.applied = 0
 
     def _enter(self, loop: Loop) -> bool:
@@ -128,47 +130,167 @@ class Laps:
                 return False
             try:
                 self._standings = self.tokens.meet(exchange, loop)
+                if group.opened != loop.number:
+                    group.opened = loop.number
+                    group.applied += 1
+                self._circulation, self._crew = self.tokens.circulate(exchange)
             except ExchangeBroken as error:
                 self.missed(loop)
                 group.broke(error)
                 continue
-            if group.opened != loop.number:
-                group.opened = loop.number
-                group.applied += 1
-            self._circulation = self.tokens.circulate(exchange)
+            self._open = self._finished = self._closed = False
             return True
 
     def _slices(self, loop: Loop) -> Iterator[Any]:
         """The turns of one stretch."""
         group = self._group
         pieces = self._load(loop)
-        for doing in self._todo(loop):
-            if not self._may_begin(loop):
+        for doing in self._rounds(loop):
+            if not self._may_begin(loop, doing):
                 return
-            self.tokens.freshen()
-            offset, shard, _ = self._doing = doing
-            piece = self._slice(loop, offset, shard)
-            self._tick(piece.step)
-            self._progress(loop, "forward")
-            with group.split.idle():
-                batch = to_device(next(pieces), self._device)
-            self._turns.begin(piece)
-            if group.timeline is not None:
-                group.timeline.begin("forward", slice=shard)
-            yield batch
-            self._turns.check_ended()
+            self._tick(group.calls.base + doing.offset)
+            for shard in self._mine(doing):
+                piece = self._slice(loop, doing.offset, shard)
+                self._progress(loop, "forward")
+                with group.split.idle():
+                    batch = to_device(next(pieces), self._device)
+                self._turns.begin(piece)
+                if group.timeline is not None:
+                    group.timeline.begin("forward", slice=shard)
+                yield batch
+                self._turns.check_ended()
+                if self._circulation is None:
+                    return
+            if not self._mine(doing):
+                self._progress(loop, "exchange")
+                self._end_round(loop)
 
-    def _may_begin(self, loop: Loop) -> bool:
-        """Whether another item may begin; waits until few enough of this member's are on their way."""
+    def _may_begin(self, loop: Loop, doing: Round) -> bool:
+        """Whether another round may begin; waits until few enough of this member's items are on their way."""
+        begun = self._hear(loop) is Kind.WORK if self._follows else self._begins(loop, doing)
+        if begun:
+            self._doing, self._left, self._open = doing, self._mine(doing), True
+            for parameter in self._group.parameters:
+                parameter.grad = None
+        return begun
+
+    def _begins(self, loop: Loop, doing: Round) -> bool:
+        """The same for a member that nobody conducts."""
         most = self._group.spec.sync.staleness
         while self._circulation is not None and not self._circulation.halted:
             self._look(loop)
-            if most is None or self.tokens.spans.num_owed <= most:
+            if most is None or self.tokens.spans.num_owed <= most * len(doing.shards):
                 break
             self._progress(loop, "exchange")
+            self._call(loop, Kind.WAIT)
             with self._group.split.idle():
                 self.tokens.spans.wait(POLL_S)
-        return self._circulation is not None and not self._circulation.halted
+        if self._circulation is None or self._circulation.halted:
+            return False
+        self.tokens.freshen()
+        self._call(loop, Kind.WORK)
+        return self._circulation is not None
+
+    def _end_round(self, loop: Loop, *, void: bool = False) -> None:
+        """All slices of this member are computed: add up with the others of its crew, and take one step."""
+        try:
+            if self._crew is not None:
+                void = self._add_up(self._crew, void=void)
+        except ExchangeBroken as error:
+            self._broke(error)
+            return
+        self._open = False
+        if void:
+            return
+        group, doing = self._group, self._doing
+        if group.timeline is not None:
+            group.timeline.begin("local step", slice=doing.shards[0])
+        if self._crew is not None:
+            seed_all(group.spec.seed, "update", *self._slice(loop, doing.offset, doing.shards[0]).stream)
+        if not (self._follows and self.tokens.place.serves):
+            group.held.update()
+        if group.timeline is not None:
+            group.timeline.end()
+        if not self._follows:
+            rows = len(loop.epoch.rows_of(doing.offset, doing.shards))
+            items = [doing.offset * loop.epoch.shards + shard for shard in doing.shards]
+            self.tokens.spans.owe(items, rows / loop.epoch.batch_rows(doing.offset), doing.spans)
+        group.held.commit_kept()
+        if self._circulation is not None:
+            self._circulation.added()
+            self._look(loop)
+
+    # --- a crew ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _follows(self) -> bool:
+        """Whether somebody else says what this member computes."""
+        return self._crew is not None and not self._crew.leads
+
+    def _call(self, loop: Loop, kind: Kind) -> None:
+        """A conductor says how things are, and hears its crew; others have nobody to tell."""
+        circulation, crew, spans = self._circulation, self._crew, self.tokens.spans
+        if crew is None or not crew.leads or circulation is None:
+            return
+        with_weights = kind is Kind.WORK or (kind is Kind.CLOSE and self.tokens.place.serves)
+        try:
+            crew.call(
+                Call(kind, self._finished, spans.everywhere()), spans.local.cpu() if with_weights else None
+            )
+            if kind is Kind.WAIT and crew.answers():
+                circulation.halt()
+        except ExchangeBroken as error:
+            self._broke(error)
+
+    def _hear(self, loop: Loop) -> Kind | None:
+        """A mate waits for work, or the end; None: the generation is over."""
+        crew, tokens = self._crew, self.tokens
+        assert crew is not None
+        while self._circulation is not None and not self._closed:
+            if self._look(loop) and self._circulation is None:
+                return None
+            try:
+                with self._group.split.idle():
+                    call = crew.hear()
+                if call.kind is Kind.WORK or (call.kind is Kind.CLOSE and tokens.place.serves):
+                    weights = torch.empty_like(tokens.spans.local, device="cpu")
+                    crew.weights(weights)
+                    tokens.spans.put(weights)
+                    tokens.rewind()
+                self._follow(call, crew)
+            except ExchangeBroken as error:
+                self._broke(error)
+                return None
+            if call.kind is not Kind.WAIT:
+                return call.kind
+        return None
+
+    def _follow(self, call: Call, crew: Crew) -> None:
+        """Take in what the conductor says, and answer where it waits."""
+        circulation, spans = self._circulation, self.tokens.spans
+        assert circulation is not None
+        if call.finished:
+            circulation.finish()
+        if not self.tokens.place.holds:
+            spans.heard(call.settled)
+        if call.kind is Kind.WAIT:
+            crew.answer(circulation.halted)
+        self._closed = call.kind is Kind.CLOSE
+        if self._closed and isinstance(circulation, Following):
+            spans.close(call.settled)
+            circulation.close()
+
+    def _add_up(self, crew: Crew, *, void: bool) -> bool:
+        """The crew's gradients become this member's. Returns whether the round is void: somebody left it by `break`."""
+        circulation = self._circulation
+        assert circulation is not None
+        if self._follows:
+            crew.answer(circulation.halted)
+        elif crew.answers():
+            circulation.halt()
+        sent = self.tokens.spans.gradients(void=void)
+        crew.add_up(sent)
+        return self.tokens.spans.take_gradients(sent)
 
     def _look(self, loop: Loop) -> bool:
         """What is new since the last look: a break, a plan, a stop, settled steps. Returns whether all is over."""
@@ -190,13 +312,21 @@ class Laps:
 
     def _end_stretch(self, loop: Loop) -> None:
         """This member begins no more items: wait until all copies are equal, then agree on what comes next."""
+        if self._open and self._circulation is not None:
+            self._end_round(loop, void=True)
+        while self._follows and self._circulation is not None and not self._closed:
+            if self._hear(loop) is Kind.WORK:
+                self._end_round(loop, void=True)
         if self._circulation is None:
             return
         self._circulation.finish()
+        self._finished = True
         self._progress(loop, "exchange")
         try:
-            while not self._look(loop):
-                self._circulation.over(POLL_S)
+            while self._circulation is not None and not self._look(loop):
+                self._call(loop, Kind.WAIT)
+                if self._circulation is not None:
+                    self._circulation.over(POLL_S)
             if self._circulation is not None:
                 self._agree(loop)
         except ExchangeBroken as error:
@@ -208,8 +338,12 @@ class Laps:
         group, exchange = self._group, self._group.exchange
         assert exchange is not None
         assert group.seat is not None
-        items = self.tokens.spans.settle()
-        self.tokens.freshen()
+        items = self.tokens.rest(exchange)
+        if not self._follows:
+            self.tokens.freshen()
+            self._call(loop, Kind.CLOSE)
+        elif self.tokens.place.holds:
+            self.tokens.freshen()
         self._settle(loop)
         word = group.layout.write(
             rank=group.seat.rank,
@@ -252,6 +386,7 @@ class Laps:
 
     def _broke(self, error: ExchangeBroken) -> None:
         self._circulation = None
+        self._open = False
         self._group.broke(error)
 
     def _settle(self, loop: Loop) -> None:
@@ -273,27 +408,38 @@ class Laps:
             group.ticked += 1
             group.held.after_update()
 
-    def _local_step(self, loss: Tensor) -> None:
+    def _backward(self, loop: Loop, turn: Slice, loss: Tensor) -> None:
+        """The slice's part in the mean gradient of the round."""
         timeline = self._group.timeline
         if timeline is not None:
-            timeline.begin("local step", slice=self._doing[1])
-        for parameter in self._group.parameters:
-            parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
+            timeline.begin("backward", slice=turn.shard)
+        share = len(turn.rows) / len(loop.epoch.rows_of(self._doing.offset, self._doing.shards))
+        (loss * share).backward()  # type: ignore[no-untyped-call]
         for parameter in self._group.parameters:
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.to_dense()
-        self._group.held.update()
         if timeline is not None:
             timeline.end()
 
-    def _todo(self, loop: Loop) -> Iterator[Todo]:
+    def _rounds(self, loop: Loop) -> Iterator[Round]:
+        """What this member, or its crew, has to compute; all of a crew come to the same."""
+        seat, crew = self._group.seat, self.tokens.place.crew
+        assert seat is not None
+        shards = sorted(shard for rank in crew for shard in seat.plan.shards_of(rank))
+        together = len(crew) > 1
+        return rounds(self._standings, shards, loop.epoch.shards, loop.epoch.steps, together=together)
+
+    def _mine(self, doing: Round) -> list[int]:
         seat = self._group.seat
         assert seat is not None
-        return todo(self._standings, seat.plan.shards_of(seat.rank), loop.epoch.shards, loop.epoch.steps)
+        return [shard for shard in doing.shards if shard in seat.plan.shards_of(seat.rank)]
 
     def _load(self, loop: Loop) -> Ahead:
-        pieces = (self._slice(loop, offset, shard) for offset, shard, _ in self._todo(loop))
+        pieces = (
+            self._slice(loop, doing.offset, shard)
+            for doing in self._rounds(loop)
+            for shard in self._mine(doing)
+        )
         return loop.batches(pieces, self._group.spec.seed)
 
     def _slice(self, loop: Loop, offset: int, shard: int) -> Slice:

@@ -175,11 +175,12 @@ def _alone(spec: JobSpec) -> JobSpec:
     nobody is slower than another then, but with `async` every item still is an update of its own."""
     if not spec.sync.server_count:
         return spec
+    alone = "token_ring" if spec.sync.circulates else "ring"
     update: dict[str, Any] = {
-        "intra_node": "ring",
-        "inter_node": "ring",
+        "intra_node": alone,
+        "inter_node": alone,
         "servers": None,
-        "staleness": None,
+        "staleness": spec.sync.staleness if spec.sync.circulates else None,
         "backup_workers": None,
     }
     if spec.sync.consistency != "async":

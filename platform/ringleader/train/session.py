@@ -264,6 +264,6 @@ def _transaction(spec: JobSpec) -> type[Steps] | type[Rounds] | type[Laps] | typ
     """What commits: a batch, a round of several, items that workers lease, or a slice in a span of the weights."""
     if spec.sync.leased:
         return Leasing
-    if spec.sync.architecture == "token_ring":
+    if spec.sync.circulates:
         return Laps
     return Rounds if spec.sync.architecture == "local_sgd" else Steps

@@ -3,22 +3,42 @@
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from ringleader.elastic.items import Items
-from ringleader.elastic.tokens import Copy, Standing
+from ringleader.elastic.tokens import ABSENT, Copy, Standing
 from ringleader.sync import Exchange
 from ringleader.sync.circulation import Circulation
+from ringleader.sync.crew import Crew, Following
+from ringleader.sync.depot import Depot, Errand
 from ringleader.sync.levelling import gather, level
 from ringleader.sync.news import Known, News
+from ringleader.sync.places import Place, place_of
 from ringleader.sync.spans import Spans
 from ringleader.train.group import Group
 from ringleader.train.settling import absent
 from ringleader.train.steps import Loop
 from ringleader.train.word import BATCHES
+
+
+class Stretch(Protocol):
+    """The tokens of one stretch of a loop, seen from a member's training thread: see `Circulation`."""
+
+    def start(self) -> None: ...
+
+    def halt(self) -> None: ...
+
+    @property
+    def halted(self) -> bool: ...
+
+    def added(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def over(self, patience_s: float = 0.0) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +56,7 @@ class Tokens:
     Attributes:
         spans: the weights; the parameters live in them.
         news: reports of items that are not recorded yet, and the newest buffers.
+        place: where this member stands in the running generation.
     """
 
     def __init__(self, group: Group) -> None:
@@ -43,9 +64,14 @@ class Tokens:
         self._loop = -1
         self._heals = 0
         self._buffers_of = -1
+        self._broken = False
+        self._told: dict[str, Any] = {}
+        self.place = Place((0,), (0,))
         self.news = News()
         sync = group.spec.sync
-        self.spans = Spans(group.parameters, sync.tokens or group.spec.workers.max)
+        # A server without a token would hear of nobody's end.
+        least = sync.server_count if sync.holds_spans else 1
+        self.spans = Spans(group.parameters, sync.tokens or max(group.spec.workers.max, least))
 
     def begin(self, loop: Loop) -> None:
         """Lists are those of this loop; a member that was healed has no copy of its own, nor owes anything."""
@@ -80,29 +106,53 @@ class Tokens:
         """All members have the newest copies, the same news and the same position. Raises ExchangeBroken."""
         group = self._group
         assert group.seat is not None
-        self._check(exchange, loop)
+        self.place = self._place()
         self.begin(loop)
+        self._check(exchange, loop)
         self.spans.open()
-        everybody = gather(exchange, Told(self.spans.copies(), self.news.all(), group.calls.offset))
+        if self.place.depots and self._broken:
+            # What a depot does not list never happened: its items are computed again.
+            held = (n for n in range(len(self.spans)) if n % len(self.place.depots) == self.place.owns)
+            self.spans.forget(but=set(held))
+        everybody = gather(exchange, Told(self._copies(), self.news.all(), group.calls.offset))
         self._catch_up(exchange, loop, [told.offset for told in everybody])
         self.news.join([told.known for told in everybody])
         self.news.drop(group.calls.offset * group.spec.shards)
         standings = level(exchange, self.spans, [told.copies for told in everybody])
         self.freshen()
+        if exchange.communicator is not None and group.seat.rank == 0:
+            self._tell(group.seat.plan.generation)
         return standings
 
-    def circulate(self, exchange: Exchange) -> Circulation:
-        """The tokens begin to go round."""
-        seat = self._group.seat
-        assert seat is not None
-        groups = seat.transport.groups if seat.transport is not None else ()
-        circulation = Circulation(exchange.communicator, groups, self.spans, self.news)
-        circulation.start()
-        return circulation
+    def circulate(self, exchange: Exchange) -> tuple[Stretch, Crew | None]:
+        """The tokens begin to go round. With whom this member computes; None: alone."""
+        self._broken = True
+        stretch, crew = self._stretch(exchange), None
+        if len(self.place.crew) > 1 and exchange.communicator is not None:
+            together = not self.place.serves
+            crew = Crew(exchange.communicator, self.place.crew, self.news, together=together)
+        stretch.start()
+        return stretch, crew
+
+    def rest(self, exchange: Exchange) -> Items:
+        """The tokens have come to rest: all members have equal copies. Returns the items that they hold."""
+        self._broken = False
+        if len(self.place.depots) > 1:  # each depot knows the end of its own spans
+            level(exchange, self.spans, gather(exchange, self.spans.copies()))
+        return self.spans.settle()
+
+    @property
+    def lost(self) -> bool:
+        """Whether this member should have copies of the tokens, and has not got them from others."""
+        return self.place.holds and not self.place.depots and not self.spans.known
 
     def freshen(self) -> None:
         """Between two slices: the newest weights and buffers are those to compute with."""
         self.spans.take_over()
+        self.rewind()
+
+    def rewind(self) -> None:
+        """The newest buffers are those to compute with."""
         item, buffers = self.news.newest_buffers()
         if buffers is not None and item > self._buffers_of:
             self._group.buffers.commit(buffers)
@@ -116,6 +166,41 @@ class Tokens:
         left = buffers.encode()
         if left is not None and item > self._buffers_of:
             self.news.left(item, left)
+
+    def _tell(self, generation: int) -> None:
+        """How the weights travel, where that is not what this worker said last."""
+        sizes = self.spans.sizes
+        way = {"schedule": self.place.words, "buckets": len(sizes)}
+        way |= {"least_bytes": min(sizes), "most_bytes": max(sizes)}
+        told = {"algorithm": self._group.spec.sync.architecture, "ways": [way]}
+        if told != self._told:
+            self._told = told
+            self._group.reporter.tell("exchange.chosen", generation, told)
+
+    def _place(self) -> Place:
+        seat = self._group.seat
+        assert seat is not None
+        groups = seat.transport.groups if seat.transport is not None else ()
+        return place_of(self._group.spec.sync.architecture, seat.plan, groups, seat.rank)
+
+    def _copies(self) -> list[Copy]:
+        if self.place.holds:
+            return self.spans.copies()
+        return [Copy(ABSENT, Items(), frozenset()) for _ in range(len(self.spans))]
+
+    def _stretch(self, exchange: Exchange) -> Stretch:
+        place, communicator = self.place, exchange.communicator
+        if communicator is not None and not place.holds:
+            return Following(communicator, self.news)
+        if communicator is None or (len(place.ring) == 1 and not place.depots):
+            return Circulation(None, (), self.spans, self.news)
+        if not place.depots:
+            return Circulation(communicator, place.ring, self.spans, self.news)
+        if place.owns is not None:
+            return Depot(communicator, place, self.spans, self.news)
+        leads = communicator.rank == place.ring[0]
+        errand = Errand(place, self.spans, self.news) if leads else None
+        return Circulation(communicator, place.ring, self.spans, self.news, errand=errand, ends=False)
 
     def _check(self, exchange: Exchange, loop: Loop) -> None:
         """All members are at the same call. Raises CallMismatch."""
