@@ -395,10 +395,8 @@ class Laps:
         for _ in range(self._settling_of().advance(loop.epoch, everywhere, self._turns.names)):
             before += 1
             self._progress(loop, "committed", before)
-        if (
-            self._circulation is not None and self._group.due
-        ):  # a checkpoint is of a moment at which all copies agree
-            self._circulation.halt()
+        if self._circulation is not None and self._group.due:
+            self._circulation.halt()  # a checkpoint is of a moment at which all copies agree
 
     def _tick(self, step: int) -> None:
         """Schedules and callbacks follow this member's own slices: they run once for each step before `step`."""
