@@ -208,7 +208,12 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
     """Its weights hold what its donor owed: if all others are lost, there is nothing to go on from."""
     given = JobSpec.parse(spec())
     group: Any = SimpleNamespace(
-        spec=given, parameters=[Parameter(torch.ones(20))], heals=heals, opened=opened, applied=applied or 5
+        spec=given,
+        parameters=[Parameter(torch.ones(20))],
+        heals=heals,
+        opened=opened,
+        applied=applied or 5,
+        inside={},
     )
     laps, epoch = (
         Laps(group, Recorded(), torch.device("cpu")),

@@ -289,19 +289,17 @@ def test_a_clock_that_one_server_has_whole_waits_for_server_0(nth: int, tmp_path
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-def test_a_lost_server_costs_an_attempt_which_goes_on_from_the_last_loop(
-    servers: int, tmp_path: Path
-) -> None:
-    """Checkpoints are written at the end of a loop that passed a multiple of `every_steps`; a loop has five steps."""
+def test_a_lost_server_costs_an_attempt_which_goes_on_inside_the_loop(servers: int, tmp_path: Path) -> None:
+    """A loop has five steps; the newest checkpoint is the fourth's."""
     alone, _ = run_local(job({}), learn, tmp_path / "alone")
     spec = job(STRICT | {"servers": servers}, checkpoint={"every_steps": 4})
     place = str(tmp_path / "checkpoints")
-    faults = FaultPlan().kill("s0", at_step=8, phase="committed")
+    faults = FaultPlan().kill("s0", at_step=7, phase="committed", once=tmp_path / "checkpoints")
     first = ThreadedCast(spec, learn, faults, tmp_path / "cast", checkpoints=place).play()
     assert first.outcome == "failed"
     second = ThreadedCast(spec, learn, artifacts=tmp_path / "cast", checkpoints=place, attempt=2).play()
     assert second.outcome == "succeeded", (second.reason, second.message)
-    assert [data["step"] for data in second.reported("checkpoint.restored")] == [5]
+    assert [data["step"] for data in second.reported("checkpoint.restored")] == [4]
     assert second.digest == alone.digest
 
 

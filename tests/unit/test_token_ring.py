@@ -182,6 +182,7 @@ def test_a_healed_worker_takes_every_token_from_others() -> None:
         spec=JobSpec.parse({"name": "a", "entrypoint": "m:f", "sync": "token_ring"}),
         parameters=[Parameter(torch.ones(20))],
         heals=1,
+        inside={},
     )
     tokens = Tokens(group)
     epoch = Epoch.shuffled(rows=8, batch=4, shards=1, seed=0, epoch=0, shuffle=False)
