@@ -1,5 +1,6 @@
 """Tokens between nodes and inside them: whatever happens, the weights of every member hold every row once."""
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,10 @@ def check(play: Play, nets: Nets) -> None:
     assert sorted(row for _, _, row in play.settled_rows()) == sorted(list(range(ROWS)) * EPOCHS)
     assert {(f.steps, f.samples) for f in play.finished.values()} == {(STEPS, EPOCHS * ROWS)}
     assert len({(f.loss, f.scores["moved"]) for f in play.finished.values()}) == 1
+    moved_once(play, nets)
+
+
+def moved_once(play: Play, nets: Nets) -> None:
     once = torch.full((ROWS, 3), LR / BATCH)
     once[ROWS - ROWS % BATCH :] = LR / (ROWS % BATCH)
     for name in play.finished:
@@ -271,3 +276,38 @@ def test_what_crosses_between_nodes_does_not_depend_on_the_workers_inside(
     assert not inside or (kind, nodes) == ("served", "pairs"), "a crew shares a node where each has a server"
     size = -(-ROWS * 3 // ALIGNED) * ALIGNED * 4
     assert crossed == CROSSED[kind, nodes] * size
+
+
+def restarted(spec: JobSpec, where: dict[str, int], place: Path) -> int:
+    """The step that the second attempt begins with; it ends with every row applied once by all attempts together."""
+    nets = Nets()
+    play = ThreadedCast(
+        spec, nets, artifacts=place, nodes=where, checkpoints=str(place / "saved"), attempt=2
+    ).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    moved_once(play, nets)
+    (restored,) = play.reported("checkpoint.restored")
+    return int(restored["step"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_paused_job_goes_on_with_every_row_once(kind: str, tmp_path: Path) -> None:
+    """Paused inside the first loop, or behind it where members settle a whole loop at once."""
+    spec = job(KINDS[kind], checkpoint={"every_steps": None})
+    where, saved = homes(NODES["pairs"], spec.sync.server_count), str(tmp_path / "saved")
+    faults = FaultPlan().pause(at_step=2)
+    play = ThreadedCast(spec, Nets(), faults, tmp_path, nodes=where, checkpoints=saved).play()
+    assert play.outcome == "paused", (play.reason, play.message)
+    assert restarted(spec, where, tmp_path) >= 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_checkpoint_of_a_loop_is_a_place_to_go_on_from(kind: str, tmp_path: Path) -> None:
+    spec = job(KINDS[kind], checkpoint={"every_steps": 2, "keep": 10})
+    where, saved = homes(NODES["pairs"], spec.sync.server_count), tmp_path / "saved"
+    nets = Nets()
+    check(ThreadedCast(spec, nets, artifacts=tmp_path, nodes=where, checkpoints=str(saved)).play(), nets)
+    oldest, *newer = sorted(saved.iterdir())
+    for checkpoint in newer:
+        shutil.rmtree(checkpoint)
+    assert oldest.name.startswith(f"step-{restarted(spec, where, tmp_path):012d}-")
