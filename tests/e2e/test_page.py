@@ -257,7 +257,7 @@ def test_a_wrong_job_file_is_explained_key_by_key(page: Page) -> None:
     page.get_by_role("button", name="Submit", exact=True).click()
     findings = page.get_by_test_id("findings").locator("li")
     findings.first.wait_for()
-    assert {one.get_attribute("data-pointer") for one in findings.all()} == {"/workers", "/workerz"}
+    assert {one.get_attribute("data-pointer") for one in findings.all()} == {"/workers/min", "/workerz"}
     assert page.locator(".gutter-bad").count() == 2
 
 
