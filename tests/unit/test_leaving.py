@@ -153,3 +153,27 @@ def test_a_worker_that_leaves_alone_is_named_with_its_step(sync: dict[str, Any],
     assert (
         f"after step {LEFT_AT}; rank 0 ({worker(sync, 0)}) goes on with step {LEFT_AT + 1}." in play.message
     )
+
+
+def stopping(session: Session) -> None:
+    """Asks for the end behind every slice from the first committed step on, so also in the middle of a batch."""
+    net, data = made(session), rows()
+    for _ in range(2):
+        for x, y in session.batches(data):
+            session.step(F.cross_entropy(net(x), y))
+            if session.global_step >= 1:
+                session.stop()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("sync", [sync for sync in EXACT.values() if sync is not ROUNDS])
+def test_a_stop_behind_a_slice_ends_the_loop_at_the_same_step_in_any_world(
+    sync: dict[str, Any], world: int, tmp_path: Path
+) -> None:
+    """Four slices a batch: one worker is between two of them where four are behind the last."""
+    spec = job(sync, workers={"min": 1, "max": world})
+    play = ThreadedCast(spec, stopping, artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    alone, _ = run_local(job(sync), stopping, tmp_path / "alone")
+    assert [step for step, _ in play.values] == [1, 2, 3, 4]
+    assert (play.digest, alone.steps) == (alone.digest, 4)

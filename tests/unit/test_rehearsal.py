@@ -76,3 +76,26 @@ def test_where_the_body_had_turns_there_is_no_other() -> None:
                 turns += 1
                 session.step(F.cross_entropy(net(x), y))
     assert turns == 2 * 6 * 4
+
+
+@pytest.mark.parametrize("sync", [SERVERS, COPIES])
+def test_a_callback_that_changes_published_weights_is_refused_by_name(
+    sync: dict[str, Any], tmp_path: Path
+) -> None:
+    """A server has run it before it published: a worker would change them a second time."""
+
+    def train(session: Session) -> None:
+        net = made(session)
+
+        @torch.no_grad()
+        def shrink() -> None:
+            net[2].weight.mul_(0.5)
+
+        session.on_commit(shrink)
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+
+    play = ThreadedCast(job(sync), train, artifacts=tmp_path).play()
+    assert play.outcome == "failed"
+    assert "on_commit callback changed 2.weight" in play.message
+    assert ThreadedCast(job(RING), train, artifacts=tmp_path / "ring").play().outcome == "succeeded"

@@ -27,7 +27,7 @@ from ringleader.train.outer import Outer
 from ringleader.train.reporter import Reporter
 from ringleader.train.saving import Saver, joined
 from ringleader.train.seams import Coordinator, Parked, Seat
-from ringleader.train.tables import ROWS_TRAVEL, refuse_optimizers, tables_of
+from ringleader.train.tables import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
 from ringleader.train.word import WordLayout
 
 
@@ -126,6 +126,8 @@ class Group:
             travel = self.spec.sync.architecture in ROWS_TRAVEL
             held = self.held
             self._tables = tables_of(held.models, held.spoken_parameters) if travel else {}
+            if not travel:
+                make_dense(self.parameters)
         return self._tables
 
     @property

@@ -146,12 +146,27 @@ class Held:
             for block in block_sums([p for group in optimizer.param_groups for p in group["params"]])
         ]
 
-    def after_update(self) -> None:
-        """What happens once per committed step on every member."""
+    def after_update(self, *, published: bool = False) -> None:
+        """What happens once per committed step on every member.
+
+        Args:
+            published: the weights here are what servers have made of them, who ran the callbacks themselves.
+
+        Raises:
+            StepMisuse: a callback changed such weights.
+        """
         for scheduler in self.schedulers:
             scheduler.step()
+        named = self.spoken_parameters if published and self.callbacks else {}
+        before = {name: parameter._version for name, parameter in named.items()}
         for callback in self.callbacks:
             callback()
+        changed = [name for name, parameter in named.items() if parameter._version != before[name]]
+        if changed:
+            raise StepMisuse(
+                f"an on_commit callback changed {changed[0]}, which parameter servers publish.",
+                hint="Change weights in an optimiser of your own, or with sync: ring.",
+            )
         self.commit_kept()
 
     def commit_kept(self) -> None:

@@ -404,7 +404,7 @@ class Laps:
         while group.ticked < step:
             seed_all(group.spec.seed, "tick", group.ticked)
             group.ticked += 1
-            group.held.after_update()
+            group.held.after_update(published=group.spec.sync.server_count > 0)
 
     def _backward(self, loop: Loop, turn: Slice, loss: Tensor) -> None:
         """The slice's part in the mean gradient of the round."""
@@ -413,9 +413,6 @@ class Laps:
             timeline.begin("backward", slice=turn.shard)
         share = len(turn.rows) / len(loop.epoch.rows_of(self._doing.offset, self._doing.shards))
         (loss * share).backward()  # type: ignore[no-untyped-call]
-        for parameter in self._group.parameters:
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                parameter.grad = parameter.grad.to_dense()
         if timeline is not None:
             timeline.end()
 

@@ -94,11 +94,8 @@ class Outer:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
         for number, parameter in enumerate(self._parameters):
-            if parameter.grad is None:
-                continue
-            self._touched[number] = True
-            if parameter.grad.is_sparse:
-                parameter.grad = parameter.grad.to_dense()
+            if parameter.grad is not None:
+                self._touched[number] = True
         self._held.update()
         for scheduler in self._held.schedulers:
             scheduler.step()

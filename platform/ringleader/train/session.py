@@ -117,7 +117,10 @@ class Session:
         self._held.kept[name] = kept
 
     def on_commit(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once per committed step, on every worker, after the weights have changed."""
+        """Call `callback` once per committed step, on every worker, after the weights have changed.
+
+        Where parameter servers publish the weights it may not change them: that fails the job, naming the parameter.
+        """
         self._held.callbacks.append(callback)
 
     def total_steps(self, dataset: Any, *, epochs: int) -> int:
@@ -244,7 +247,8 @@ class Session:
             if self._steps.mid_batch:
                 raise StepMisuse(
                     "the loop over session.batches was left in the middle of a batch.",
-                    hint="Leave it on what is equal everywhere (session.loss, global_step), or call session.stop().",
+                    hint="A worker computes several slices of a batch; global_step and loss change behind the last. "
+                    "Leave where they have just changed, or call session.stop(), which ends the loop behind a batch.",
                 )
             self._steps.end(self._open_call)
             seed_all(self._spec.seed, "after", self._open_call)

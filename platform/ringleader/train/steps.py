@@ -78,7 +78,7 @@ class Steps:
         self.recorder = Recorder(group)
         self._last_lane = -1
         self._reports: dict[int, SliceReport] = {}
-        self._stop = False
+        self._stop = self._stops_later = False
         self._failed = False
         self._present: Sequence[int] = ()
         self._loop: Loop | None = None
@@ -113,13 +113,17 @@ class Steps:
         self._turns.leave(self._group.timeline)
 
     def request_stop(self) -> None:
-        self._stop = True
+        """Between two slices of a batch it is as if behind the last one: who has fewer of them is there already."""
+        if self._turns.running is None and self._reports:
+            self._stops_later = True
+        else:
+            self._stop = True
 
     def run(self, loop: Loop) -> Iterator[Any]:
         """Yield the owned slices of every step from the committed offset on; replay what a failure broke."""
         group, self._loop, self._turns.running = self._group, loop, None
         group.epoch = loop.index
-        self._stop = False
+        self._stop = self._stops_later = False
         group.held.check_covered(group.parameters)
         check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)
         self._leaving.begin()
@@ -276,8 +280,9 @@ class Steps:
             group.timeline.end()
 
     def _commit(self, report: StepReport, reduced: Tensor) -> None:
-        group, loop = self._group, self._loop
+        group, loop, exchange = self._group, self._loop, self._group.exchange
         assert loop is not None
+        assert exchange is not None
         if 0 in self._present:
             group.buffers.commit(group.layout.buffers_of(reduced))
         offset = group.calls.offset
@@ -289,11 +294,12 @@ class Steps:
         group.loss = report.loss
         self._reports = {}
         self._leaving.committed(turns=self._last_lane >= 0)
-        group.held.after_update()
+        group.held.after_update(published=not exchange.updates)
         group.reporter.open(self.recorder.records(loop.epoch, offset, [report], self._turns.names))
         if report.stop:
             group.finish_call(loop.number)
             self._stop = False
+        self._stop, self._stops_later = self._stop or self._stops_later, False
         if report.pending:
             group.leave_at_boundary()
         self._progress(loop, "committed")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
 from ringleader.errors import StepMisuse
@@ -48,6 +48,17 @@ def tables_of(models: Sequence[nn.Module], parameters: Mapping[str, nn.Parameter
                     hint="Leave max_norm out, or make the embedding with sparse=False.",
                 )
     return tables
+
+
+def make_dense(parameters: Sequence[nn.Parameter]) -> None:
+    """From now on sparse gradients of these become dense ones: for architectures that have no way for rows."""
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(_densify)  # type: ignore[no-untyped-call]
+
+
+def _densify(parameter: Tensor) -> None:
+    if parameter.grad is not None and parameter.grad.is_sparse:
+        parameter.grad = parameter.grad.to_dense()
 
 
 def refuse_optimizers(
