@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -15,10 +16,16 @@ from pydantic import ValidationError
 
 from ringleader.wire.ingest import Ingest
 
+TOKEN = secrets.token_hex(32)
+"""Of all clusters of this process: Ray reads its token once."""
+
 
 @contextmanager
 def ray_head(home: Path, num_cpus: int = 8) -> Iterator[tuple[str, str]]:
     """The address and the folder of a running head; ended with the block."""
+    token = home / "ray_token"
+    token.touch(0o600)
+    token.write_text(TOKEN)
     head = subprocess.Popen(
         [sys.executable, "-m", "ringleader.runtime.head", "--home", str(home), "--num-cpus", str(num_cpus)],
         stdout=subprocess.PIPE,
@@ -29,7 +36,7 @@ def ray_head(home: Path, num_cpus: int = 8) -> Iterator[tuple[str, str]]:
         assert head.stdout is not None
         said = json.loads(head.stdout.readline())
         os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN_PATH"] = str(home / "ray_token")
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
         yield said["address"], said["temp_dir"]
     finally:
         head.terminate()

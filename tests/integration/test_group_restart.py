@@ -114,7 +114,8 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> 
 def test_a_kill_costs_no_checkpoint_that_is_due_later(tmp_path: Path) -> None:
     spec = saving_job(workers={"min": 1, "max": 2})
     undisturbed, _ = run_local(spec, train, tmp_path / "alone")
-    play = cast(spec, tmp_path, FaultPlan().kill("w1", at_step=6)).play()
+    written = tmp_path / SAVED / Position(4, 0, 1, 1).name
+    play = cast(spec, tmp_path, FaultPlan().kill("w1", at_step=6, once=written)).play()
     assert play.digest == undisturbed.digest
     assert [c.manifest.position.step for c in play.checkpoints] == [4, 8, 12]
 
