@@ -23,6 +23,7 @@ TOKEN = secrets.token_hex(32)
 @contextmanager
 def ray_head(home: Path, num_cpus: int = 8) -> Iterator[tuple[str, str]]:
     """The address and the folder of a running head; ended with the block."""
+    home.mkdir(parents=True, exist_ok=True)
     token = home / "ray_token"
     token.touch(0o600)
     token.write_text(TOKEN)
