@@ -1,84 +1,32 @@
-"""Who may start: first come, first served, by the gang floor. Pure: `decide(snapshot)` says, the reconciler does."""
+"""Who starts, who gets more, who gives back and who leaves. Pure: `decide(snapshot)` says, the reconciler does.
+
+A gang is admitted whole or not at all. The queue is served in turn (`shares.in_turn`); the first job that could run on
+this cluster but finds no room is the head, for which others make room (`vacating`), and which nobody overtakes but jobs
+that will have ended before it can start. While there is a head nobody grows; without one what is left over is given out
+(`surplus`). A job that only its project's quota holds back holds back its own project alone; one that cannot run at all
+holds nobody back.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from math import inf
 
 from ringleader.wire.views import Why
+from ringleader_api.scheduling import surplus, words
 from ringleader_api.scheduling.places import Need, Node, place
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A job that holds workers or wants them.
-
-    Attributes:
-        floor: workers it cannot start without.
-        holds: for a job that has been admitted: the workers it has or may grow to.
-    """
-
-    job_id: str
-    need: Need
-    floor: int
-    holds: int
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The cluster's nodes (totals), the admitted jobs, and the queue in order of submission."""
-
-    nodes: Sequence[Node]
-    admitted: Sequence[Claim]
-    queued: Sequence[Claim]
-
-
-@dataclass(frozen=True, slots=True)
-class Admit:
-    """Start this job now."""
-
-    job_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Keep this job queued, and why."""
-
-    job_id: str
-    why: Why
-
-
-Decision = Admit | Hold
+from ringleader_api.scheduling.room import Room, Spots
+from ringleader_api.scheduling.shares import Usage, in_turn
+from ringleader_api.scheduling.snapshot import Admit, Claim, Decision, Evict, Grant, Hold, Snapshot
+from ringleader_api.scheduling.vacating import ends_at, make_room
 
 
 def decide(snapshot: Snapshot) -> list[Decision]:
-    """One decision for each queued job, in queue order.
-
-    The first job that does not fit holds back those behind it, so that small jobs cannot starve a big one; a job
-    that not even the empty cluster could take (a node has left) holds nobody back.
-    """
-    free = tuple(snapshot.nodes)
-    for claim in snapshot.admitted:
-        _, free = place(free, claim.need, claim.holds)
-    holders = list(snapshot.admitted)
-    decisions: list[Decision] = []
-    blocker: Claim | None = None
-    for claim in snapshot.queued:
-        if not fits(snapshot.nodes, claim):
-            decisions.append(Hold(claim.job_id, _too_big(snapshot.nodes, claim)))
-        elif blocker is not None:
-            decisions.append(Hold(claim.job_id, _behind(claim, blocker)))
-        elif (found := place(free, claim.need, claim.floor)[0]) < claim.floor:
-            blocker = claim
-            decisions.append(Hold(claim.job_id, _no_room(claim, found, holders)))
-        else:
-            _, free = place(free, claim.need, claim.holds)
-            holders.append(claim)
-            decisions.append(Admit(claim.job_id))
-    return decisions
+    """One decision for each queued job, in queue order, then what admitted jobs are told."""
+    return _Pass(snapshot).decide()
 
 
 def fits(nodes: Sequence[Node], claim: Claim) -> bool:
-    """Whether the floor of a job would fit on the cluster if it were empty."""
-    return place(nodes, claim.need, claim.floor)[0] >= claim.floor
+    """Whether the gang of a job would fit on the cluster if it were empty."""
+    return place(nodes, claim.need, claim.gang)[0] >= claim.gang
 
 
 def most(nodes: Sequence[Node], need: Need) -> int:
@@ -86,27 +34,98 @@ def most(nodes: Sequence[Node], need: Need) -> int:
     return place(nodes, need, 1 << 20)[0]
 
 
-def _too_big(nodes: Sequence[Node], claim: Claim) -> Why:
-    return Why(
-        code="cluster_too_small",
-        message=f"needs {claim.floor} workers of {claim.need}; the whole cluster holds {most(nodes, claim.need)}",
-        hint="Add nodes, or lower workers.min or what a worker needs.",
-    )
+class _Pass:
+    """One pass over the queue; its parts are taken from the snapshot and thrown away with it."""
 
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._free = Room(snapshot.nodes)
+        self._usage = Usage(snapshot.nodes, snapshot.admitted, snapshot.projects)
+        self._held: dict[str, Spots] = {}
+        for claim in snapshot.admitted:
+            self._held[claim.job_id] = self._free.take(claim.need, claim.holds + claim.servers) or []
+        self._most: dict[Need, int] = {}
+        self._holders = list(snapshot.admitted)
+        self._fresh: list[Claim] = []
+        self._admitted: set[str] = set()
+        self._held_back: dict[str, Why] = {}
+        self._head_at_s: float | None = None
+        self._behind: Why | None = None
+        self._grants: dict[str, int] = {}
+        self._evicted: list[Evict] = []
+        self._stopped: dict[str, Why] = {}
 
-def _behind(claim: Claim, blocker: Claim) -> Why:
-    return Why(
-        code="behind_in_queue",
-        message=f"waits behind {blocker.job_id}, which came first and needs {blocker.floor} workers of {blocker.need}",
-        hint="It starts in its turn.",
-    )
+    def decide(self) -> list[Decision]:
+        queued, admitted, projects = self._snapshot.queued, self._snapshot.admitted, self._snapshot.projects
+        self._grants = surplus.within_quota(admitted, Usage.told(self._snapshot.nodes, admitted, projects))
+        for claim, level in in_turn(queued, self._usage, projects, self._snapshot.rules):
+            why = self._refusal(claim, level)
+            if why is not None:
+                self._held_back[claim.job_id] = why
+        if self._behind is None and not self._grants:
+            self._share_out()
+        return [
+            *(self._answer(claim) for claim in queued),
+            *(Grant(c.job_id, self._grants[c.job_id]) for c in admitted if c.job_id in self._grants),
+            *self._evicted,
+        ]
 
+    def _refusal(self, claim: Claim, level: int) -> Why | None:
+        """Why the job does not start now; None when it does."""
+        if self._whole(claim.need) < claim.gang:
+            return words.too_big(claim, self._whole(claim.need))
+        if (allowed := self._usage.quota(claim.project, claim.need)) < claim.least:
+            return words.above_quota(claim, allowed)
+        if claim.project in self._stopped:
+            return self._stopped[claim.project]
+        if (left := self._usage.quota_left(claim.project, claim.need)) < claim.least:
+            self._stopped[claim.project] = words.behind(claim)
+            return words.over_quota(claim, left)
+        if self._behind is not None and not self._ends_in_time(claim):
+            return self._behind
+        spots = self._free.take(claim.need, claim.least, least=claim.gang)
+        if spots is None:
+            return self._behind or self._wait(claim, level)
+        self._usage.add(claim, claim.least)
+        self._held[claim.job_id] = spots
+        self._holders.append(claim)
+        self._fresh.append(claim)
+        self._admitted.add(claim.job_id)
+        return None
 
-def _no_room(claim: Claim, found: int, admitted: Sequence[Claim]) -> Why:
-    holders = ", ".join(f"{c.job_id} ({c.holds})" for c in admitted[:3])
-    more = f" and {len(admitted) - 3} more" if len(admitted) > 3 else ""
-    return Why(
-        code="waiting_for_capacity",
-        message=f"needs {claim.floor} workers of {claim.need}, {found} fit now; workers are held by {holders}{more}",
-        hint="It starts when a job ends, or when workers.max of a running job is lowered (ringleader resize).",
-    )
+    def _wait(self, head: Claim, level: int) -> Why:
+        """This one is the head: see who can make room for it, and when it fits at the latest."""
+        self._behind = words.behind(head)
+        admitted = self._snapshot.admitted
+        found = self._free.fits(head.need, head.gang)
+        way = make_room(head, level, admitted, self._held, self._free, self._usage, self._snapshot.rules)
+        if way is None:
+            self._head_at_s = ends_at(head, self._holders, self._held, self._free)
+            return words.no_room(head, found, self._holders)
+        self._head_at_s = 0.0
+        for claim, count in way.shrink:
+            self._grants[claim.job_id] = min(claim.told - count, self._grants.get(claim.job_id, claim.told))
+        why = words.preempted(head)
+        self._evicted = [Evict(claim.job_id, why) for claim in way.evict]
+        leaving = [claim.job_id for claim in way.evict]
+        return words.making_room(head, [*way.going, *(c.job_id for c, _ in way.shrink)], leaving)
+
+    def _ends_in_time(self, claim: Claim) -> bool:
+        return claim.ends_in_s is not None and claim.ends_in_s <= (self._head_at_s or 0.0) < inf
+
+    def _share_out(self) -> None:
+        admitted, rules = self._snapshot.admitted, self._snapshot.rules
+        self._grants = surplus.give_out(admitted, self._fresh, self._free, self._usage, rules)
+        if not self._grants and not self._fresh:
+            moved = surplus.level_out(admitted, self._held, self._free, self._usage, rules)
+            self._grants = dict([moved]) if moved else {}
+
+    def _answer(self, claim: Claim) -> Decision:
+        if claim.job_id not in self._admitted:
+            return Hold(claim.job_id, self._held_back[claim.job_id])
+        return Admit(claim.job_id, self._grants.get(claim.job_id, claim.floor) if claim.elastic else None)
+
+    def _whole(self, need: Need) -> int:
+        if need not in self._most:
+            self._most[need] = most(self._snapshot.nodes, need)
+        return self._most[need]

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_SLACK = 1e-9  # resources are floats: 0.1 + 0.2 must still fit into 0.3
+SLACK = 1e-9
+"""Resources are floats: 0.1 + 0.2 must still fit into 0.3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +59,4 @@ def place(nodes: Sequence[Node], need: Need, count: int) -> tuple[int, tuple[Nod
 def room(node: Node, need: Need) -> int:
     """How many workers fit on one node; a worker that needs nothing fits any number of times."""
     pairs = ((node.cpus, need.cpus), (node.gpus, need.gpus), (node.memory_gb, need.memory_gb))
-    return min((int((has + _SLACK) // needs) for has, needs in pairs if needs > 0), default=1 << 30)
+    return min((int((has + SLACK) // needs) for has, needs in pairs if needs > 0), default=1 << 30)

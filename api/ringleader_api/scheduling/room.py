@@ -1,0 +1,126 @@
+"""The free room of a cluster while a pass is decided: taken and given back worker by worker, first fit."""
+
+from collections.abc import Sequence
+from math import inf
+
+from ringleader_api.scheduling.places import Need, Node, room
+
+Spots = list[tuple[int, int]]
+"""(index of the node, how many workers) in the order in which they were put there."""
+
+
+class Room:
+    """Counts instead of nodes. Near-linear: for each shape of worker it remembers where the first node with room is,
+    and how many fit at most, for as long as nothing is given back."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = list(nodes)
+        self._first: dict[Need, int] = {}
+        self._most: dict[Need, int] = {}
+
+    def copy(self) -> "Room":
+        return Room(self._nodes)
+
+    def fit(self, need: Need, index: int) -> int:
+        """How many such workers fit on one node now."""
+        return room(self._nodes[index], need)
+
+    def fits(self, need: Need, count: int) -> int:
+        """How many of `count` such workers fit now."""
+        if self._most.get(need, inf) <= 0:
+            return 0
+        return sum(number for _, number in self._find(need, count))
+
+    def take(self, need: Need, count: int, *, least: int = 0) -> Spots | None:
+        """Put up to `count` workers on the nodes; None, and nothing is put there, where fewer than `least` fit."""
+        if least > self._most.get(need, inf):
+            return None
+        spots = self._find(need, count)
+        found = sum(number for _, number in spots)
+        if found < least:
+            self._most[need] = found
+            return None
+        if found < count:
+            self._most[need] = 0
+        for index, number in spots:
+            self._change(need, index, -number)
+        return spots
+
+    def give(self, need: Need, spots: Spots) -> None:
+        """Take workers away again."""
+        for index, number in spots:
+            self._change(need, index, number)
+        self._first.clear()
+        self._most.clear()
+
+    def _find(self, need: Need, count: int) -> Spots:
+        spots: Spots = []
+        index, left, full = self._first.get(need, 0), count, True
+        while left > 0 and index < len(self._nodes):
+            here = min(room(self._nodes[index], need), left)
+            if here:
+                spots.append((index, here))
+                left -= here
+                full = False
+            index += 1
+            if full:
+                self._first[need] = index
+        return spots
+
+    def _change(self, need: Need, index: int, number: int) -> None:
+        node = self._nodes[index]
+        self._nodes[index] = Node(
+            node.id,
+            node.cpus + number * need.cpus,
+            node.gpus + number * need.gpus,
+            node.memory_gb + number * need.memory_gb,
+        )
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
+class Vacated:
+    """How far a gang gets if others let go of workers: counted on a copy, node by node."""
+
+    def __init__(self, free: Room, need: Need, gang: int) -> None:
+        self._free = free.copy()
+        self._need = need
+        self._gang = gang
+        self._fit = [self._free.fit(need, index) for index in range(len(free))]
+        self._found = sum(self._fit)
+
+    @property
+    def enough(self) -> bool:
+        return self._found >= self._gang
+
+    @property
+    def found(self) -> int:
+        return self._found
+
+    def release(self, need: Need, spots: Spots) -> None:
+        self._free.give(need, spots)
+        self._count(spots)
+
+    def undo(self, need: Need, spots: Spots) -> None:
+        self._free.give(need, [(index, -number) for index, number in spots])
+        self._count(spots)
+
+    def _count(self, spots: Spots) -> None:
+        for index, _ in spots:
+            now = self._free.fit(self._need, index)
+            self._found += now - self._fit[index]
+            self._fit[index] = now
+
+
+def tail(spots: Spots, skip: int, count: int) -> Spots:
+    """The last `count` workers of `spots` but for the very last `skip`, last first."""
+    found: Spots = []
+    for index, number in reversed(spots):
+        passed = min(skip, number)
+        skip -= passed
+        here = min(number - passed, count)
+        count -= here
+        if here:
+            found.append((index, here))
+    return found

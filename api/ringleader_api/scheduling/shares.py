@@ -1,0 +1,109 @@
+"""Whose turn it is: what each project uses, what it is due, and the order that follows from it."""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+
+from ringleader_api.scheduling.places import SLACK, Need, Node
+from ringleader_api.scheduling.snapshot import Claim, Project, Rules
+
+PLAIN = Project()
+
+
+class Usage:
+    """What the projects' jobs hold, as it changes while a pass is decided."""
+
+    def __init__(self, nodes: Sequence[Node], admitted: Sequence[Claim], projects: Mapping[str, Project]) -> None:
+        self._projects = projects
+        self._totals = (sum(n.cpus for n in nodes), sum(n.gpus for n in nodes), sum(n.memory_gb for n in nodes))
+        self._used: dict[str, tuple[int, float, float, float]] = {}
+        for claim in admitted:
+            self.add(claim, claim.holds + claim.servers)
+
+    @classmethod
+    def told(cls, nodes: Sequence[Node], admitted: Sequence[Claim], projects: Mapping[str, Project]) -> "Usage":
+        """As it will be once everybody has let go of what they were asked for."""
+        usage = cls(nodes, (), projects)
+        for claim in admitted:
+            usage.add(claim, claim.told + claim.servers)
+        return usage
+
+    def add(self, claim: Claim, places: int) -> None:
+        """`places`: workers and servers more; negative for fewer."""
+        workers, cpus, gpus, memory_gb = self._used.get(claim.project, (0, 0.0, 0.0, 0.0))
+        need = claim.need
+        self._used[claim.project] = (
+            workers + places,
+            cpus + places * need.cpus,
+            gpus + places * need.gpus,
+            memory_gb + places * need.memory_gb,
+        )
+
+    def share(self, project: str) -> float:
+        """The greatest share of any resource that the project holds, by its weight (dominant resource fairness,
+        Ghodsi et al. 2011)."""
+        used = self._used.get(project, (0, 0.0, 0.0, 0.0))[1:]
+        return self._dominant(used) / self._of(project).weight
+
+    def unit(self, claim: Claim) -> float:
+        """What one worker more adds to the share of its project, at most."""
+        need = claim.need
+        return self._dominant((need.cpus, need.gpus, need.memory_gb)) / self._of(claim.project).weight
+
+    def quota_left(self, project: str, need: Need) -> int:
+        """How many such workers the quotas still allow; negative: so many too many are held."""
+        return _within(self._of(project), need, self._used.get(project, (0, 0.0, 0.0, 0.0)))
+
+    def quota(self, project: str, need: Need) -> int:
+        """How many such workers the quotas allow at all."""
+        return _within(self._of(project), need, (0, 0.0, 0.0, 0.0))
+
+    def _of(self, project: str) -> Project:
+        return self._projects.get(project, PLAIN)
+
+    def _dominant(self, used: tuple[float, float, float]) -> float:
+        return max((u / total for u, total in zip(used, self._totals, strict=True) if total > 0), default=0.0)
+
+
+def _within(project: Project, need: Need, used: tuple[int, float, float, float]) -> int:
+    limits = ((project.workers, 1, used[0]), (project.cpus, need.cpus, used[1]), (project.gpus, need.gpus, used[2]))
+    return min(
+        (int((limit - has + SLACK) // each) for limit, each, has in limits if limit is not None and each > 0),
+        default=1 << 30,
+    )
+
+
+def in_turn(
+    queued: Sequence[Claim], usage: Usage, projects: Mapping[str, Project], rules: Rules
+) -> Iterator[tuple[Claim, int]]:
+    """The queue in the order in which it is served, each job with its level.
+
+    Levels come first, then the project with the smallest share as it is by then, then who came first. Waiting lifts a
+    job up to the highest priority that anybody waits with, never above; so without priorities it changes nothing.
+    """
+    top = max((claim.priority for claim in queued), default=0)
+    weights = {name: projects.get(name, PLAIN).weight for name in {claim.project for claim in queued}}
+    due = {name: usage.share(name) * sum(weights.values()) < 1 for name in weights}
+    lines: dict[str, list[tuple[int, int]]] = {}
+    for number, claim in enumerate(queued):
+        level = _level(claim, top, rules, is_due=due[claim.project])
+        lines.setdefault(claim.project, []).append((-level, number))
+    heads: list[tuple[int, float, int, str]] = []
+    for project, line in lines.items():
+        line.sort(reverse=True)
+        heads.append((line[-1][0], usage.share(project), line[-1][1], project))
+    heapq.heapify(heads)
+    while heads:
+        lowered, _, number, project = heads[0]
+        yield queued[number], -lowered
+        line = lines[project]
+        line.pop()
+        if line:
+            heapq.heapreplace(heads, (line[-1][0], usage.share(project), line[-1][1], project))
+        else:
+            heapq.heappop(heads)
+
+
+def _level(claim: Claim, top: int, rules: Rules, *, is_due: bool) -> int:
+    if is_due and claim.waited_s >= rules.patience_s:
+        return top + 1
+    return min(claim.priority + int(claim.waited_s // rules.age_s), top)

@@ -1,0 +1,141 @@
+"""What a pass is decided from, and what it may decide."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from ringleader.wire.views import Why
+from ringleader_api.scheduling.places import Need, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job that holds workers or wants them. Only the first four say something of every job.
+
+    Attributes:
+        floor: workers it cannot start without.
+        holds: for an admitted job the workers it has or may grow to; for a queued one `workers.max`.
+        servers: what the gang needs beside the workers, each as big as one.
+        waited_s: for how long it has been queued.
+        elastic: it may be given fewer than it wants, down to the floor, and told so while it runs.
+        granted: what an admitted job has been told it may have; below `holds` while it still lets go. None: `holds`.
+        wants: `workers.max` of an admitted job. None: what it is granted.
+        evictable: it can be taken off the cluster with a checkpoint, and queued again.
+        ran_s: since the attempt of an admitted job began.
+        settled_s: since what it is granted was last changed.
+        ends_in_s: when it will have let go of everything at the latest; for a queued job from its start on. None:
+            nobody knows.
+    """
+
+    job_id: str
+    need: Need
+    floor: int
+    holds: int
+    servers: int = 0
+    project: str = "default"
+    priority: int = 0
+    waited_s: float = 0.0
+    elastic: bool = False
+    granted: int | None = None
+    wants: int | None = None
+    evictable: bool = False
+    ran_s: float = 0.0
+    settled_s: float = inf
+    ends_in_s: float | None = None
+
+    @property
+    def gang(self) -> int:
+        """What has to be placed at once, or not at all."""
+        return self.floor + self.servers
+
+    @property
+    def least(self) -> int:
+        """What it may come to hold without being asked again."""
+        return self.gang if self.elastic else self.holds + self.servers
+
+    @property
+    def told(self) -> int:
+        return self.holds if self.granted is None else self.granted
+
+    @property
+    def surplus(self) -> int:
+        """Workers that it can be asked for without ending it."""
+        return max(0, self.told - self.floor) if self.elastic else 0
+
+    @property
+    def headroom(self) -> int:
+        """Workers that it would take on besides."""
+        return max(0, (self.told if self.wants is None else self.wants) - self.told) if self.elastic else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What a project is due: its weight against the others, and its quotas (None: no limit)."""
+
+    weight: float = 1.0
+    workers: int | None = None
+    cpus: float | None = None
+    gpus: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Times in seconds.
+
+    Attributes:
+        age_s: waiting so long is worth one level of priority, up to the highest that anybody waits with.
+        patience_s: after this a job whose project has less than its fair share goes before all others.
+        settle_s: a job is not given more, nor asked for more for fairness' sake, sooner after its last change.
+        min_run_s: an attempt is not evicted before.
+    """
+
+    age_s: float = 600.0
+    patience_s: float = 3600.0
+    settle_s: float = 30.0
+    min_run_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The cluster's nodes (totals), the admitted jobs, and the queue in order of submission."""
+
+    nodes: Sequence[Node]
+    admitted: Sequence[Claim]
+    queued: Sequence[Claim]
+    projects: Mapping[str, Project] = field(default_factory=dict)
+    rules: Rules = Rules()
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Start this job now, with up to so many workers (None: as many as it wants)."""
+
+    job_id: str
+    workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Keep this job queued, and why."""
+
+    job_id: str
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Tell this admitted job that it may have up to so many workers: more than before, or fewer."""
+
+    job_id: str
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Have this admitted job save what it holds, let go of the cluster and wait again."""
+
+    job_id: str
+    why: Why
+
+
+Decision = Admit | Hold | Grant | Evict

@@ -1,0 +1,89 @@
+"""What is left once nobody waits for room: given out in turns, and now and then moved from those with the most."""
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from ringleader_api.scheduling.room import Room, Spots, Vacated, tail
+from ringleader_api.scheduling.shares import Usage
+from ringleader_api.scheduling.snapshot import Claim, Rules
+
+TURNS = 16
+"""A job gets its surplus in so many portions at most, in turn with the others: a pass stays short."""
+
+
+def give_out(
+    admitted: Sequence[Claim], fresh: Sequence[Claim], free: Room, usage: Usage, rules: Rules
+) -> dict[str, int]:
+    """What each job that gets more may have from now on, by id.
+
+    `fresh` are those that start now with their floor. Priority comes first, then the project with the smallest share,
+    then the job with the fewest workers. Those that still let go, or have changed a moment ago, are passed over.
+    """
+    wishes = [(c, c.told, c.headroom) for c in admitted if c.holds == c.told and c.settled_s >= rules.settle_s]
+    wishes += [(c, c.floor, c.holds - c.floor) for c in fresh if c.elastic]
+    turns = [
+        (-claim.priority, usage.share(claim.project), has, number, claim, wants, max(1, wants // TURNS))
+        for number, (claim, has, wants) in enumerate(wishes)
+        if wants > 0
+    ]
+    heapq.heapify(turns)
+    granted: dict[str, int] = {}
+    while turns:
+        lowered, share, has, number, claim, wants, portion = heapq.heappop(turns)
+        if (now := usage.share(claim.project)) > share:
+            heapq.heappush(turns, (lowered, now, has, number, claim, wants, portion))
+            continue
+        asked = min(portion, wants, max(0, usage.quota_left(claim.project, claim.need)))
+        spots = free.take(claim.need, asked) or []
+        got = sum(count for _, count in spots)
+        if not got:
+            continue
+        usage.add(claim, got)
+        granted[claim.job_id] = has + got
+        if wants > got:
+            entry = (lowered, usage.share(claim.project), has + got, number, claim, wants - got, portion)
+            heapq.heappush(turns, entry)
+    return granted
+
+
+def level_out(
+    admitted: Sequence[Claim], held: Mapping[str, Spots], free: Room, usage: Usage, rules: Rules
+) -> tuple[str, int] | None:
+    """Who gives surplus back although nobody waits: (id, what it may have from now on).
+
+    One job a pass, to one project, and only as much as leaves the giver's share no smaller than the taker's: what has
+    been moved is never moved back.
+    """
+    if any(claim.holds != claim.told for claim in admitted):
+        return None
+    settled = [claim for claim in admitted if claim.settled_s >= rules.settle_s]
+    takers = [c for c in settled if c.headroom and usage.quota_left(c.project, c.need) > 0]
+    givers = [c for c in settled if c.surplus]
+    if not takers or not givers:
+        return None
+    taker = min(takers, key=lambda c: (usage.share(c.project), -c.priority, c.told, c.job_id))
+    giver = max(givers, key=lambda c: (usage.share(c.project), -c.priority, c.told, c.job_id))
+    if giver.priority > taker.priority or giver.project == taker.project:
+        return None
+    apart = usage.share(giver.project) - usage.share(taker.project)
+    each = usage.unit(giver) + usage.unit(taker)
+    count = min(giver.surplus, taker.headroom, int(apart / each) if each else 0)
+    if count < 1:
+        return None
+    vacated = Vacated(free, taker.need, 1)
+    vacated.release(giver.need, tail(held[giver.job_id], 0, count))
+    return (giver.job_id, giver.told - count) if vacated.enough else None
+
+
+def within_quota(admitted: Sequence[Claim], usage: Usage) -> dict[str, int]:
+    """Surplus that a project has above its quota is given back, the newest job's first: what each may have, by id.
+
+    `usage` is what jobs are told they may have, whatever they still hold; it changes with what is taken here.
+    """
+    granted: dict[str, int] = {}
+    for claim in reversed(admitted):
+        count = min(-usage.quota_left(claim.project, claim.need), claim.surplus)
+        if count > 0:
+            granted[claim.job_id] = claim.told - count
+            usage.add(claim, -count)
+    return granted
