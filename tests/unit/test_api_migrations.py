@@ -73,6 +73,23 @@ def test_what_the_first_version_held_is_there_and_the_admins(old: Engine, tmp_pa
         assert sessions.fetchall() == [("admin",)]
 
 
+def test_jobs_of_before_there_were_shares_may_have_what_they_want_and_projects_weigh_the_same(
+    old: Engine, tmp_path: Path
+) -> None:
+    move_to(old, "0002")
+    with sqlite3.connect(tmp_path / "ringleader.db") as database:
+        database.execute("INSERT INTO projects VALUES ('small', ?)", (AT,))
+    move_to(old, "head")
+    with sqlite3.connect(tmp_path / "ringleader.db") as database:
+        jobs = database.execute("SELECT id, granted, granted_at, preempted FROM jobs").fetchall()
+        due = database.execute("SELECT name, weight, quota_workers, quota_cpus, quota_gpus FROM projects")
+        assert jobs == [(JOB, None, None, 0)]
+        assert ("small", 1.0, None, None, None) in due.fetchall()
+    move_to(old, "0002", back=True)
+    with sqlite3.connect(tmp_path / "ringleader.db") as database:
+        assert database.execute("SELECT id FROM jobs").fetchall() == [(JOB,)]
+
+
 def test_the_tables_are_those_of_the_code(old: Engine) -> None:
     move_to(old, "head")
     with old.connect() as connection:

@@ -22,13 +22,18 @@ from ringleader_api.scheduling import (
 from ringleader_api.scheduling.room import Room
 
 ONE = Need(1, 0, 0)
-NEEDS = st.builds(Need, st.sampled_from([0.5, 1.0, 2.0]), st.sampled_from([0, 0, 1]), st.sampled_from([0.0, 2.0]))
-CLUSTERS = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 4), st.integers(2, 16)), min_size=1, max_size=4).map(
-    lambda rows: [Node(f"n{i}", *row) for i, row in enumerate(rows)]
+NEEDS = st.builds(
+    Need, st.sampled_from([0.5, 1.0, 2.0]), st.sampled_from([0, 0, 1]), st.sampled_from([0.0, 2.0])
 )
+CLUSTERS = st.lists(
+    st.tuples(st.integers(1, 8), st.integers(0, 4), st.integers(2, 16)), min_size=1, max_size=4
+).map(lambda rows: [Node(f"n{i}", *row) for i, row in enumerate(rows)])
 LIMITS = st.one_of(st.none(), st.integers(0, 8))
 PROJECTS = st.fixed_dictionaries(
-    {name: st.builds(Project, st.sampled_from([0.5, 1.0, 3.0]), LIMITS, LIMITS, LIMITS) for name in ("a", "b")}
+    {
+        name: st.builds(Project, st.sampled_from([0.5, 1.0, 3.0]), LIMITS, LIMITS, LIMITS)
+        for name in ("a", "b")
+    }
 )
 
 
@@ -60,7 +65,9 @@ def settled(cluster: Sequence[Node], jobs: Sequence[Claim], projects: Mapping[st
     half = len(jobs) // 2
     first = Snapshot(cluster, [], jobs[:half], projects)
     admitted = carried_out(first, decide(first)).admitted
-    return Snapshot(cluster, admitted, [replace(c, job_id=f"q{n}") for n, c in enumerate(jobs[half:])], projects)
+    return Snapshot(
+        cluster, admitted, [replace(c, job_id=f"q{n}") for n, c in enumerate(jobs[half:])], projects
+    )
 
 
 def carried_out(snapshot: Snapshot, decisions: Iterable[Decision], pass_s: float = 60.0) -> Snapshot:
@@ -71,7 +78,9 @@ def carried_out(snapshot: Snapshot, decisions: Iterable[Decision], pass_s: float
         deed = deeds[claim.job_id]
         if isinstance(deed, Admit):
             workers = claim.holds if deed.workers is None else deed.workers
-            admitted.append(replace(claim, holds=workers, wants=claim.holds, ran_s=pass_s, settled_s=pass_s, waited_s=0))
+            admitted.append(
+                replace(claim, holds=workers, wants=claim.holds, ran_s=pass_s, settled_s=pass_s, waited_s=0)
+            )
         else:
             queued.append(replace(claim, waited_s=claim.waited_s + pass_s))
     at_work = []
@@ -81,7 +90,9 @@ def carried_out(snapshot: Snapshot, decisions: Iterable[Decision], pass_s: float
                 queued.append(replace(claim, holds=claim.wants or claim.holds, wants=None, waited_s=0.0))
             case Grant(workers=workers):
                 wants = claim.holds if claim.wants is None else claim.wants
-                at_work.append(replace(claim, holds=workers, wants=wants, ran_s=claim.ran_s + pass_s, settled_s=pass_s))
+                at_work.append(
+                    replace(claim, holds=workers, wants=wants, ran_s=claim.ran_s + pass_s, settled_s=pass_s)
+                )
             case _:
                 at_work.append(replace(claim, ran_s=claim.ran_s + pass_s, settled_s=claim.settled_s + pass_s))
     return replace(snapshot, queued=queued, admitted=at_work + admitted)
@@ -98,7 +109,11 @@ def holding(room: Room, claims: Iterable[Claim]) -> bool:
 
 def used(claims: Iterable[Claim], project: str) -> tuple[float, float, float]:
     own = [(c.holds + c.servers, c.need) for c in claims if c.project == project]
-    return sum(n for n, _ in own), sum(n * need.cpus for n, need in own), sum(n * need.gpus for n, need in own)
+    return (
+        sum(n for n, _ in own),
+        sum(n * need.cpus for n, need in own),
+        sum(n * need.gpus for n, need in own),
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -165,7 +180,9 @@ def test_nobody_gets_what_is_above_the_quota(
 def test_surplus_above_a_lowered_quota_is_given_back_and_no_gang_is_touched(
     cluster: list[Node], jobs: list[Claim], projects: dict[str, Project]
 ) -> None:
-    before = replace(settled(cluster, [replace(c, elastic=True) for c in jobs], {}), queued=[], projects=projects)
+    before = replace(
+        settled(cluster, [replace(c, elastic=True) for c in jobs], {}), queued=[], projects=projects
+    )
     after = carried_out(before, decide(before))
     for name, project in projects.items():
         own = [c for c in after.admitted if c.project == name]
@@ -187,7 +204,9 @@ def test_surplus_goes_before_anybody_is_evicted_and_nobody_is_evicted_in_vain(
         return
     after = carried_out(before, decisions)
     victims = [c for c in before.admitted if c.job_id in evicted]
-    head = max((c for c in before.queued if c.job_id not in kinds(decisions, Admit)), key=lambda c: c.priority)
+    head = max(
+        (c for c in before.queued if c.job_id not in kinds(decisions, Admit)), key=lambda c: c.priority
+    )
     assert all(v.priority < head.priority for v in victims)
     again = decide(replace(after, queued=[c for c in after.queued if c.job_id not in evicted]))
     assert kinds(again, Admit), "the one it was done for starts"
@@ -212,7 +231,9 @@ def test_while_others_let_go_nobody_else_is_asked() -> None:
     cluster = [Node("n", 4, 0, 0)]
     first = Claim("first", ONE, 1, 3, elastic=True, granted=2, wants=3)
     second = Claim("second", ONE, 1, 1, elastic=True, evictable=True, ran_s=1000)
-    decisions = decide(Snapshot(cluster, [first, second], [Claim("head", ONE, 1, 4, elastic=True, priority=9)]))
+    decisions = decide(
+        Snapshot(cluster, [first, second], [Claim("head", ONE, 1, 4, elastic=True, priority=9)])
+    )
     assert [type(d) for d in decisions] == [Hold]
     assert isinstance(decisions[0], Hold)
     assert "first give workers back" in decisions[0].why.message
@@ -255,7 +276,9 @@ def test_projects_hold_workers_by_their_weights(a: int, b: int, cpus: int, whole
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 12), claims())
-def test_a_higher_priority_is_served_first_and_nobody_of_a_lower_one_overtakes(cpus: int, jobs: list[Claim]) -> None:
+def test_a_higher_priority_is_served_first_and_nobody_of_a_lower_one_overtakes(
+    cpus: int, jobs: list[Claim]
+) -> None:
     queue = [replace(c, need=ONE, waited_s=0.0, ends_in_s=None, servers=0) for c in jobs]
     decisions = decide(Snapshot([Node("n", cpus, 0, 0)], [], queue))
     admitted = kinds(decisions, Admit)
@@ -286,7 +309,9 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 50)), max_size=5)
 
 @settings(max_examples=150, deadline=None)
 @given(LENGTHS, LENGTHS, st.integers(4, 8))
-def test_backfill_never_delays_the_head(at_work: list[tuple[int, int]], behind: list[tuple[int, int]], cpus: int) -> None:
+def test_backfill_never_delays_the_head(
+    at_work: list[tuple[int, int]], behind: list[tuple[int, int]], cpus: int
+) -> None:
     running, room = [], cpus
     for number, (workers, ends_in_s) in enumerate(at_work):
         if workers <= room:

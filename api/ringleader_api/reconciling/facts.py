@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from ringleader.wire.states import State
 from ringleader_api.scheduling import Facts
 from ringleader_api.services.attempts import TRUE_STATES
+from ringleader_api.services.claims import allowed
 from ringleader_api.store.tables import Job
 
 PAUSE_GRACE_S = 600.0
@@ -12,7 +13,7 @@ PAUSE_GRACE_S = 600.0
 
 
 def facts_of(job: Job) -> Facts:
-    workers, pausing = job.spec["workers"], job.target is State.PAUSED
+    pausing = job.target is State.PAUSED
     return Facts(
         job_id=job.id,
         attempt=job.attempt,
@@ -21,7 +22,7 @@ def facts_of(job: Job) -> Facts:
         outcome=job.outcome_at is not None,
         cancel_sent=job.cancel_sent,
         pausing=pausing,
-        wanted=(workers["min"], workers["max"]),
+        wanted=(job.spec["workers"]["min"], allowed(job)),
         sized=(job.sized_min, job.sized_max)
         if job.sized_min is not None and job.sized_max is not None
         else None,

@@ -14,6 +14,7 @@ from ringleader_api.clock import Clock
 from ringleader_api.edge.credentials import sha256
 from ringleader_api.log import Log
 from ringleader_api.services.attempts import attempt_failed
+from ringleader_api.services.claims import allowed
 from ringleader_api.services.packages import Packages
 from ringleader_api.services.secrets import SecretMissing, Secrets
 from ringleader_api.store import Store, move
@@ -51,13 +52,16 @@ class Launching:
         self._ingest_base = ingest_base
         self._home = home
 
-    def admit(self, job_id: str) -> int | None:
-        """Give the queued job its next attempt; None when it is not queued any more."""
+    def admit(self, job_id: str, workers: int | None = None) -> int | None:
+        """Give the queued job its next attempt with up to `workers` (None: as many as it wants); None when it is not
+        queued any more."""
         with self._store.write() as session:
             job = session.get(Job, job_id, with_for_update=True)
             if job is None or job.state is not State.QUEUED:
                 return None
             job.attempt += 1
+            job.granted = workers if workers is not None and workers < job.spec["workers"]["max"] else None
+            job.granted_at = self._now()
             move(session, job, State.STARTING, at=self._now(), who="scheduler")
             return job.attempt
 
@@ -70,6 +74,7 @@ class Launching:
                 return
             session.merge(IngestToken(job_id=job_id, attempt=attempt, sha256=sha256(token)))
             spec, package = JobSpec.model_validate(job.spec), job.package
+            workers = spec.workers.model_copy(update={"max": allowed(job)})
             try:
                 values = self._secrets.values(session, job.project, spec.secrets)
             except SecretMissing as error:
@@ -79,7 +84,7 @@ class Launching:
         launch = Launch(
             job_id=job_id,
             attempt=attempt,
-            spec=spec,
+            spec=spec.model_copy(update={"workers": workers}),
             package=self._packages.read(package) if package else None,
             ingest_url=f"{self._ingest_base}/api/v1/jobs/{job_id}/ingest",
             ingest_token=token,
@@ -87,7 +92,7 @@ class Launching:
             secrets=values,
         )
         self._backend.start(launch)
-        self.confirm(job_id, attempt, sized=(spec.workers.min, spec.workers.max))
+        self.confirm(job_id, attempt, sized=(workers.min, workers.max))
 
     def confirm(self, job_id: str, attempt: int, *, sized: tuple[int, int] | None) -> None:
         """Note that the supervisor is there, and the bounds it was told."""

@@ -25,7 +25,7 @@ from ringleader_api.reconciling.launching import Launching
 from ringleader_api.reconciling.queue import Queue
 from ringleader_api.scheduling import Facts, Node, lifecycle, next_act
 from ringleader_api.services.attempts import attempt_failed
-from ringleader_api.services.submission import ADMITTED
+from ringleader_api.services.claims import ADMITTED
 from ringleader_api.store import Store, move
 from ringleader_api.store.tables import Job
 
@@ -57,7 +57,7 @@ class Reconciler:
         self._store = store
         self._backend = backend
         self._launching = launching
-        self._queue = Queue(store, launching)
+        self._queue = Queue(store, launching, now)
         self._forgetting = Forgetting(store, home, exporting)
         self._now = now
         self._vanish_after_s = vanish_after_s
@@ -230,6 +230,9 @@ class Reconciler:
     def _finish(self, session: Session, job: Job) -> None:
         why = Why(**job.reason) if job.reason else None
         move(session, job, job.target or State.FAILED, at=self._now(), who="reconciler", why=why)
+        if job.preempted and job.state is State.PAUSED:
+            move(session, job, State.QUEUED, at=self._now(), who="scheduler", why=why)
+        job.preempted = False
 
     def _try(self, deed: Callable[[str, int], None], job_id: str, attempt: int) -> None:
         """A deed that is done again next round when it fails."""

@@ -1,18 +1,18 @@
-"""The waiting jobs: who starts now, and what the others are told."""
+"""What the scheduler decides is stored: who starts, what the others wait for, who gives room and who leaves."""
 
 from collections.abc import Sequence
 
 from sqlalchemy import select
 
-from ringleader.spec import JobSpec
 from ringleader.wire.states import State
 from ringleader.wire.views import Why
+from ringleader_api.clock import Clock
 from ringleader_api.log import Log
 from ringleader_api.reconciling.launching import Launching
-from ringleader_api.scheduling import Admit, Node, Snapshot, decide
-from ringleader_api.services.claims import claim_of
-from ringleader_api.services.submission import ADMITTED
-from ringleader_api.store import Store
+from ringleader_api.scheduling import Admit, Evict, Grant, Hold, Node, decide
+from ringleader_api.services.attempts import TRUE_STATES
+from ringleader_api.services.claims import allowed, jobs_of, snapshot_of
+from ringleader_api.store import Store, move, record
 from ringleader_api.store.tables import Job
 
 log = Log("ringleader.queue")
@@ -21,27 +21,30 @@ log = Log("ringleader.queue")
 class Queue:
     """Called by the reconciler only."""
 
-    def __init__(self, store: Store, launching: Launching) -> None:
+    def __init__(self, store: Store, launching: Launching, now: Clock) -> None:
         self._store = store
         self._launching = launching
+        self._now = now
 
     def admit(self, alive: set[tuple[str, int]], nodes: Sequence[Node]) -> None:
         """Start what fits, and say of the others why they wait. A job whose last attempt still lives is not asked."""
         busy = {job_id for job_id, _ in alive}
         with self._store.read() as session:
-            query = select(Job).where(Job.state.in_([*ADMITTED, State.QUEUED]), Job.deleted_at.is_(None))
-            jobs = session.scalars(query.order_by(Job.id)).all()
-        claims = {j.id: claim_of(j.id, JobSpec.model_validate(j.spec), j.world_size) for j in jobs}
-        snapshot = Snapshot(
-            nodes=nodes,
-            admitted=[claims[j.id] for j in jobs if j.state in ADMITTED or j.id in busy],
-            queued=[claims[j.id] for j in jobs if j.state is State.QUEUED and j.id not in busy],
-        )
+            jobs = jobs_of(session)
+            snapshot = snapshot_of(session, jobs, nodes, self._now(), busy=busy)
+        attempts = {job.id: job.attempt for job in jobs}
+        told = {job.id: job.pending_reason for job in jobs}
         for decision in decide(snapshot):
-            if isinstance(decision, Admit):
-                self._start(decision.job_id)
-            else:
-                self._tell(decision.job_id, decision.why)
+            match decision:
+                case Admit(job_id=job_id, workers=workers):
+                    self._start(job_id, workers)
+                case Hold(job_id=job_id, why=why):
+                    if told[job_id] != why.model_dump():
+                        self._tell(job_id, why)
+                case Grant(job_id=job_id, workers=workers):
+                    self._grant(job_id, attempts[job_id], workers)
+                case Evict(job_id=job_id, why=why):
+                    self._evict(job_id, attempts[job_id], why)
 
     def hold_all(self, trouble: str) -> None:
         """The cluster is out of reach: nobody starts."""
@@ -55,8 +58,30 @@ class Queue:
         for job_id in waiting:
             self._tell(job_id, why)
 
-    def _start(self, job_id: str) -> None:
-        attempt = self._launching.admit(job_id)
+    def _grant(self, job_id: str, attempt: int, workers: int) -> None:
+        """The next round tells the supervisor."""
+        with self._store.write() as session:
+            job = session.get(Job, job_id, with_for_update=True)
+            if job is None or job.attempt != attempt or job.state not in TRUE_STATES:
+                return
+            before = allowed(job)
+            job.granted = workers if workers < job.spec["workers"]["max"] else None
+            job.granted_at = self._now()
+            if allowed(job) != before:
+                data = {"who": "scheduler", "from": before, "workers": allowed(job)}
+                record(session, job, "workers.granted", self._now(), data)
+
+    def _evict(self, job_id: str, attempt: int, why: Why) -> None:
+        """As a pause: the supervisor saves first. It is queued again when everything is released."""
+        with self._store.write() as session:
+            job = session.get(Job, job_id, with_for_update=True)
+            if job is None or job.attempt != attempt or job.state is not State.RUNNING:
+                return
+            job.preempted = True
+            move(session, job, State.STOPPING, at=self._now(), who="scheduler", why=why, target=State.PAUSED)
+
+    def _start(self, job_id: str, workers: int | None) -> None:
+        attempt = self._launching.admit(job_id, workers)
         if attempt is None:
             return
         try:

@@ -1,9 +1,9 @@
-"""/projects: those in which the caller has a role."""
+"""/projects: those in which the caller has a role, and what they are due."""
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
-from ringleader.wire.access import ProjectName, ProjectPage, ProjectView
+from ringleader.wire.access import ProjectName, ProjectPage, ProjectView, Quota, Weight
 from ringleader_api.routes.here import AsJson, ByCaller, ByFounder, Here, refusals
 
 router = APIRouter(prefix="/projects", tags=["projects"])
@@ -17,6 +17,15 @@ class NewProject(BaseModel):
     name: ProjectName
 
 
+class Due(BaseModel):
+    """What to change; what is left out stays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    weight: Weight | None = None
+    quota: Quota | None = None
+
+
 @router.get("", responses=refusals())
 def list_projects(here: Here, who: ByCaller) -> ProjectPage:
     """Projects, and the caller's role in each."""
@@ -27,3 +36,11 @@ def list_projects(here: Here, who: ByCaller) -> ProjectPage:
 def add_project(here: Here, who: ByFounder, body: NewProject) -> ProjectView:
     """Make a project. An admin of all projects also makes one by submitting to it."""
     return here.projects.add(who, body.name)
+
+
+@router.patch("/{project}", dependencies=[AsJson], responses=refusals(404, 415, 422))
+def share_out(here: Here, who: ByFounder, project: ProjectName, body: Due) -> ProjectView:
+    """Set a project's weight and quotas. Jobs above a lowered quota give surplus back; none is ended."""
+    view = here.projects.share(who, project, body.weight, body.quota)
+    here.reconciler.wake()
+    return view

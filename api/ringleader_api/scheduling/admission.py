@@ -74,13 +74,8 @@ class _Pass:
         """Why the job does not start now; None when it does."""
         if self._whole(claim.need) < claim.gang:
             return words.too_big(claim, self._whole(claim.need))
-        if (allowed := self._usage.quota(claim.project, claim.need)) < claim.least:
-            return words.above_quota(claim, allowed)
-        if claim.project in self._stopped:
-            return self._stopped[claim.project]
-        if (left := self._usage.quota_left(claim.project, claim.need)) < claim.least:
-            self._stopped[claim.project] = words.behind(claim)
-            return words.over_quota(claim, left)
+        if (why := self._beyond_quota(claim)) is not None:
+            return why
         if self._behind is not None and not self._ends_in_time(claim):
             return self._behind
         spots = self._free.take(claim.need, claim.least, least=claim.gang)
@@ -93,12 +88,25 @@ class _Pass:
         self._admitted.add(claim.job_id)
         return None
 
+    def _beyond_quota(self, claim: Claim) -> Why | None:
+        """Why the quotas do not let it start; None when they do."""
+        if (allowed := self._usage.quota(claim.project, claim.need)) < claim.least:
+            return words.above_quota(claim, allowed)
+        if claim.project in self._stopped:
+            return self._stopped[claim.project]
+        if (left := self._usage.quota_left(claim.project, claim.need)) < claim.least:
+            self._stopped[claim.project] = words.behind(claim)
+            return words.over_quota(claim, left)
+        return None
+
     def _wait(self, head: Claim, level: int) -> Why:
         """This one is the head: see who can make room for it, and when it fits at the latest."""
         self._behind = words.behind(head)
         admitted = self._snapshot.admitted
         found = self._free.fits(head.need, head.gang)
-        way = make_room(head, level, admitted, self._held, self._free, self._usage, self._snapshot.rules)
+        way = make_room(
+            head, admitted, self._held, self._free, level=level, usage=self._usage, rules=self._snapshot.rules
+        )
         if way is None:
             self._head_at_s = ends_at(head, self._holders, self._held, self._free)
             return words.no_room(head, found, self._holders)

@@ -12,15 +12,23 @@ PLAIN = Project()
 class Usage:
     """What the projects' jobs hold, as it changes while a pass is decided."""
 
-    def __init__(self, nodes: Sequence[Node], admitted: Sequence[Claim], projects: Mapping[str, Project]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], admitted: Sequence[Claim], projects: Mapping[str, Project]
+    ) -> None:
         self._projects = projects
-        self._totals = (sum(n.cpus for n in nodes), sum(n.gpus for n in nodes), sum(n.memory_gb for n in nodes))
+        self._totals = (
+            sum(n.cpus for n in nodes),
+            sum(n.gpus for n in nodes),
+            sum(n.memory_gb for n in nodes),
+        )
         self._used: dict[str, tuple[int, float, float, float]] = {}
         for claim in admitted:
             self.add(claim, claim.holds + claim.servers)
 
     @classmethod
-    def told(cls, nodes: Sequence[Node], admitted: Sequence[Claim], projects: Mapping[str, Project]) -> "Usage":
+    def told(
+        cls, nodes: Sequence[Node], admitted: Sequence[Claim], projects: Mapping[str, Project]
+    ) -> "Usage":
         """As it will be once everybody has let go of what they were asked for."""
         usage = cls(nodes, (), projects)
         for claim in admitted:
@@ -65,7 +73,11 @@ class Usage:
 
 
 def _within(project: Project, need: Need, used: tuple[int, float, float, float]) -> int:
-    limits = ((project.workers, 1, used[0]), (project.cpus, need.cpus, used[1]), (project.gpus, need.gpus, used[2]))
+    limits = (
+        (project.workers, 1, used[0]),
+        (project.cpus, need.cpus, used[1]),
+        (project.gpus, need.gpus, used[2]),
+    )
     return min(
         (int((limit - has + SLACK) // each) for limit, each, has in limits if limit is not None and each > 0),
         default=1 << 30,

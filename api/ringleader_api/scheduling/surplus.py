@@ -19,7 +19,9 @@ def give_out(
     `fresh` are those that start now with their floor. Priority comes first, then the project with the smallest share,
     then the job with the fewest workers. Those that still let go, or have changed a moment ago, are passed over.
     """
-    wishes = [(c, c.told, c.headroom) for c in admitted if c.holds == c.told and c.settled_s >= rules.settle_s]
+    wishes = [
+        (c, c.told, c.headroom) for c in admitted if c.holds == c.told and c.settled_s >= rules.settle_s
+    ]
     wishes += [(c, c.floor, c.holds - c.floor) for c in fresh if c.elastic]
     turns = [
         (-claim.priority, usage.share(claim.project), has, number, claim, wants, max(1, wants // TURNS))

@@ -25,12 +25,20 @@ class Way:
 
 
 def make_room(
-    head: Claim, level: int, admitted: Sequence[Claim], held: Mapping[str, Spots], free: Room, usage: Usage, rules: Rules
+    head: Claim,
+    admitted: Sequence[Claim],
+    held: Mapping[str, Spots],
+    free: Room,
+    *,
+    level: int,
+    usage: Usage,
+    rules: Rules,
 ) -> Way | None:
     """The way to room for `head`, or None where there is none: then nobody is asked for anything.
 
     Surplus is asked of jobs of no higher priority than the level that the head waits on, lowest priority and greatest
-    share first. Only jobs of a lower priority than its own are evicted, those that have run for the shortest time first.
+    share first. Only jobs of a lower priority than its own are evicted, those that have run for the shortest time
+    first.
     """
     vacated = Vacated(free, head.need, head.gang)
     going = [claim for claim in admitted if claim.holds > claim.told]
@@ -47,7 +55,11 @@ def make_room(
 def ends_at(head: Claim, admitted: Sequence[Claim], held: Mapping[str, Spots], free: Room) -> float:
     """When the head fits at the latest, in seconds from now; infinite where it hangs on jobs without a known end."""
     vacated = Vacated(free, head.need, head.gang)
-    known = [(claim.ends_in_s, number, claim) for number, claim in enumerate(admitted) if claim.ends_in_s is not None]
+    known = [
+        (claim.ends_in_s, number, claim)
+        for number, claim in enumerate(admitted)
+        if claim.ends_in_s is not None
+    ]
     for ends_in_s, _, claim in sorted(known, key=lambda entry: entry[:2]):
         vacated.release(claim.need, held[claim.job_id])
         if vacated.enough:

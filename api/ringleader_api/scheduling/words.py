@@ -49,7 +49,9 @@ def no_room(claim: Claim, found: int, admitted: Sequence[Claim]) -> Why:
 
 
 def making_room(claim: Claim, shrinking: Sequence[str], leaving: Sequence[str]) -> Why:
-    parts = [f"{_names(ids)} {deed}" for ids, deed in ((shrinking, "give workers back"), (leaving, "leave")) if ids]
+    parts = [
+        f"{_names(ids)} {deed}" for ids, deed in ((shrinking, "give workers back"), (leaving, "leave")) if ids
+    ]
     return Why(
         code="waiting_for_capacity",
         message=f"needs {gang(claim)}; {' and '.join(parts)} for it",

@@ -1,15 +1,124 @@
-"""What a job claims from the cluster, for admission and preview."""
+"""What jobs claim from the cluster, as the scheduler and its preview see it."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from ringleader.spec import JobSpec
-from ringleader_api.scheduling import Claim, Need
+from ringleader.spec.sync import SERVERS, Sync
+from ringleader.wire.states import State
+from ringleader_api.scheduling import Claim, Need, Node, Project, Snapshot
+from ringleader_api.scheduling.lifecycle import TEARDOWN_S
+from ringleader_api.services.attempts import TRUE_STATES
+from ringleader_api.store import people
+from ringleader_api.store.tables import Job
+
+ADMITTED = frozenset(state for state in State if state.holds)
+START_S = 300.0
+"""How long a start may take beside the running time that a job's limit counts."""
 
 
-def claim_of(job_id: str, spec: JobSpec, world_size: int = 0) -> Claim:
-    """A running job claims what it may grow to: it will, as soon as there is room."""
-    workers = spec.workers
+def allowed(job: Job) -> int:
+    """How many workers the job may have now: `workers.max`, or what the scheduler has granted below that."""
+    low: int = job.spec["workers"]["min"]
+    high: int = job.spec["workers"]["max"]
+    return high if job.granted is None else max(low, min(job.granted, high))
+
+
+def claim_of_spec(job_id: str, spec: JobSpec) -> Claim:
+    """Of a job that is not stored."""
+    return _claim(job_id, spec.model_dump(mode="json"), project=spec.project)
+
+
+def jobs_of(session: Session) -> Sequence[Job]:
+    """Those that hold something or wait, in order of submission."""
+    query = select(Job).where(Job.state.in_([*ADMITTED, State.QUEUED]), Job.deleted_at.is_(None))
+    return session.scalars(query.order_by(Job.id)).all()
+
+
+def snapshot_of(
+    session: Session,
+    jobs: Sequence[Job],
+    nodes: Sequence[Node],
+    now: datetime,
+    *,
+    busy: Collection[str] = (),
+    besides: Sequence[Claim] = (),
+) -> Snapshot:
+    """What the scheduler decides from.
+
+    Args:
+        busy: ids of jobs of whose last attempt something still lives: they do not start, and hold what they held.
+        besides: waiting jobs that are not stored.
+    """
+    waiting = [job for job in jobs if job.state is State.QUEUED and job.id not in busy]
+    return Snapshot(
+        nodes=nodes,
+        admitted=[_at_work(job, now) for job in jobs if job.state in ADMITTED or job.id in busy],
+        queued=[*(_waiting(job, now) for job in waiting), *besides],
+        projects={row.name: _due(row) for row in session.scalars(select(people.Project))},
+    )
+
+
+def _waiting(job: Job, now: datetime) -> Claim:
+    left_s = _left_s(job, now)
+    return _claim(
+        job.id,
+        job.spec,
+        project=job.project,
+        waited_s=(now - job.queued_at).total_seconds(),
+        ends_in_s=None if left_s is None else left_s + START_S + job.grace_s + TEARDOWN_S,
+    )
+
+
+def _at_work(job: Job, now: datetime) -> Claim:
+    began = job.attempt_at or job.queued_at
+    told, leaving = allowed(job), job.state not in TRUE_STATES
+    left_s = _left_s(job, now)
+    starting_s = START_S if job.running_since is None else 0.0
+    return _claim(
+        job.id,
+        job.spec,
+        project=job.project,
+        holds=max(told, job.world_size, (job.sized_max or 0) if job.state is State.STARTING else 0),
+        granted=0 if leaving else told,
+        wants=job.spec["workers"]["max"],
+        elastic=not leaving,
+        evictable=job.state is State.RUNNING,
+        ran_s=(now - began).total_seconds(),
+        settled_s=(now - (job.granted_at or began)).total_seconds(),
+        ends_in_s=None if left_s is None else left_s + starting_s + job.grace_s + TEARDOWN_S,
+    )
+
+
+def _claim(job_id: str, spec: dict[str, Any], *, elastic: bool = True, **more: Any) -> Claim:
+    workers = spec["workers"]
     return Claim(
         job_id=job_id,
-        need=Need(workers.cpus, workers.gpus, workers.memory_gb),
-        floor=workers.min,
-        holds=max(workers.max, world_size),
+        need=Need(workers["cpus"], workers["gpus"], workers["memory_gb"]),
+        floor=workers["min"],
+        servers=_servers(spec["sync"]),
+        priority=spec.get("priority", 0),
+        elastic=elastic,
+        **{"holds": workers["max"], **more},
     )
+
+
+def _servers(sync: dict[str, Any]) -> int:
+    return Sync.model_validate(sync).server_count if SERVERS in sync.values() else 0
+
+
+def _left_s(job: Job, now: datetime) -> float | None:
+    """Running time that is left of the job's limit."""
+    limit_s: float | None = job.spec["max_runtime_s"]
+    if limit_s is None:
+        return None
+    runs_s = (now - job.running_since).total_seconds() if job.running_since is not None else 0.0
+    return max(0.0, limit_s - job.ran_s - runs_s)
+
+
+def _due(row: people.Project) -> Project:
+    return Project(row.weight, row.quota_workers, row.quota_cpus, row.quota_gpus)

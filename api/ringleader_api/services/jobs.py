@@ -131,6 +131,7 @@ class Jobs:
         with self._store.write() as session:
             job = load(session, job_id)
             on_its_way = job.state is State.STOPPING and job.target is State.PAUSED
+            job.preempted = job.preempted and not on_its_way
             if job.state is State.QUEUED:
                 move(session, job, State.PAUSED, at=self._now(), who=who, why=why)
             elif job.state is not State.PAUSED and not on_its_way:

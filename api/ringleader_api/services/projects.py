@@ -2,9 +2,9 @@
 
 from sqlalchemy import select
 
-from ringleader.wire.access import ProjectPage, ProjectView
+from ringleader.wire.access import ProjectPage, ProjectView, Quota, Role
 from ringleader_api.clock import Clock
-from ringleader_api.problems import Conflict
+from ringleader_api.problems import Conflict, NotFound
 from ringleader_api.rights import Caller, role_in
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Project
@@ -20,9 +20,7 @@ class Projects:
         with self._store.read() as session:
             rows = session.scalars(select(Project).order_by(Project.name)).all()
         found = [(row, role_in(who, row.name)) for row in rows]
-        return ProjectPage(
-            items=[ProjectView(name=p.name, role=role, created_at=p.created_at) for p, role in found if role]
-        )
+        return ProjectPage(items=[_view(row, role) for row, role in found if role])
 
     def add(self, who: Caller, name: str) -> ProjectView:
         """Raises Conflict: the name is taken."""
@@ -30,8 +28,31 @@ class Projects:
         with self._store.write() as session:
             if session.get(Project, name) is not None:
                 raise Conflict(f"there is a project {name!r} already.", code="project_exists")
-            row = Project(name=name, created_at=self._now())
+            row = Project(name=name, created_at=self._now(), weight=1.0)
             session.add(row)
         role = role_in(who, name)
         assert role is not None, "who makes projects has a role in all of them"
-        return ProjectView(name=name, role=role, created_at=row.created_at)
+        return _view(row, role)
+
+    def share(self, who: Caller, name: str, weight: float | None, quota: Quota | None) -> ProjectView:
+        """Set what a project is due; None leaves it, of a quota what was not named.
+
+        Raises:
+            NotFound: there is no such project.
+        """
+        audit.about(project=name)
+        with self._store.write() as session:
+            row = session.get(Project, name)
+            if row is None:
+                raise NotFound(f"there is no project {name!r}.")
+            row.weight = row.weight if weight is None else weight
+            for key, limit in (quota.model_dump(exclude_unset=True) if quota is not None else {}).items():
+                setattr(row, f"quota_{key}", limit)
+        role = role_in(who, name)
+        assert role is not None, "who shares out projects has a role in all of them"
+        return _view(row, role)
+
+
+def _view(row: Project, role: Role) -> ProjectView:
+    quota = Quota(workers=row.quota_workers, cpus=row.quota_cpus, gpus=row.quota_gpus)
+    return ProjectView(name=row.name, role=role, created_at=row.created_at, weight=row.weight, quota=quota)

@@ -5,7 +5,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from ringleader.spec import JobSpec
@@ -15,17 +14,16 @@ from ringleader.wire.views import View, Why
 from ringleader_api.clock import Clock, new_job_id
 from ringleader_api.problems import Conflict, NotFound, Unprocessable
 from ringleader_api.rights import Action, Caller
-from ringleader_api.scheduling import Admit, Hold, Node, Snapshot, decide, fits, most
+from ringleader_api.scheduling import Hold, Node, decide, fits, most
 from ringleader_api.services.access import have_project, load, permit, permit_job
 from ringleader_api.services.checkpoints import checkpoints
-from ringleader_api.services.claims import claim_of
+from ringleader_api.services.claims import claim_of_spec, jobs_of, snapshot_of
 from ringleader_api.services.secrets import Secrets
 from ringleader_api.store import Store, audit, record
 from ringleader_api.store.people import Project
 from ringleader_api.store.tables import IdempotencyKey, Job, Package
 
 MAX_KEY = 200
-ADMITTED = frozenset(state for state in State if state.holds)
 
 
 class Preview(View):
@@ -115,6 +113,8 @@ class Submissions:
     def _checked(self, who: Caller, body: Any, nodes: Sequence[Node] | None) -> JobSpec:
         spec = resolved(JobSpec.parse(body))
         permit(who, Action.SUBMIT, spec.project)
+        if spec.priority > 0:  # it takes room from others
+            permit(who, Action.STEER, spec.project)
         if spec.working_dir is not None:
             self._package_present(spec.working_dir)
         self._secrets_present(spec)
@@ -160,21 +160,11 @@ class Submissions:
             )
 
     def _why_waiting(self, spec: JobSpec, nodes: Sequence[Node]) -> Why | None:
-        query = (
-            select(Job)
-            .where(Job.deleted_at.is_(None), Job.state.in_([*ADMITTED, State.QUEUED]))
-            .order_by(Job.id)
-        )
         with self._store.read() as session:
-            jobs = session.scalars(query).all()
-        claims = [(j.state, claim_of(j.id, JobSpec.model_validate(j.spec), j.world_size)) for j in jobs]
-        queued = [c for state, c in claims if state is State.QUEUED] + [claim_of("this job", spec)]
-        admitted = [c for state, c in claims if state is not State.QUEUED]
-        match decide(Snapshot(nodes=nodes, admitted=admitted, queued=queued))[-1]:
-            case Admit():
-                return None
-            case Hold(why=why):
-                return why
+            mine = [claim_of_spec("this job", spec)]
+            snapshot = snapshot_of(session, jobs_of(session), nodes, self._now(), besides=mine)
+        mine_only = (d for d in decide(snapshot) if d.job_id == "this job")
+        return next((d.why for d in mine_only if isinstance(d, Hold)), None)
 
 
 def resolved(spec: JobSpec) -> JobSpec:
@@ -184,7 +174,7 @@ def resolved(spec: JobSpec) -> JobSpec:
 
 def placeable(spec: JobSpec, nodes: Sequence[Node]) -> None:
     """Raises Unprocessable where the cluster can never hold `workers.min`."""
-    claim = claim_of("", spec)
+    claim = claim_of_spec("", spec)
     if not fits(nodes, claim):
         held = most(nodes, claim.need)
         problem = _wrong(

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, String
+from sqlalchemy import Float, ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from ringleader_api.store.tables import Base, RowId
@@ -55,12 +55,16 @@ class Token(Base):
 
 
 class Project(Base):
-    """What jobs, secrets and roles belong to."""
+    """What jobs, secrets and roles belong to. `weight` is its due against the others; a quota of None is no limit."""
 
     __tablename__ = "projects"
 
     name: Mapped[str] = mapped_column(String(100), primary_key=True)
     created_at: Mapped[datetime]
+    weight: Mapped[float] = mapped_column(Float, default=1.0)
+    quota_workers: Mapped[int | None]
+    quota_cpus: Mapped[float | None] = mapped_column(Float)
+    quota_gpus: Mapped[float | None] = mapped_column(Float)
 
 
 class Secret(Base):

@@ -68,7 +68,9 @@ class Job(Base):
     """One job. `state` is only ever written by `moves.move`.
 
     `spec` follows PATCH, `submitted` does not. `launched` says that the backend confirmed the attempt's
-    supervisor. `target` is the end that `stopping` leads to. `version` counts changes a user could collide with.
+    supervisor. `granted` is how many workers the scheduler lets it have (None: as many as it wants); one that is
+    `preempted` is queued again once it is paused. `target` is the end that `stopping` leads to. `version` counts
+    changes a user could collide with.
     """
 
     __tablename__ = "jobs"
@@ -97,6 +99,9 @@ class Job(Base):
     workers: Mapped[list[dict[str, Any]]]
     failures_before: Mapped[int] = mapped_column(default=0)
     failures_reported: Mapped[int] = mapped_column(default=0)
+    granted: Mapped[int | None]
+    granted_at: Mapped[datetime | None]
+    preempted: Mapped[bool] = mapped_column(Boolean, default=False)
     sized_min: Mapped[int | None]
     sized_max: Mapped[int | None]
     grace_s: Mapped[float] = mapped_column(Float, default=30.0)

@@ -44,6 +44,7 @@ BENCHMARKS: dict[str, str] = {
     "network": "ringleader.bench.network",
     "ps": "ringleader.bench.ps",
     "recovery": "ringleader.bench.recovery",
+    "scheduler": "ringleader.bench.scheduler",
     "step": "ringleader.bench.step",
     "submit": "ringleader.bench.submit",
     "sync": "ringleader.bench.sync",

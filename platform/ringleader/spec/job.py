@@ -32,6 +32,7 @@ NO_PART = frozenset({"model_type", "model_attributes_type", "dict_type"})
 
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
+Priority = Annotated[int, Field(strict=True, ge=-1000, le=1000)]
 Seconds = Annotated[float, Field(strict=True, ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Label = Annotated[str, Field(max_length=200)]
@@ -114,6 +115,7 @@ class JobSpec(Part):
     init_from: Annotated[str, Field(max_length=2000, pattern=INIT_FROM)] | None = None
     seed: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] = 0
     project: Name = "default"
+    priority: Priority = 0
     max_failures: Count = 3
     max_runtime_s: Seconds | None = None
     policy: Policy = Policy()

@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from ringleader.wire.views import View
 
@@ -81,12 +81,27 @@ class TokenPage(View):
     items: list[TokenView]
 
 
+class Quota(View):
+    """What the jobs of a project may hold at once, parameter servers included; null is no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workers: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    cpus: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    gpus: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+
+
+Weight = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
+
+
 class ProjectView(View):
-    """A project, and the role in it of whoever asks."""
+    """A project, the role in it of whoever asks, its weight against the other projects, and its quota."""
 
     name: str
     role: Role
     created_at: datetime
+    weight: float = 1.0
+    quota: Quota = Quota()
 
 
 class ProjectPage(View):

@@ -1,0 +1,141 @@
+"""Shares, quotas and priorities in the control plane: surplus is given back, jobs make room and go on, over REST."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from control_plane import FakeCluster, Stage, outcome, stage, status
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path)
+
+
+def fixed(workers: int) -> dict[str, int]:
+    return {"min": workers, "max": workers}
+
+
+def test_a_running_job_gives_surplus_back_to_one_that_waits_and_gets_it_again(here: Stage) -> None:
+    first = here.running(workers={"min": 1, "max": 4})
+    here.post(first, status=status("running", world_size=4))
+    second = here.submit(name="second", workers=fixed(2))
+    here.tick()
+    reason = here.job(second)["pending_reason"]
+    assert (reason["code"], f"{first} give workers back" in reason["message"]) == (
+        "waiting_for_capacity",
+        True,
+    )
+    here.tick(2)
+    assert here.cluster.told == [("resize", first, 1, 1, 2)]
+    assert here.cluster.starts == [(first, 1)], "not before they have left"
+    here.post(first, status=status("running", world_size=2))
+    here.tick()
+    assert here.cluster.starts == [(first, 1), (second, 1)]
+    assert here.job(first)["spec"]["workers"]["max"] == 4
+    here.post(second, status=status("running", world_size=2), records=[outcome(1, "failed", "no_step")])
+    here.time.pass_s(31)
+    here.tick(3)
+    assert here.cluster.told[-1] == ("resize", first, 1, 1, 4)
+    assert here.events(first).count("workers.granted") == 2
+
+
+def test_a_job_starts_with_what_there_is_beside_others(here: Stage) -> None:
+    first = here.running(workers=fixed(2))
+    here.post(first, status=status("running", world_size=2))
+    second = here.started(name="second", workers={"min": 1, "max": 4})
+    assert here.cluster.alive[second, 1].spec.workers.max == 2
+    assert here.cluster.alive[second, 1].spec.batch.logical_shards == 4
+
+
+def test_a_job_of_a_higher_priority_has_a_lower_one_saved_and_queued_again(here: Stage) -> None:
+    low = here.running(workers=fixed(4))
+    here.post(low, status=status("running", world_size=4))
+    urgent = here.submit(name="urgent", workers=fixed(4), priority=5)
+    here.tick()
+    assert here.state(low) == "running", "an attempt that has just begun is left alone"
+    here.time.pass_s(301)
+    here.tick()
+    assert (here.state(low), here.job(low)["reason"]["code"]) == ("stopping", "preempted")
+    here.tick()
+    assert [deed[0] for deed in here.cluster.told] == ["pause"]
+    here.post(low, records=[outcome(1, "paused")])
+    here.tick(2)
+    assert here.cluster.starts == [(low, 1), (urgent, 1)]
+    job = here.job(low)
+    assert (job["state"], job["failures"]["spent"]) == ("queued", 0)
+    assert here.events(low)[-2:] == ["job.paused", "job.queued"]
+    here.post(urgent, records=[outcome(1, "failed", "no_step")])
+    here.tick(3)
+    assert here.cluster.starts[-1] == (low, 2)
+
+
+def test_a_job_that_its_user_pauses_while_it_is_preempted_stays_paused(here: Stage) -> None:
+    low = here.running(workers=fixed(4))
+    here.submit(name="urgent", workers=fixed(4), priority=5)
+    here.time.pass_s(301)
+    here.tick()
+    assert here.client.post(f"/api/v1/jobs/{low}/pause").status_code == 202
+    here.tick()
+    here.post(low, records=[outcome(1, "paused")])
+    here.tick(2)
+    assert here.state(low) == "paused"
+
+
+def test_quotas_hold_back_one_project_and_the_dry_run_says_so(here: Stage) -> None:
+    here.client.post("/api/v1/projects", json={"name": "a"})
+    changed = here.client.patch("/api/v1/projects/a", json={"weight": 2, "quota": {"workers": 2}})
+    assert (changed.status_code, changed.json()["weight"], changed.json()["quota"]["workers"]) == (
+        200,
+        2.0,
+        2,
+    )
+    first = here.started(project="a", workers={"min": 1, "max": 3})
+    assert here.cluster.alive[first, 1].spec.workers.max == 2
+    waits = here.client.post(
+        "/api/v1/jobs?dry_run=true",
+        json={"name": "x", "entrypoint": "a:b", "project": "a", "workers": fixed(2)},
+    ).json()
+    assert (waits["starts_now"], waits["pending_reason"]["code"]) == (False, "quota_used_up")
+    second = here.submit(name="second", project="a", workers=fixed(2))
+    other = here.submit(name="other", workers=fixed(1))
+    here.tick()
+    assert here.cluster.starts == [(first, 1), (other, 1)]
+    assert here.job(second)["pending_reason"]["code"] == "quota_used_up"
+    lifted = here.client.patch("/api/v1/projects/a", json={"quota": {"workers": None}}).json()
+    assert (lifted["weight"], lifted["quota"]["workers"]) == (2.0, None)
+
+
+def test_only_who_may_steer_asks_for_a_priority_and_only_an_admin_of_all_sets_quotas(here: Stage) -> None:
+    ann = here.user("ann", default="submitter")
+    body = {"name": "x", "entrypoint": "a:b"}
+    assert ann.post("/api/v1/jobs", json={**body, "priority": 1}).status_code == 403
+    assert ann.post("/api/v1/jobs", json={**body, "priority": -1}).status_code == 201
+    assert ann.patch("/api/v1/projects/default", json={"weight": 9}).status_code in (403, 404)
+    assert here.client.patch("/api/v1/projects/none", json={"weight": 9}).status_code == 404
+    for wrong in ({"weight": 0}, {"quota": {"workers": -1}}, {"quota": {"disks": 1}}):
+        assert here.client.patch("/api/v1/projects/default", json=wrong).status_code == 422
+
+
+def test_servers_belong_to_the_gang(here: Stage) -> None:
+    here.tick()
+    sync = {"intra_node": "parameter_server", "inter_node": "parameter_server", "servers": 2}
+    body = {"name": "x", "entrypoint": "a:b", "sync": sync, "workers": fixed(3)}
+    answer = here.client.post("/api/v1/jobs", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "infeasible")
+    here.submit(sync=sync, workers=fixed(2))
+
+
+def test_a_process_that_dies_after_granting_leaves_it_to_the_next_one(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    here = stage(tmp_path, cluster)
+    first = here.running(workers={"min": 1, "max": 4})
+    here.post(first, status=status("running", world_size=4))
+    here.submit(name="second", workers=fixed(2))
+    here.tick()
+    here.control.close()
+    with sqlite3.connect(tmp_path / "ringleader.db") as database:
+        assert database.execute("SELECT granted FROM jobs WHERE id = ?", (first,)).fetchall() == [(2,)]
+    again = stage(tmp_path, cluster)
+    again.tick()
+    assert cluster.told == [("resize", first, 1, 1, 2)]
