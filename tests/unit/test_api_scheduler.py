@@ -373,3 +373,35 @@ def test_nobody_grows_while_somebody_waits_nor_right_after_a_change() -> None:
     rigid = Claim("r", ONE, 4, 4)
     waits = decide(Snapshot(cluster, [grown, rigid], [Claim("head", ONE, 5, 5)]))
     assert [type(d) for d in waits] == [Hold]
+
+
+def test_waiting_lifts_a_job_to_the_highest_priority_that_waits_and_no_further() -> None:
+    cluster = [Node("n", 1, 0, 0)]
+    high = Claim("high", ONE, 1, 1, priority=2, project="b")
+    for waited_s, first in ((0.0, "high"), (1199.0, "high"), (1200.0, "old"), (3599.0, "old")):
+        old = Claim("old", ONE, 1, 1, waited_s=waited_s, project="a")
+        assert kinds(decide(Snapshot(cluster, [], [old, high])), Admit) == {first}
+        assert kinds(decide(Snapshot(cluster, [], [old, replace(high, priority=0)])), Admit) == {"old"}
+    new = Claim("new", ONE, 1, 1, project="b")
+    holder = Claim("r", ONE, 1, 1, project="a")
+    queue = [Claim("old", ONE, 1, 1, waited_s=1200.0, project="a"), new]
+    decisions = decide(Snapshot([Node("n", 2, 0, 0)], [holder], queue))
+    assert kinds(decisions, Admit) == {"new"}, "among equals the share decides, not the time"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(4, 40), st.integers(1, 3), st.integers(1, 3))
+def test_surplus_moves_to_the_project_with_less_once_and_not_back(cpus: int, a: int, b: int) -> None:
+    rich = Claim("rich", ONE, 1, cpus - 1, elastic=True, project="a", wants=cpus)
+    poor = Claim("poor", ONE, 1, 1, elastic=True, project="b", wants=cpus)
+    snapshot = Snapshot([Node("n", cpus, 0, 0)], [rich, poor], [], {"a": Project(a), "b": Project(b)})
+    told: dict[str, list[int]] = {"rich": [cpus - 1], "poor": [1]}
+    for _ in range(12):
+        decisions = decide(snapshot)
+        for grant in decisions:
+            assert isinstance(grant, Grant)
+            told[grant.job_id].append(grant.workers)
+        snapshot = carried_out(snapshot, decisions)
+    assert told["rich"] == sorted(told["rich"], reverse=True)
+    assert told["poor"] == sorted(told["poor"])
+    assert abs(told["poor"][-1] - cpus * b / (a + b)) <= 1
