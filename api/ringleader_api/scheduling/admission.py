@@ -7,16 +7,20 @@ that will have ended before it can start. While there is a head nobody grows; wi
 holds nobody back.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from math import inf
 
 from ringleader.wire.views import Why
 from ringleader_api.scheduling import surplus, words
-from ringleader_api.scheduling.places import Need, Node, place
+from ringleader_api.scheduling.places import Need, Node, place, room
 from ringleader_api.scheduling.room import Room, Spots
 from ringleader_api.scheduling.shares import Usage, in_turn
 from ringleader_api.scheduling.snapshot import Admit, Claim, Decision, Evict, Grant, Hold, Snapshot
 from ringleader_api.scheduling.vacating import ends_at, make_room
+
+MOST_SHAPES = 64
+"""Shapes of worker that are tried behind the head in one pass."""
 
 
 def decide(snapshot: Snapshot) -> list[Decision]:
@@ -44,12 +48,14 @@ class _Pass:
         self._held: dict[str, Spots] = {}
         for claim in snapshot.admitted:
             self._held[claim.job_id] = self._free.take(claim.need, claim.holds + claim.servers) or []
+        self._kinds = Counter((n.cpus, n.gpus, n.memory_gb) for n in snapshot.nodes)
         self._most: dict[Need, int] = {}
+        self._tried: set[Need] = set()
         self._holders = list(snapshot.admitted)
         self._fresh: list[Claim] = []
         self._admitted: set[str] = set()
         self._held_back: dict[str, Why] = {}
-        self._head_at_s: float | None = None
+        self._head_at_s = 0.0
         self._behind: Why | None = None
         self._grants: dict[str, int] = {}
         self._evicted: list[Evict] = []
@@ -119,7 +125,11 @@ class _Pass:
         return words.making_room(head, [*way.going, *(c.job_id for c, _ in way.shrink)], leaving)
 
     def _ends_in_time(self, claim: Claim) -> bool:
-        return claim.ends_in_s is not None and claim.ends_in_s <= (self._head_at_s or 0.0) < inf
+        """Whether the job may go before the head. Only so many shapes of worker are tried: a pass stays short."""
+        if claim.ends_in_s is None or not claim.ends_in_s <= self._head_at_s < inf:
+            return False
+        self._tried.add(claim.need)
+        return len(self._tried) <= MOST_SHAPES
 
     def _share_out(self) -> None:
         admitted, rules = self._snapshot.admitted, self._snapshot.rules
@@ -135,5 +145,7 @@ class _Pass:
 
     def _whole(self, need: Need) -> int:
         if need not in self._most:
-            self._most[need] = most(self._snapshot.nodes, need)
+            self._most[need] = sum(
+                number * room(Node("", *kind), need) for kind, number in self._kinds.items()
+            )
         return self._most[need]

@@ -7,6 +7,9 @@ from ringleader_api.scheduling.room import Room, Spots, Vacated, tail
 from ringleader_api.scheduling.shares import Usage
 from ringleader_api.scheduling.snapshot import Claim, Rules
 
+_Wish = tuple[int, int, Claim, int, int]
+"""(workers it has, its number, the job, workers it wants besides, its portion)."""
+
 TURNS = 16
 """A job gets its surplus in so many portions at most, in turn with the others: a pass stays short."""
 
@@ -23,29 +26,38 @@ def give_out(
         (c, c.told, c.headroom) for c in admitted if c.holds == c.told and c.settled_s >= rules.settle_s
     ]
     wishes += [(c, c.floor, c.holds - c.floor) for c in fresh if c.elastic]
-    turns = [
-        (-claim.priority, usage.share(claim.project), has, number, claim, wants, max(1, wants // TURNS))
-        for number, (claim, has, wants) in enumerate(wishes)
-        if wants > 0
-    ]
+    lines: dict[tuple[int, str], list[_Wish]] = {}
+    for number, (claim, has, wants) in enumerate(wishes):
+        if wants > 0:
+            wish = (has, number, claim, wants, max(1, wants // TURNS))
+            lines.setdefault((-claim.priority, claim.project), []).append(wish)
+    for line in lines.values():
+        heapq.heapify(line)
+    turns = [(lowered, usage.share(project), project) for lowered, project in lines]
     heapq.heapify(turns)
     granted: dict[str, int] = {}
     while turns:
-        lowered, share, has, number, claim, wants, portion = heapq.heappop(turns)
-        if (now := usage.share(claim.project)) > share:
-            heapq.heappush(turns, (lowered, now, has, number, claim, wants, portion))
-            continue
-        asked = min(portion, wants, max(0, usage.quota_left(claim.project, claim.need)))
-        spots = free.take(claim.need, asked) or []
-        got = sum(count for _, count in spots)
-        if not got:
-            continue
-        usage.add(claim, got)
-        granted[claim.job_id] = has + got
-        if wants > got:
-            entry = (lowered, usage.share(claim.project), has + got, number, claim, wants - got, portion)
-            heapq.heappush(turns, entry)
+        lowered, share, project = heapq.heappop(turns)
+        line = lines[lowered, project]
+        if (now := usage.share(project)) == share:
+            _serve(heapq.heappop(line), line, free, usage, granted)
+            now = usage.share(project)
+        if line:
+            heapq.heappush(turns, (lowered, now, project))
     return granted
+
+
+def _serve(wish: _Wish, line: list[_Wish], free: Room, usage: Usage, granted: dict[str, int]) -> None:
+    """One portion, as far as there is room and quota; with less than that the job's turn does not come again."""
+    has, number, claim, wants, portion = wish
+    asked = min(portion, wants, max(0, usage.quota_left(claim.project, claim.need)))
+    got = sum(count for _, count in free.take(claim.need, asked) or [])
+    if not got:
+        return
+    usage.add(claim, got)
+    granted[claim.job_id] = has + got
+    if wants > got == asked:
+        heapq.heappush(line, (has + got, number, claim, wants - got, portion))
 
 
 def level_out(
