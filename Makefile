@@ -20,7 +20,10 @@ setup: machine  ## virtual environment, packages, page (only what has changed)
 
 test: setup  ## all tests; browser tests need Chromium (REQUIRE_BROWSER=1: or fail)
 	@"$(PYTHON)" scripts/setup.py browser
-	$(VENV)/python -m pytest tests
+	@code=0; \
+	$(VENV)/python -m pytest tests/unit tests/architecture tests/conformance -n logical --maxprocesses 8 --dist worksteal || code=$$?; \
+	$(VENV)/python -m pytest tests/integration tests/e2e tests/chaos --durations 30 || code=$$?; \
+	exit $$code
 
 check: setup  ## formatting, lint, types, import contracts, the page's lint, types and tests
 	$(VENV)/ruff format --check platform api jobs tests scripts

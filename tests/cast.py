@@ -88,7 +88,7 @@ class FaultPlan:
         past: int = 0,
         joined: str = "",
     ) -> "FaultPlan":
-        """The worker goes on only when it has heard that this generation is coming, or is in a plan with `joined`."""
+        """The worker goes on only when it has heard of this generation, or is in a plan with `joined`."""
         cue = Cue(worker, at_step, phase, "hold", for_generation, past=past, joined=joined)
         return replace(self, cues=(*self.cues, cue))
 
@@ -245,7 +245,7 @@ class Prompter:
             if cue.act == "stumble":
                 await_file(cue.sign)
                 raise ExchangeBroken(rank=-1, phase=phase, bucket=None, why="the script says so")
-            while self._pending < cue.generation and cue.joined not in self._members:
+            while max(self._pending, self._generation) < cue.generation and cue.joined not in self._members:
                 self._receive()
 
 
