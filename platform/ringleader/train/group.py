@@ -7,12 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ringleader.checkpoint.manifest import CheckpointUnreadable, Position
-from ringleader.checkpoint.parts import Part
-from ringleader.checkpoint.snapshot import checkpoint_at
+from ringleader.checkpoint.manifest import Position
 from ringleader.comm.buckets import Buckets as GradientBuckets
 from ringleader.comm.simulator import Costs
-from ringleader.elastic import Plan
 from ringleader.elastic.state import PAUSE
 from ringleader.errors import ExchangeBroken
 from ringleader.spec import JobSpec
@@ -21,11 +18,11 @@ from ringleader.train.agreement import agreed
 from ringleader.train.buffers import Buffers
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.clock import Split
-from ringleader.train.handover import hand_over, lacks
+from ringleader.train.healing import Healing
 from ringleader.train.held import Held
 from ringleader.train.outer import Outer
 from ringleader.train.reporter import Reporter
-from ringleader.train.saving import Saver, joined
+from ringleader.train.saving import Saver
 from ringleader.train.seams import Coordinator, Parked, Seat
 from ringleader.train.tables import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
 from ringleader.train.word import WordLayout
@@ -50,6 +47,8 @@ class Group:
         level: called when a generation's exchange is open, before anybody heals.
         keeps: what a running loop's transaction knows beyond whole steps, at a boundary, for a checkpoint.
         inside: the same of the checkpoint that this attempt began with.
+        boundary: the global step at the transaction before: what is due behind it has been copied for a checkpoint.
+        coding: how gradients are coded, from the first exchange on; None where they are not.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Group:
         self.level: Callable[[], None] = lambda: None
         self.keeps: Callable[[], dict[str, Any]] = dict
         self.inside: dict[str, Any] = {}
-        self._boundary = 0
+        self.boundary = 0
         self.heals = 0
         self.opened = -1
         self.ticked = 0
@@ -97,9 +96,10 @@ class Group:
         self._parameters: list[Parameter] | None = None
         self._tables: dict[int, str] | None = None
         self._layout: WordLayout | None = None
-        self._coding: Coding | None = None
+        self.coding: Coding | None = None
         self._counted_bytes = 0
         self._outer: Outer | None = None
+        self.healing = Healing(self)
         self._told: dict[str, Any] | None = None
 
     @property
@@ -178,13 +178,13 @@ class Group:
     @property
     def due(self) -> bool:
         """Whether a checkpoint is due at the next boundary."""
-        return self.saver.due(self._boundary, self.step)
+        return self.saver.due(self.boundary, self.step)
 
     def committed(self) -> None:
         """All that is applied is committed and published: copy it for a checkpoint where one is due."""
         if self.due:
             self._save()
-        self._boundary = self.step
+        self.boundary = self.step
 
     def leave_at_boundary(self) -> None:
         """The reduced word named a newer plan: this generation is over."""
@@ -202,9 +202,9 @@ class Group:
 
     def traffic(self) -> dict[str, float]:
         """Where there are any, the bytes of coded gradients and of rows that this worker sent since the last call."""
-        if self._coding is None and not self._table_names:
+        if self.coding is None and not self._table_names:
             return {}
-        coded = self._coding.wire_bytes if self._coding is not None else 0
+        coded = self.coding.wire_bytes if self.coding is not None else 0
         rows = self._buckets.tables.wire_bytes if self._buckets is not None else 0
         before, self._counted_bytes = self._counted_bytes, coded + rows
         return {"comm_bytes": float(self._counted_bytes - before)}
@@ -264,7 +264,7 @@ class Group:
         try:
             self._open()
             self.level()
-            self._heal()
+            self.healing.heal()
             self._calibrate()
         except ExchangeBroken as error:
             self.broke(error)
@@ -297,17 +297,17 @@ class Group:
     def _save(self) -> None:
         assert self.seat is not None
         plan = self.seat.plan
-        part = self._part_to_save(self.seat)
+        part = self.healing.part_to_save(self.seat)
         if part is not None:
             position = Position(self.step, self.applied, plan.attempt, plan.generation)
-            self.saver.save(self._state_of(part), part, position)
+            self.saver.save(self.healing.state_of(part), part, position)
 
     def _open(self) -> None:
         assert self.seat is not None
         if self._buckets is None:
             refuse_optimizers(self.held.optimizers, self.tables, self.spec.sync.architecture)
             self.held.commit_kept()
-            self._coding = self._agree_coding()
+            self.coding = self._agree_coding()
         self.exchange = open_exchange(
             architecture=self.spec.sync.architecture,
             algorithm=self.spec.sync.algorithm or "auto",
@@ -318,7 +318,7 @@ class Group:
             parameters=self._exchanged(),
             word_length=self.layout.length,
             buckets=self._buckets,
-            coding=self._coding,
+            coding=self.coding,
             tables=self._table_names,
             timeline=self.timeline,
             leased=self.spec.sync.leased,
@@ -335,97 +335,6 @@ class Group:
         codec = self.spec.sync.codec
         return None if codec == "none" else Coding(codec, list(self.held.named_parameters))
 
-    def _heal(self) -> None:
-        """Donors send their committed state, receivers take it, in the plan's order."""
-        assert self.seat is not None
-        assert self.exchange is not None
-        plan, me = self.seat.plan, self.seat.plan.members[self.seat.rank]
-        self._resume(plan, me)
-        payload = None
-        for receiver, donor in plan.heals:
-            if donor == me:
-                rest = self._rest({} if plan.start_step else self.inside)
-                payload = self.held.payload(rest) if payload is None else payload
-                self.exchange.send_state(plan.rank_of(receiver), payload)
-            elif receiver == me:
-                received = self.exchange.receive_state(plan.rank_of(donor))
-                keep = self._own_part(plan, donor)
-                self._restore(self.held.restore(received, keep), whole=not keep)
-                if not keep and lacks(plan, self.seat.rank, donor):
-                    self.updated = -1
-        if plan.servers > 1 and not (self.spec.sync.servers_are_copies or self.spec.sync.circulates):
-            if plan.backups:
-                hand_over(self.seat, self.exchange, self.held, lacking=self.updated < 0)
-                self.updated = self.step if self.updated < 0 else self.updated
-            self._level()
-
-    def _resume(self, plan: Plan, me: str) -> None:
-        """A later attempt begins with the newest checkpoint: whom the others heal from takes it."""
-        receivers = {receiver for receiver, _ in plan.heals}
-        if plan.start_step or self.applied or me in receivers:
-            return
-        found = self.saver.newest() if plan.attempt > 1 else None
-        if found is not None:
-            rest = self.held.take(joined(found.states))
-            self._restore(rest | {"costs": None}, whole=True)
-            self.saver.tell_start(found, plan.generation)
-        elif self.spec.init_from is not None:
-            self._begin_with(self.spec.init_from, plan.generation)
-
-    def _begin_with(self, uri: str, generation: int) -> None:
-        """The first state has the weights of another job's checkpoint."""
-        found = checkpoint_at(uri)
-        matched = self.held.begin_with(joined(found.states)["models"])
-        if not matched.taken:
-            raise CheckpointUnreadable(
-                found.place, "no entry of this job's models has its name and shape there"
-            )
-        self.buffers.adopt()
-        self.saver.tell_weights(found, matched.told(), generation)
-
-    def _part_to_save(self, seat: Seat) -> Part | None:
-        """What a member writes: equals share out one state, servers write their own; of a token ring's members, whose
-        optimisers differ, one writes all."""
-        plan, server = seat.plan, seat.rank - seat.plan.world
-        if self.spec.sync.circulates:
-            writer = plan.world if plan.servers and self.spec.sync.servers_are_copies else 0
-            return Part() if seat.rank == writer else None
-        if not plan.servers:
-            return Part(writer=seat.rank, writers=plan.world)
-        if server < 0:
-            return None
-        assert self.exchange is not None
-        if self.exchange.part is None:
-            return Part(writer=server, writers=plan.servers)
-        return Part(state=server, states=plan.servers)  # what two servers hold is written by both
-
-    def _state_of(self, part: Part) -> dict[str, Any]:
-        """What this member writes: all, or the part that it alone updates."""
-        assert self.exchange is not None
-        if part.state == 0:
-            return self.held.state(self._rest(self.keeps()))
-        return self.held.state_of(self.exchange.part or [])
-
-    def _own_part(self, plan: Plan, donor: str) -> list[Parameter]:
-        """What the donor has not the newest of: a server's own share, once it has applied a step, and all of it where
-        the donor is a worker, who is ahead by an evaluation at most and has no optimiser state."""
-        assert self.exchange is not None
-        assert self.seat is not None
-        if self.updated <= 0 and not self.changed:
-            return []
-        served = self.seat.rank >= plan.world > plan.rank_of(donor)
-        return self.exchange.part or (self.parameters if served else [])
-
-    def _level(self) -> None:
-        """Where all servers are at the same step their weights go to everybody: a server has the newest ones of its own
-        part for certain. Where one is ahead, everybody else has all the weights of the step before."""
-        assert self.seat is not None
-        assert self.exchange is not None
-        ahead = torch.zeros(len(self.seat.plan.members), dtype=torch.float64)
-        ahead[self.seat.rank] = self.ahead
-        if not bool(self.exchange.all_reduce(ahead).any()):
-            self.exchange.publish()
-
     def _calibrate(self) -> None:
         """The first generation that sends over links measures them; who joins later heals what it found."""
         assert self.exchange is not None
@@ -440,39 +349,3 @@ class Group:
         if chosen is not None and chosen != self._told:
             self._told = chosen
             self.reporter.tell("exchange.chosen", self.seat.plan.generation, chosen)
-
-    def _rest(self, inside: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "inside": inside,
-            "calls": self.calls.state(),
-            "step": self.step,
-            "applied": self.applied,
-            "samples": self.samples,
-            "loss": self.loss,
-            "costs": self.costs,
-            "records": self.reporter.state(),
-            "outer": self.outer.state_dict() if self.outer else {},
-            "opened": self.opened,
-            "ticked": self.ticked,
-        }
-
-    def _restore(self, rest: dict[str, Any], *, whole: bool) -> None:
-        """Take a peer's position; not `whole` where this server kept the part that it alone updates."""
-        if self._coding is not None:
-            # The step that the peers applied holds this worker's coded gradients: what they lost is owed.
-            self._coding.heal(steps=rest["step"] - self.step)
-        self.calls.restore(rest["calls"])
-        self.step = rest["step"]
-        self.applied = rest["applied"]
-        self.samples = rest["samples"]
-        self.loss = rest["loss"]
-        self.costs = rest["costs"]
-        self.updated = self.step if whole else self.updated
-        if not (self.serves and self.spec.sync.leased):  # server 0's records are nowhere else
-            self.reporter.restore(rest["records"])
-        if self.outer:
-            self.outer.load_state_dict(rest["outer"])
-        self.opened, self.ticked = rest["opened"], rest["ticked"]
-        self.inside, self._boundary = rest["inside"], self.step
-        self.heals += 1
-        self.buffers.adopt()
