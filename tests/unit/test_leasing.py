@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
+from ringleader.elastic.leases import Lease, Leases
 from ringleader.runtime.watch import WORKING
 from ringleader.spec import JobSpec
 from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT, Answer, Wish
@@ -143,6 +144,8 @@ def test_undisturbed_every_row_is_applied_once_on_every_server(mode, tmp_path: P
     check(play, nets, mode)
     assert play.worlds == [3]
     assert set(play.values[0][1]) >= {"loss", "first", "staleness_mean", "staleness_max", "samples_per_s"}
+    # Every worker waits for its first item, which cannot come at once.
+    assert all(0 < values["comm_exposed_fraction"] <= 1 for _, values in play.values[:1])
 
 
 """Servers are named first: of one server's job w1 is a worker, of two servers' w2."""
@@ -199,7 +202,9 @@ def test_seeded_kills_lose_and_repeat_nothing(seed: int, tmp_path: Path) -> None
 def test_resizes_up_and_down_lose_and_repeat_nothing(mode, tmp_path: Path) -> None:
     nets = Nets()
     faults = FaultPlan().resize(at_step=1, minimum=1, maximum=4).resize(at_step=4, minimum=1, maximum=2)
-    play = ThreadedCast(job(mode, workers={"min": 1, "max": 1}), nets, cues=faults, artifacts=tmp_path).play()
+    first = 1 + mode.get("backup_workers", 0)
+    spec = job(mode, workers={"min": 1, "max": first})
+    play = ThreadedCast(spec, nets, cues=faults, artifacts=tmp_path).play()
     check(play, nets, mode)
     assert not play.reported("worker.lost")
 
@@ -460,9 +465,9 @@ def test_a_worker_that_left_a_loop_waits_in_a_phase_that_has_no_deadline(
         said[threading.current_thread().name] = news["phase"]
         progress(self, **news)
 
-    def asks(self: Lessee, wish: Wish) -> Answer:
+    def asks(self: Lessee, wish: Wish, stop: int = -1) -> Answer:
         waits.append((wish.name, said[threading.current_thread().name]))
-        return ask(self, wish)
+        return ask(self, wish, stop)
 
     def waits_for_push(self: Lessee) -> None:
         if self._pushing is not None:
@@ -631,3 +636,49 @@ def test_members_at_different_calls_fail_the_job_naming_both(tmp_path: Path) -> 
     assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
     assert "call 1 (evaluate)" in play.message
     assert "call 1 (batches, epoch 1)" in play.message
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_without_staleness_no_step_is_made_before_all_workers_have_seen_the_one_before(
+    servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third worker has no slice of the last batch but one, and computes the last batch, which is one slice, before
+    the others leave the loop. What is called once a step finds the weights of that step."""
+    left_at, idle, begun = 3, 2, threading.Event()
+    seen: dict[str, list[float]] = {}
+    few = TensorDataset(*(part[: left_at * SHARDS + 1] for part in DATA.tensors))
+
+    def train(session: Session) -> None:
+        mine = seen[threading.current_thread().name] = []
+        net = session.model(copy.deepcopy(NET))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9))
+        weight = net.layers[0].weight
+        session.on_commit(lambda: mine.append(float(weight.detach().double().sum())))
+        for x, y in session.batches(few):
+            if session.global_step == left_at:
+                begun.set()
+            session.step(F.cross_entropy(net(torch.cat([x, -x])), torch.cat([y, 1 - y])))
+            if session.global_step == left_at:
+                assert begun.wait(30), "nobody has the last batch"
+                break
+
+    lease = Leases.lease
+
+    def to_whom(self: Leases, worker: int) -> Lease | None:
+        batch = left_at if self.next is None else self.next // SHARDS
+        others = {left_at: {idle}, left_at - 1: {0, 1}}.get(batch, {0, 1, 2})
+        return lease(self, worker) if worker in others else None
+
+    begun.set()
+    size = {"global_size": SHARDS, "logical_shards": SHARDS}
+    alone, _ = run_local(job({}, batch=size), train, tmp_path / "alone")
+    (expected,) = seen.values()
+    begun.clear()
+    monkeypatch.setattr(Leases, "lease", to_whom)
+    spec = job(STRICT | {"servers": servers}, batch=size, workers={"min": 3, "max": 3})
+    play = ThreadedCast(spec, train, artifacts=tmp_path / "cast").play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert [step for step, _ in play.values] == list(range(1, left_at + 1))
+    assert play.digest == alone.digest
+    assert len(expected) == left_at
+    assert all(seen[name] == expected for name in play.finished if name.startswith("w"))

@@ -26,7 +26,10 @@ SERVERS = SERVER | {"servers": 2}
 COPIES = {"inter_node": "ring", "intra_node": "parameter_server", "servers": 2}
 ROUNDS = {"intra_node": "local_sgd", "inner_steps": 2}
 MERGED = {"intra_node": "ring", "reproducible": False}
-EXACT = {"ring": RING, "server": SERVER, "servers": SERVERS, "copies": COPIES, "local_sgd": ROUNDS}
+IN_STEP = {"ring": RING, "server": SERVER, "servers": SERVERS, "copies": COPIES, "local_sgd": ROUNDS}
+LEASED = SERVER | {"consistency": "ssp"}
+"""Who computes which slice is up to the clock; at which step a loop ends is not."""
+EXACT = IN_STEP | {"leased": LEASED}
 
 
 def job(sync: dict[str, Any], **changes: Any) -> JobSpec:
@@ -85,7 +88,7 @@ def train(session: Session) -> None:
 
 
 def check(play: Play, tmp_path: Path, sync: dict[str, Any]) -> None:
-    alone, _ = run_local(job(sync), train, tmp_path / "alone")
+    alone, _ = run_local(job(SERVER if sync is LEASED else sync), train, tmp_path / "alone")
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert alone.steps == STEPS
     assert play.digest == alone.digest
@@ -123,7 +126,8 @@ def test_who_joins_at_the_step_of_the_break_leaves_with_the_others(
     check(play, tmp_path, sync)
     assert play.worlds == [2, 3]
     (joined,) = [one for one in play.reported("worker.joined") if one["step"] > 0]
-    assert joined["step"] == LEFT_AT
+    # Where items are leased a generation also ends in the middle of a batch, which is then computed again.
+    assert joined["step"] in ([last, LEFT_AT] if sync is LEASED else [LEFT_AT])
 
 
 def test_workers_that_run_their_slices_as_one_leave_together(tmp_path: Path) -> None:
@@ -144,7 +148,7 @@ def leaves_alone(name: str) -> Callable[[Session], None]:
     return train
 
 
-@pytest.mark.parametrize("sync", EXACT.values(), ids=EXACT)
+@pytest.mark.parametrize("sync", IN_STEP.values(), ids=IN_STEP)
 def test_a_worker_that_leaves_alone_is_named_with_its_step(sync: dict[str, Any], tmp_path: Path) -> None:
     name = worker(sync, 2)
     play = ThreadedCast(job(sync), leaves_alone(name), artifacts=tmp_path).play()
@@ -174,6 +178,6 @@ def test_a_stop_behind_a_slice_ends_the_loop_at_the_same_step_in_any_world(
     spec = job(sync, workers={"min": 1, "max": world})
     play = ThreadedCast(spec, stopping, artifacts=tmp_path).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
-    alone, _ = run_local(job(sync), stopping, tmp_path / "alone")
+    alone, _ = run_local(job(SERVER if sync is LEASED else sync), stopping, tmp_path / "alone")
     assert [step for step, _ in play.values] == [1, 2, 3, 4]
     assert (play.digest, alone.steps) == (alone.digest, 4)

@@ -8,7 +8,7 @@ import pytest
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 
-GOOD: dict[str, Any] = {"name": "a", "entrypoint": "m:f"}
+GOOD: dict[str, Any] = {"name": "a", "entrypoint": "m:f", "workers": {"max": 2}}
 SERVERS = {"intra_node": "parameter_server", "inter_node": "parameter_server"}
 LOCAL = {"intra_node": "local_sgd", "inter_node": "local_sgd"}
 PUSHED = {"intra_node": "token_ring", "inter_node": "parameter_server"}
@@ -28,8 +28,24 @@ WRONG = [
     ({"env": {"A": "x\x00y"}}, "/env/A", "pattern"),
     ({"env": {"1A": "x"}}, "/env/1A", "pattern"),
     ({"sync": "rung"}, "/sync/intra_node", "'ring', 'parameter_server', 'local_sgd' or 'token_ring'"),
-    ({"sync": {"intra_node": "ring", "inter_node": "local_sgd"}}, "/sync", "parameter_server, ring for each"),
-    ({"sync": {"intra_node": "local_sgd"}}, "/sync", "the same for both"),
+    (
+        {"sync": {"intra_node": "ring", "inter_node": "local_sgd"}},
+        "/sync/inter",
+        "parameter_server, ring for each",
+    ),
+    ({"sync": {"intra_node": "local_sgd"}}, "/sync/intra_node", "the same for both"),
+    ({"sync": {"inter_node": "local_sgd"}}, "/sync/inter_node", "the same for both"),
+    ({"sync": SERVERS | {"inter_node": "local_sgd"}}, "/sync/inter_node", "the same for both"),
+    (
+        {"sync": SERVERS | {"servers": 1, "server_backups": 1}},
+        "/sync/servers",
+        "servers 2 or more, or leave it out",
+    ),
+    (
+        {"sync": SERVERS | {"backup_workers": 3}, "workers": {"max": 3}},
+        "/sync/backup_workers",
+        "fewer backup workers than workers",
+    ),
     ({"sync": {"intra_node": "parameter_server", "algorithm": "ring"}}, "/sync", "leave it out"),
     ({"sync": {"inter_node": "parameter_server", "algorithm": "auto"}}, "/sync", "leave it out"),
     ({"sync": {"inter_node": "parameter_server", "codec": "int8"}}, "/sync", "or codec: none"),
@@ -120,7 +136,7 @@ WRONG = [
     ({"sync": LOCAL | {"outer": "adam"}}, "/sync/outer", "'average' or 'nesterov'"),
     ({"sync": LOCAL | {"inner_steps": 0}}, "/sync/inner_steps", "greater than or equal to 1"),
     ({"sync": LOCAL | {"inner_steps": "8"}}, "/sync/inner_steps", "integer"),
-    ({"sync": LOCAL | {"algorithm": "native"}}, "/sync", "algorithm auto or direct"),
+    ({"sync": LOCAL | {"algorithm": "native"}}, "/sync", "algorithm auto, direct, gather"),
     ({"sync": LOCAL | {"reproducible": False}}, "/sync", "leave it out"),
     ({"sync": LOCAL | {"inner_steps": 1 << 18}, "workers": {"max": 2}}, "", "a product of at most"),
     ({"sync": TOKENS | {"reproducible": True}}, "/sync", "leave it out, or sync: ring"),
@@ -134,7 +150,7 @@ WRONG = [
     ({"sync": LOCAL | {"staleness": 2}}, "/sync", "staleness is not used by local_sgd"),
     (
         {"sync": {"intra_node": "token_ring", "inter_node": "local_sgd"}},
-        "/sync/intra_node",
+        "/sync/inter_node",
         "parameter_server/token_ring",
     ),
     (

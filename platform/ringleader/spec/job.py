@@ -168,6 +168,17 @@ class JobSpec(Part):
             )
         return self
 
+    @model_validator(mode="after")
+    def _enough_workers(self) -> Self:
+        if (self.sync.backup_workers or 0) >= self.workers.max:
+            raise Impossible(
+                "sync.backup_workers",
+                self.sync.backup_workers,
+                f"sync.backup_workers ({self.sync.backup_workers}) is not below workers.max ({self.workers.max}), an "
+                f"update would wait for no worker; allowed: fewer backup workers than workers",
+            )
+        return self
+
     @property
     def shards(self) -> int:
         """L, the number of logical shards, constant for the job's life."""

@@ -106,10 +106,18 @@ class Sync(Part):
         if inter != intra and not {inter, intra} <= MIXED and (inter, intra) not in LEVELS:
             levels = ", ".join(f"{between}/{inside}" for between, inside in sorted(LEVELS))
             raise self._impossible(
-                "intra_node",
-                f"intra_node ({intra}) and inter_node ({inter}) do not go together; allowed: the same for both, "
+                self._odd_level,
+                f"inter_node ({inter}) and intra_node ({intra}) do not go together; allowed: the same for both, "
                 f"inter_node/intra_node of {levels}, or one of {', '.join(sorted(MIXED))} for each",
             )
+
+    @property
+    def _odd_level(self) -> str:
+        """Which of two levels that do not go together is to be changed: the one that goes with no other, else the one
+        that the job file names."""
+        if "local_sgd" in (self.inter_node, self.intra_node):
+            return "inter_node" if self.inter_node == "local_sgd" else "intra_node"
+        return "inter_node" if "intra_node" not in self.model_fields_set else "intra_node"
 
     def _consistency_possible(self) -> None:
         """The keys that say when a server updates: which go together, and which leave the same bits."""
@@ -152,7 +160,7 @@ class Sync(Part):
                 f"weights depends on who comes first; allowed: consistency sync, or ssp with staleness 0, without "
                 f"backup_workers, or reproducible: false",
             )
-        if self.reproducible is False and self.leased and not self.order_free:
+        if self.reproducible is False and self.leased_in_step:
             raise self._impossible(
                 "reproducible",
                 "reproducible: false is not used by consistency: ssp with staleness 0, whose sums have one order "
@@ -163,6 +171,12 @@ class Sync(Part):
         """Who keeps a part of the state alone may have a backup, which needs one order of updates for both."""
         if self.server_backups is None:
             return
+        if self.servers == self.server_backups == 1:
+            raise self._impossible(
+                "servers",
+                "servers: 1 and server_backups: 1 exclude each other, the backup of a server is another server; "
+                "allowed: servers 2 or more, or leave it out, which makes 2",
+            )
         if self.inter_node != SERVERS:
             copies = ", whose servers are copies of each other" if self.server_count else ""
             raise self._impossible(
@@ -232,7 +246,7 @@ class Sync(Part):
             raise self._impossible(
                 "algorithm",
                 f"algorithm ({self.algorithm}) does not add the replicas in canonical order, as local_sgd does; "
-                f"allowed: algorithm auto or direct",
+                f"allowed: algorithm {', '.join(sorted(CANONICAL))}",
             )
         if self.reproducible is False:
             raise self._impossible(
@@ -302,6 +316,11 @@ class Sync(Part):
     def leased(self) -> bool:
         """Whether workers lease items from the servers' queue, instead of owning shards of every batch."""
         return self.consistency in ("ssp", "async") or bool(self.backup_workers)
+
+    @property
+    def leased_in_step(self) -> bool:
+        """Whether leased items make the updates of synchronous servers: no worker computes on older weights."""
+        return self.leased and not self.order_free
 
     @property
     def order_free(self) -> bool:

@@ -17,6 +17,9 @@ PUSH, RECEIPT, ASK, ANSWER, TAKEN = 10, 11, 12, 13, 14
 REPORT = 16
 """float64 entries in which a slice says what it is: see `train.word.SliceReport`."""
 
+OVER, NOT_YET = -1, -2
+"""Instead of an item: there are no more; there is none now, but newer weights."""
+
 
 class Wish(IntEnum):
     """What a worker wants: an item, the newest weights of a part, to end the loop for all, or nothing any more."""
@@ -34,14 +37,16 @@ class Ask:
     Attributes:
         have: the version of this server's weights that it has; -1 for none.
         least: the version that they must have at least.
+        stop: the update after which the loop shall end; -1: none.
     """
 
     wish: Wish
     have: int
     least: int = 0
+    stop: int = -1
 
     def encode(self) -> Tensor:
-        return _vector([self.wish, self.have, self.least])
+        return _vector([self.wish, self.have, self.least, self.stop])
 
     @classmethod
     def decode(cls, words: Tensor) -> "Ask":
@@ -54,7 +59,7 @@ class Answer:
     """A server's answer; the weights follow where they are `fresh`.
 
     Attributes:
-        item: what the worker shall compute; -1 where the loop is over or nothing but weights was asked for.
+        item: what the worker shall compute, `OVER` or `NOT_YET`; -1 where nothing but weights was asked for.
         clock: the update it is meant for.
         version: of the weights.
         step: global steps committed.
@@ -95,6 +100,7 @@ class Push:
         used: (parameters,) float64, which ones the backward reached.
         sums: (blocks,) float64 squares of the whole gradient by blocks, for the norm that clips; or none.
         rows: of each table, how many come last of all.
+        exposed_s: of the `since_s` seconds since this worker's push before, those in which it waited for the exchange.
     """
 
     leaving: bool
@@ -108,23 +114,26 @@ class Push:
     used: Tensor
     sums: Tensor
     rows: tuple[int, ...] = ()
+    exposed_s: float = 0.0
+    since_s: float = 0.0
 
     def encode(self) -> Tensor:
         head = [self.leaving, self.item, self.clock, self.version, self.stop, self.buffers, self.names]
-        return torch.cat([_vector(head), self.report, self.used, self.sums, _vector(self.rows)])
+        times = _vector([self.exposed_s, self.since_s])
+        return torch.cat([_vector(head), times, self.report, self.used, self.sums, _vector(self.rows)])
 
     @classmethod
     def decode(cls, words: Tensor, layout: "Layout") -> "Push":
         leaving, *numbers, stop, buffers, names = (int(word) for word in words[:_PUSH].tolist())
-        sizes = [REPORT, layout.parameters, layout.blocks, layout.tables]
-        report, used, sums, counts = torch.split(words[_PUSH:], sizes)
+        sizes = [_TIMES, REPORT, layout.parameters, layout.blocks, layout.tables]
+        times, report, used, sums, counts = torch.split(words[_PUSH:], sizes)
         item, clock, version = numbers
         rows = tuple(int(count) for count in counts.tolist())
         head = (bool(leaving), item, clock, version, bool(stop), bool(buffers), names)
-        return cls(*head, report, used, sums, rows)
+        return cls(*head, report, used, sums, rows, *times.tolist())
 
 
-_PUSH, _ANSWER = 7, 6
+_ASK, _PUSH, _TIMES, _ANSWER = 4, 7, 2, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +153,13 @@ class Layout:
     tables: int = 0
 
     def ask(self) -> Tensor:
-        return torch.empty(3, dtype=torch.float64)
+        return torch.empty(_ASK, dtype=torch.float64)
 
     def answer(self) -> Tensor:
         return torch.empty(_ANSWER + self.tables, dtype=torch.float64)
 
     def push(self) -> Tensor:
-        length = _PUSH + REPORT + self.parameters + self.blocks + self.tables
+        length = _PUSH + _TIMES + REPORT + self.parameters + self.blocks + self.tables
         return torch.empty(length, dtype=torch.float64)
 
     def receipt(self) -> Tensor:

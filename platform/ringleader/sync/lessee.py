@@ -53,10 +53,18 @@ class Lessee:
         """The version of each server's weights that lie in the parameters."""
         return tuple(self._have)
 
-    def ask(self, wish: Wish) -> Answer:
-        """Wait for server 0's answer. Fresh weights are on their way: `take_over` waits for them."""
+    def ask(self, wish: Wish, stop: int = -1) -> Answer:
+        """Wait for server 0's answer. Fresh weights are on their way: `take_over` waits for them.
+
+        Args:
+            stop: the update after which the loop shall end; -1: none.
+        """
         asked = self._communicator.submit_call(
-            lambda _, transport: self._ask(transport, wish), [], phase="lease", bucket=None, lane=EXPRESS
+            lambda _, transport: self._ask(transport, Ask(wish, self._have[0], stop=stop)),
+            [],
+            phase="lease",
+            bucket=None,
+            lane=EXPRESS,
         )
         self._pulling = self._communicator.submit_call(
             self._pull, list(self._weights.values()), phase="pull", bucket=None, lane=EXPRESS
@@ -125,13 +133,12 @@ class Lessee:
 
         self._communicator.wait([self._communicator.submit_call(act, [], phase="leave", bucket=None)])
 
-    def _ask(self, transport: Transport, wish: Wish) -> None:
-        self._answer = self._question(transport, 0, wish, 0)
+    def _ask(self, transport: Transport, ask: Ask) -> None:
+        self._answer = self._question(transport, 0, ask)
         self._came = [self._answer.fresh, *(False for _ in self._servers[1:])]
 
-    def _question(self, transport: Transport, server: int, wish: Wish, least: int) -> Answer:
-        ask = Ask(wish, self._have[server], least).encode()
-        transport.isend(ask, self._servers[server], ASK).wait()
+    def _question(self, transport: Transport, server: int, ask: Ask) -> Answer:
+        transport.isend(ask.encode(), self._servers[server], ASK).wait()
         words = self._layout.answer()
         transport.irecv(words, self._servers[server], ANSWER).wait()
         return Answer.decode(words)
@@ -145,8 +152,9 @@ class Lessee:
             self._receive(transport, 0, first)
             if self._layout.buffers:
                 transport.irecv(self._left, self._servers[0], ANSWER).wait()
-        for server in range(1, len(self._servers) if first.item >= 0 else 1):
-            answer = self._question(transport, server, Wish.WEIGHTS, first.version)
+        for server in range(1, len(self._servers) if first.item >= 0 or first.fresh else 1):
+            ask = Ask(Wish.WEIGHTS, self._have[server], first.version)
+            answer = self._question(transport, server, ask)
             self._have[server], self._came[server] = answer.version, answer.fresh
             if answer.fresh:
                 self._receive(transport, server, answer)

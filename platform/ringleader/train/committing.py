@@ -59,6 +59,7 @@ class Commits:
             "world_size": float(group.seat.plan.world),
             "staleness_mean": sum(staleness) / len(staleness),
             "staleness_max": float(max(staleness)),
+            "comm_exposed_fraction": _exposed(counted),
             **group.traffic(),
         }
         record = Record(group.step, group.seat.plan.generation, values)
@@ -67,6 +68,12 @@ class Commits:
             record.shards = np.repeat(np.array(shards, dtype=np.int32), [len(r) for r in rows])
             record.rows = np.concatenate(rows)
         return record
+
+
+def _exposed(counted: Sequence[Counted]) -> float:
+    """The share of the workers' time in which they waited for the exchange."""
+    since_s = sum(one.push.since_s for one in counted)
+    return min(1.0, sum(one.push.exposed_s for one in counted) / max(since_s, 1e-9))
 
 
 def _rows(loop: Loop, item: int) -> np.ndarray:

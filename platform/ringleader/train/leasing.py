@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ringleader.elastic.items import Items
-from ringleader.errors import ExchangeBroken, StepMisuse
+from ringleader.errors import ExchangeBroken
 from ringleader.sync import Exchange
-from ringleader.sync.errands import Answer, Wish
 from ringleader.sync.lessee import Lessee, own_part, own_tables
 from ringleader.sync.lessor import Lessor, Rows
 from ringleader.sync.parameter_server import ParameterServer
@@ -22,15 +21,14 @@ from ringleader.train.evidence import Recorder
 from ringleader.train.group import Group
 from ringleader.train.office import Office
 from ringleader.train.own import Own
-from ringleader.train.pushing import Pushes
 from ringleader.train.seams import Outlet
-from ringleader.train.slices import Slice, load, to_device
+from ringleader.train.slices import Slice
 from ringleader.train.staging import agree
 from ringleader.train.steps import Loop
 from ringleader.train.tables import check_optimizers
-from ringleader.train.turns import Turns
+from ringleader.train.tenant import Tenant, Way
 from ringleader.train.updating import Counted
-from ringleader.train.word import BATCHES, SliceReport
+from ringleader.train.word import BATCHES
 
 KNOWN = 5
 """Numbers that server 0 says first: whether the loop is over, and the generation; steps, samples, loss."""
@@ -44,18 +42,12 @@ class Leasing:
     def __init__(self, group: Group, outlet: Outlet, device: torch.device) -> None:
         self._group = group
         self._outlet = outlet
-        self._device = device
-        self._turns = Turns(group.spec.seed)
         self.recorder = Recorder(group)
+        self._tenant = Tenant(group, device, self._advance, self._progress)
         self._loop: Loop | None = None
-        self._lessee: Lessee | Own | None = None
-        self._answer: Answer | None = None
         self._office: Office | None = None
         self._rows: Rows | None = None
         self._staleness: Counter[int] = Counter()
-        self._stop = False
-        self._failed = False
-        self._pushes = Pushes(group)
         self._commits = Commits(group, self.recorder, self._progress)
         group.level = self._level
         group.keeps = self._keeps
@@ -63,19 +55,19 @@ class Leasing:
     @property
     def turn(self) -> Slice | None:
         """The slice the loop body is at."""
-        return self._turns.running
+        return self._tenant.turns.running
 
     @property
     def mid_batch(self) -> bool:
-        """An item that is given back costs the others nothing: a loop may be left at any turn."""
-        return False
+        """See `Tenant.mid_batch`."""
+        return self._tenant.mid_batch
 
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
-        self._turns.leave(self._group.timeline)
+        self._tenant.turns.leave(self._group.timeline)
 
     def request_stop(self) -> None:
-        self._stop = True
+        self._tenant.request_stop()
 
     def run(self, loop: Loop) -> Iterator[Any]:
         """Yield leased slices until every item is applied; a server yields none."""
@@ -86,7 +78,8 @@ class Leasing:
                 if self._group.serves:
                     self._serve(loop)
                 else:
-                    yield from self._slices(loop, self._lease(loop))
+                    self._tenant.go(self._way(loop))
+                    yield from self._tenant.slices()
                 self._settle(loop)
             except ExchangeBroken as error:
                 self._broke(error)
@@ -99,45 +92,35 @@ class Leasing:
         self.leave()
         while not self._done(loop):
             try:
-                lessee = self._lessee if not self._failed else None
-                if lessee is None:
+                if self._tenant.way is None:
                     self._meet(loop)
-                    lessee = self._lease(loop)
-                self._progress(loop, "exchange")
-                lessee.pushed()
-                self._learn(loop, lessee.ask(Wish.BREAK))
-                lessee.leave()
+                    self._tenant.go(self._way(loop))
+                self._tenant.leave()
                 self._settle(loop)
             except ExchangeBroken as error:
                 self._broke(error)
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """Backward of one slice; its gradient is on the way when this returns."""
-        turn, report = self._turns.end(loss, weight, values)
+        turn, report = self._tenant.turns.end(loss, weight, values)
         if self._group.timeline is not None:
             self._group.timeline.end()
-        if self._failed:
+        if self._tenant.way is None:
             return
         try:
-            self._push(turn, loss, report)
+            self._tenant.step(turn, loss, report)
         except ExchangeBroken as error:
             self._broke(error)
 
     # --- both -----------------------------------------------------------------------------------------------------
 
     def _begin(self, loop: Loop) -> None:
-        group, self._loop, self._turns.running = self._group, loop, None
+        group, self._loop, self._tenant.turns.running = self._group, loop, None
         group.epoch = loop.index
         group.held.check_covered(group.parameters)
-        sync = group.spec.sync
-        check_optimizers(group.held.optimizers, group.tables, published=sync.server_count > 0)
-        if sync.consistency == "ssp" and sync.server_count > 1 and group.held.block_count:
-            raise StepMisuse(
-                f"clip_norm needs the whole gradient of a clock, which {sync.server_count} ssp servers hold in parts.",
-                hint="Use one server (sync.servers: 1), consistency: sync, or no clip_norm.",
-            )
-        self._stop = self._failed = False
-        self._office = self._lessee = None
+        check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)
+        self._office = None
+        self._tenant.begin(loop)
 
     def _done(self, loop: Loop) -> bool:
         """Wait for a plan where one is due; whether the loop is finished."""
@@ -155,7 +138,7 @@ class Leasing:
         group, exchange = self._group, self._group.exchange
         assert exchange is not None
         assert group.seat is not None
-        self._failed, self._lessee = False, None
+        self._tenant.way = None
         word = group.layout.write(
             rank=group.seat.rank,
             call=loop.number,
@@ -166,7 +149,7 @@ class Leasing:
         group.check(exchange.meet(word))
 
     def _broke(self, error: ExchangeBroken) -> None:
-        self._failed, self._lessee = True, None
+        self._tenant.way = None
         if self._office is not None:  # a server that waits for server 0's word counts as ahead of it
             self._group.updated = max(self._group.updated, self._office.base + self._office.complete)
         if self._group.exchange is not None:
@@ -208,7 +191,7 @@ class Leasing:
         """Nobody computes: everybody takes over server 0's position and all servers' weights."""
         group, exchange = self._group, self._group.exchange
         assert exchange is not None
-        self._lessee = None
+        self._tenant.way = None
         said = exchange.all_reduce(self._position())
         over, leaves, step, samples, loss = said[:KNOWN].tolist()
         if self._office is not None:
@@ -276,89 +259,21 @@ class Leasing:
 
     # --- a worker -------------------------------------------------------------------------------------------------
 
-    def _lease(self, loop: Loop) -> Lessee | Own:
+    def _way(self, loop: Loop) -> Way:
         """This generation's way to items; alone, from the own office."""
         group, exchange = self._group, self._group.exchange
         assert group.seat is not None
         assert exchange is not None
         plan = group.seat.plan
-        self._pushes.begin()
         if plan.servers == 0:
             self._rows = self._rows or Rows(exchange.buckets.buckets)
             self._office = self._office or self._new_office(loop)
             tables = dict(enumerate(exchange.buckets.tables.names))
             self._office.open(None, self._rows, exchange.buckets.buckets, tables, leads=True)
-            self._lessee = Own(self._office, exchange.buckets, self._rows)
-            return self._lessee
+            return Own(self._office, exchange.buckets, self._rows)
         assert isinstance(exchange, ParameterServer)
         servers = range(plan.world, len(plan.members))
-        self._lessee = Lessee(exchange.communicator, exchange.buckets, servers, self._pushes.layout)
-        return self._lessee
-
-    def _slices(self, loop: Loop, lessee: Lessee | Own) -> Iterator[Any]:
-        while True:
-            self._progress(loop, "exchange")
-            answer = self._answer = lessee.ask(Wish.ITEM)
-            self._learn(loop, answer)
-            if answer.item < 0:
-                lessee.leave()
-                return
-            piece = self._piece(loop, answer.item)
-            if self._group.timeline is not None:
-                self._group.timeline.begin("item", step=piece.step + 1, slice=piece.shard)
-            self._progress(loop, "forward")
-            with self._group.split.idle():
-                batch = self._load(loop, piece)
-            self._take_over(lessee)
-            self._group.buffers.rewind()
-            self._turns.begin(piece)
-            if self._group.timeline is not None:
-                self._group.timeline.begin("forward", slice=piece.shard)
-            yield batch
-            self._turns.check_ended()
-            if self._failed:
-                raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the push before broke")
-
-    def _learn(self, loop: Loop, answer: Answer) -> None:
-        self._group.loss = answer.loss
-        self._advance(loop, answer.step)
-
-    def _take_over(self, lessee: Lessee | Own) -> None:
-        committed = lessee.take_over()
-        if committed is not None:
-            self._group.buffers.put(committed)
-
-    def _piece(self, loop: Loop, item: int) -> Slice:
-        offset, shard = divmod(item, loop.epoch.shards)
-        step = self._group.step - self._group.calls.offset + offset
-        return Slice(("step", step, shard), shard, loop.epoch.rows(offset, shard))
-
-    def _load(self, loop: Loop, piece: Slice) -> Any:
-        """In this process: which item comes next is known only when it is leased."""
-        loaded = load(
-            loop.dataset, [piece], seed=self._group.spec.seed, collate=loop.collate, loader_workers=0
-        )
-        return to_device(next(iter(loaded)), self._device)
-
-    def _push(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
-        group, loop, lessee, answer = self._group, self._loop, self._lessee, self._answer
-        assert loop is not None
-        assert lessee is not None
-        assert answer is not None
-        if group.coordinator.interrupted():
-            raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the generation was given up")
-        left = self._pushes.left(turn)
-        self._progress(loop, "exchange")
-        lessee.pushed()  # the rows are its until then
-        self._progress(loop, "backward")
-        if group.timeline is not None:
-            group.timeline.begin("backward", slice=turn.shard)
-        self._pushes.backward(loop, loss, report.weight, answer.clock)
-        push, extras, tables = self._pushes.make(answer, report, self._turns.names, left, stop=self._stop)
-        if group.timeline is not None:
-            group.timeline.end()
-            group.timeline.end()  # the item is computed; alone, its update follows at once
-        lessee.push(push, lessee.have, extras, tables)
+        return Lessee(exchange.communicator, exchange.buckets, servers, self._tenant.layout)
 
     # --- a server -------------------------------------------------------------------------------------------------
 
@@ -377,7 +292,7 @@ class Leasing:
             part,
             own_tables(exchange.buckets, number),
             self._rows,
-            self._pushes.layout,
+            self._tenant.layout,
             number=number,
             workers=plan.world,
             servers=plan.servers if self._stages else 1,
@@ -396,7 +311,7 @@ class Leasing:
             if self._keeps_queue and group.serves and group.due:
                 office.drain()
 
-        office = Office(group, loop, committed, self._pushes.blocks, self._staleness)
+        office = Office(group, loop, committed, self._tenant.blocks, self._staleness)
         if group.inside.get("call") == loop.number:
             office.go_on(group.inside)
         group.inside = {}

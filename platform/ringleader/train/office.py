@@ -8,24 +8,24 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from ringleader.comm.buckets import Bucket
 from ringleader.comm.communicator import Communicator, Ticket
-from ringleader.comm.tree import tree_over
 from ringleader.elastic.items import Items
 from ringleader.elastic.leases import Batches, Bounded, Discipline, EachAlone, FirstCome, Leases, Verdict
+from ringleader.elastic.roll import Roll
 from ringleader.errors import ExchangeBroken
 from ringleader.spec.sync import Sync
-from ringleader.sync.errands import Answer, Ask, Push, Wish
+from ringleader.sync.errands import NOT_YET, OVER, Answer, Ask, Push, Wish
 from ringleader.sync.lessor import Check, Extras, Reply, Rows
 from ringleader.train.arrivals import Arrival
+from ringleader.train.clocks import Clocks
 from ringleader.train.cursor import present_shards
-from ringleader.train.following import Following, Move
-from ringleader.train.gathering import Gathering, Gradient
+from ringleader.train.ends import Ends
 from ringleader.train.group import Group
 from ringleader.train.naming import Naming
 from ringleader.train.staging import Staging
@@ -48,23 +48,6 @@ def batches_of(loop: Loop) -> Batches:
     epoch = loop.epoch
     last = present_shards(epoch.batch_rows(epoch.steps - 1), epoch.shards)
     return Batches(epoch.steps, epoch.shards, tuple(sorted(last)))
-
-
-@dataclass(slots=True)
-class Ends:
-    """Why nothing is leased any more.
-
-    Attributes:
-        stopping: the loop ends as soon as what is out is in.
-        last: the loop ends with this update.
-        over: the loop has ended.
-        pending: the generation ends as soon as what is out is in.
-    """
-
-    stopping: bool = False
-    last: int | None = None
-    over: bool = False
-    pending: bool = False
 
 
 class Office:
@@ -94,20 +77,19 @@ class Office:
         self._committed = committed
         self._updates = Updates(group, loop, self.leases.discipline, blocks, staleness)
         self._naming = Naming()
-        self._following = Following(group.buffers.committed_bytes())
+        self._clocks = Clocks(self.leases, group.buffers.committed_bytes(), self._give_back)
         self._stocked: Stock | None = None
         self._changed = threading.Condition()
         self._arrivals: deque[Arrival] = deque()
-        self._gatherings: dict[int, Gathering] = {}
         self._running: list[Counted] = []
-        self._ends = Ends()
+        self._ends = Ends(self.leases)
+        self._roll: Roll | None = None
         self._communicator: Communicator | None = None
         self._rows: Rows | None = None
         self._leads = False
         self._tell: Tell = _tell_nobody
         self._staging: Staging | None = None
         self._allowed = 0
-        self._complete = 0
 
     @property
     def touched(self) -> Touched:
@@ -125,10 +107,12 @@ class Office:
 
     @property
     def complete(self) -> int:
-        """Steps of this loop whose gradients are all here, applied or not."""
+        """Steps of this loop whose gradients are all here, applied or not; of server 0 those that it has applied."""
+        if self._leads:
+            return self.steps
         if isinstance(self.leases.discipline, EachAlone):
             return self.leases.batches.steps_within(self.leases.version + len(self.held))
-        return self._complete
+        return self._clocks.complete
 
     @property
     def held(self) -> list[int]:
@@ -163,6 +147,7 @@ class Office:
         with self._changed:
             self._communicator, self._rows, self._leads = communicator, rows, leads
             self._tell = tell or _tell_nobody
+            self._roll = self._new_roll() if leads else None
             if not leads and isinstance(self.leases.discipline, EachAlone):
                 self._staging = self._staging or Staging()
             self._stocked = self._stocked or Stock(self._group, part, tables)
@@ -170,6 +155,13 @@ class Office:
             self._arrivals.clear()
             self._ends.pending = False
             self.leases.give_all_back()
+
+    def _new_roll(self) -> Roll | None:
+        """Without staleness a loop may be left, or stopped, behind any update: until all workers have seen it, the next
+        one is not made."""
+        seat = self._group.seat
+        assert seat is not None
+        return Roll(seat.plan.world) if self._group.spec.sync.leased_in_step else None
 
     def settle(self, taken: Sequence[int]) -> None:
         """Of what is held server 0 has taken these items; the others did not happen."""
@@ -184,11 +176,10 @@ class Office:
     def position(self) -> dict[str, Any]:
         """What a checkpoint has to know of the loop, while nothing is out: updates, and which items are in them.
         What is here for later updates is computed again."""
-        early = [push.item for gathering in self._gatherings.values() for push in gathering.pushes]
         return {
             "call": self.loop.number,
             "version": self.leases.version,
-            "applied": self.leases.taken.without(early).encode(),
+            "applied": self.leases.taken.without(self._clocks.items).encode(),
             "running": list(self._running),
             "updates": self._updates.state_dict(),
         }
@@ -196,7 +187,7 @@ class Office:
     def go_on(self, position: dict[str, Any]) -> None:
         """The attempt begins with a checkpoint."""
         self.leases.go_on(position["version"], Items.decode(position["applied"]))
-        self._allowed = self._complete = position["version"]
+        self._allowed = self._clocks.complete = position["version"]
         self._running = list(position["running"])
         self._updates.load_state_dict(position["updates"])
 
@@ -248,6 +239,7 @@ class Office:
     def answer(self, worker: int, ask: Ask, rows: Sequence[Tensor], check: Check) -> Reply:
         with self._changed:
             check()
+            self._hear(worker, ask)
             while (reply := self._reply(worker, ask)) is None:
                 self._changed.wait(LOOK_S)
                 check()
@@ -281,6 +273,16 @@ class Office:
         with self._changed:
             self._changed.notify_all()
 
+    def _hear(self, worker: int, ask: Ask) -> None:
+        """What an ask says, whatever the answer."""
+        if ask.wish is Wish.ITEM and self._roll is not None and self._roll.here(worker, ask.have):
+            self._changed.notify_all()
+        if ask.stop >= 0:
+            self._ends.stop_after(ask.stop)
+        if ask.wish is Wish.BREAK:
+            self.leases.give_back(worker)
+            self._ends.stopping = True
+
     def _reply(self, worker: int, ask: Ask) -> Answer | None:
         """What can be said now; None: nothing yet."""
         version = self.leases.version
@@ -289,35 +291,23 @@ class Office:
                 self._allowed = ask.least
                 self._changed.notify_all()
             return None if version < ask.least else self._answer(-1, -1, fresh=version != ask.have)
-        if ask.wish is Wish.BREAK:
-            self.leases.give_back(worker)
-            self._ends.stopping = True
         self._end()
-        if self._ends.over or (self._ends.pending and not self.leases.out):
-            return self._answer(-1, -1, fresh=False)
-        if self._ends.stopping or self._ends.pending or self._beyond_last():
-            return None
-        lease = self.leases.lease(worker)
-        return None if lease is None else self._answer(lease.item, lease.clock, fresh=version != ask.have)
+        unseen = self._roll is not None and version != ask.have
+        if self._ends.nothing_more:
+            return self._answer(OVER, -1, fresh=unseen)
+        lease = None if self._ends.held_back else self.leases.lease(worker)
+        if lease is not None:
+            return self._answer(lease.item, lease.clock, fresh=version != ask.have)
+        return self._answer(NOT_YET, -1, fresh=True) if unseen and ask.wish is Wish.ITEM else None
 
     def _answer(self, item: int, clock: int, *, fresh: bool) -> Answer:
         nothing = (0,) * len(self._group.tables)
         return Answer(item, clock, self.leases.version, fresh, self._group.step, self._group.loss, nothing)
 
-    def _beyond_last(self) -> bool:
-        last, item = self._ends.last, self.leases.next
-        return (
-            last is not None and item is not None and self.leases.discipline.clock(self.leases, item) > last
-        )
-
     def _end(self) -> None:
-        """Whether the loop has ended."""
-        ends, leases = self._ends, self.leases
-        if not self._leads:
-            return
-        past = ends.last is not None and leases.version > ends.last
-        if leases.exhausted or past or (ends.stopping and not leases.out):
-            ends.over = True
+        """Whether the loop has ended, which server 0 alone says."""
+        if self._leads:
+            self._ends.look()
 
     # --- the training thread --------------------------------------------------------------------------------------
 
@@ -334,6 +324,8 @@ class Office:
         push, leases = arrival.push, self.leases
         assert self._group.seat is not None
         self._naming.hear(self._group.seat.plan.members[arrival.worker], push, arrival.extras.names)
+        if self._roll is not None:
+            self._roll.here(arrival.worker, push.version)
         if self._staging is not None:
             arrival.verdict = self._hold(arrival, self._staging)
             return
@@ -341,13 +333,13 @@ class Office:
         if not self._ends.over:
             verdict = leases.push(push.item, push.version) if self._leads else leases.follow(push.item)
         if verdict is Verdict.TAKEN:
-            self._gather(arrival)
+            self._clocks.add(arrival)
             with suppress(ExchangeBroken):  # the generation is over: in the next one all ask what is taken
                 self._tell(push.item)
         else:
             self._give_back(arrival.rows)
         if push.stop and self._leads:
-            self._stop_after(leases.discipline.clock(leases, push.item))
+            self._ends.stop_after(leases.discipline.clock(leases, push.item))
         self._update_what_is_due()
         self._end()
         arrival.verdict = verdict
@@ -363,51 +355,35 @@ class Office:
         due = self._staging.due() if self._staging is not None else []
         for arrival in due:
             self.leases.follow(arrival.push.item)
-            self._gather(arrival)
+            self._clocks.add(arrival)
             self._update_what_is_due()
         return bool(due)
 
     def _update_what_is_due(self) -> bool:
         """Clocks of other servers wait for server 0's word: if the generation breaks, all stand at the same one."""
         before = self.leases.version
-        free = self._leads or isinstance(self.leases.discipline, EachAlone)
-        while self.leases.due and (free or self.leases.version < self._allowed):
+        while self.leases.due and (self._free or self.leases.version < self._allowed):
             self._update()
         return self.leases.version > before
 
-    def _gather(self, arrival: Arrival) -> None:
-        push, left = arrival.push, arrival.extras.left
-        leases, (offset, shard) = self.leases, divmod(push.item, self.loop.epoch.shards)
-        clock = leases.discipline.clock(leases, push.item)
-        if clock not in self._gatherings:
-            tree = None
-            if isinstance(leases.discipline, Bounded):
-                tree = tree_over(self.loop.epoch.shards, frozenset(leases.batches.present(offset)))
-            self._gatherings[clock] = Gathering(tree, self._give_back)
-        move = None if left is None else Move(self._following.at(push.version), left)
-        self._gatherings[clock].add(push, shard, Gradient(arrival.rows, arrival.extras.rows), move)
-        while leases.arrived[self._complete] == leases.batches.count(self._complete):
-            self._complete += 1
-
-    def _stop_after(self, clock: int) -> None:
-        """The loop ends with that update; with what is out, where every item is one."""
-        if isinstance(self.leases.discipline, EachAlone):
-            self._ends.stopping = True
-        else:
-            self._ends.last = clock if self._ends.last is None else min(clock, self._ends.last)
+    @property
+    def _free(self) -> bool:
+        """Whether an update that is due waits for nobody."""
+        if self._roll is not None:
+            return self._roll.all_at(self.leases.version)
+        return self._leads or isinstance(self.leases.discipline, EachAlone)
 
     def _give_back(self, rows: list[Tensor]) -> None:
         assert self._rows is not None
         self._rows.give_back(rows)
 
     def _update(self) -> None:
-        leases, gathered = self.leases, self._gatherings.pop(self.leases.version)
+        leases, gathered = self.leases, self._clocks.take()
         self._running += self._updates.make(gathered, leases.version, self._stock)
         leases.advance()
         self.touched.update(gathered.total.tables, leases.version)
         if gathered.moves:
-            in_hand = (lease.version for lease in leases.out.values())
-            self._following.committed(self._group.buffers.committed_bytes(), leases.version, in_hand)
+            self._clocks.follow(self._group.buffers.committed_bytes())
         if self.steps > self._group.calls.offset:
             self._close_step()
 

@@ -23,8 +23,9 @@ class Own:
     def have(self) -> tuple[int, ...]:
         return (self._office.leases.version,)
 
-    def ask(self, wish: Wish) -> Answer:
-        return self._office.answer(0, Ask(wish, self._office.leases.version), [], _go_on).answer
+    def ask(self, wish: Wish, stop: int = -1) -> Answer:
+        ask = Ask(wish, self._office.leases.version, stop=stop)
+        return self._office.answer(0, ask, [], _go_on).answer
 
     def take_over(self) -> None:
         """The newest weights are here."""

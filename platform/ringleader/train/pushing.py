@@ -1,6 +1,7 @@
 """What a worker pushes: the gradient of a leased slice, and all that goes with it."""
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ class Pushes:
     def __init__(self, group: Group) -> None:
         self._group = group
         self._told: tuple[str, ...] = ()
+        self._last_s = self._exposed_s = 0.0
 
     @property
     def layout(self) -> Layout:
@@ -34,6 +36,10 @@ class Pushes:
         sync = self._group.spec.sync
         apart = sync.consistency == "async" and sync.server_count > 1
         return self._group.held.block_count if apart else 0
+
+    def start_clock(self) -> None:
+        """A loop begins: what this worker waits for from now on goes with its pushes."""
+        self._times()
 
     def begin(self) -> None:
         """A generation begins: its servers have not been told the metrics' names."""
@@ -62,6 +68,7 @@ class Pushes:
         told = self._names(tuple(names))
         buckets = self._group.exchange.buckets  # type: ignore[union-attr]
         tables = [buckets.tables.partials(number)[0] for number in buckets.tables.names]
+        exposed_s, since_s = self._times()
         push = Push(
             leaving=False,
             item=answer.item,
@@ -74,8 +81,18 @@ class Pushes:
             used=torch.tensor(buckets.used, dtype=torch.float64),
             sums=self._sums(tables),
             rows=tuple(rows.count for rows in tables),
+            exposed_s=exposed_s,
+            since_s=since_s,
         )
         return push, [extra for extra in (left, told) if extra is not None], tables
+
+    def _times(self) -> tuple[float, float]:
+        """Seconds blocked on the exchange, and all, since the call before."""
+        group, now = self._group, perf_counter()
+        exposed_s = group.split.exposed_s + (group.exchange.exposed_s if group.exchange else 0.0)
+        times = exposed_s - self._exposed_s, now - self._last_s
+        self._last_s, self._exposed_s = now, exposed_s
+        return times
 
     def _sums(self, tables: Sequence[Rows]) -> Tensor:
         """(blocks,) float64 of the norms over the gradient in the first rows and in these rows of each table."""
