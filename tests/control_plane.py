@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from ringleader_api.app import create_app
 from ringleader_api.backend import Launch
 from ringleader_api.control import Control
-from ringleader_api.scheduling import Node
+from ringleader_api.scheduling import Demand, Need, Node, Seen
 from ringleader_api.settings import Settings
 
 URL = "http://127.0.0.1:8123"
@@ -33,6 +33,8 @@ class FakeCluster:
         self.alive: dict[tuple[str, int], Launch] = {}
         self.starts: list[tuple[str, int]] = []
         self.told: list[tuple[Any, ...]] = []
+        self.asked: list[dict[Need, int]] = []
+        self.trouble = ""
         self.down = False
         self.lingers = False
         self.cut: Callable[[str], None] = lambda where: None
@@ -65,8 +67,12 @@ class FakeCluster:
             if not self.lingers:
                 self.alive.pop((job_id, attempt), None)
 
-    def capacity(self) -> list[Node]:
-        return self.nodes
+    def capacity(self) -> Seen:
+        return Seen(self.nodes, trouble=self.trouble)
+
+    def ask(self, demand: Demand) -> None:
+        with self._deed("ask"):
+            self.asked.append(dict(demand))
 
     def close(self) -> None:
         pass

@@ -46,7 +46,11 @@ def main() -> int:
         require_set_up(settings.home, settings.host, settings.oidc_issuer)
         listening = _listen(settings)
         settings = settings.model_copy(update={"port": listening.getsockname()[1]})
-        backend = RayBackend(settings.ray_address, warm_per_node=settings.warm_per_node)
+        backend = RayBackend(
+            settings.ray_address,
+            warm_per_node=settings.warm_per_node,
+            idle_s=settings.autoscale_cool_down_s if settings.reach else None,
+        )
         app = create_app(settings, backend)
     except RingleaderError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -2,14 +2,14 @@
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
-from ringleader_api.scheduling import Node
+from ringleader_api.scheduling import Demand, Need, Node, Seen
 
 if TYPE_CHECKING:
     from ringleader.runtime.cluster import Cluster
@@ -66,8 +66,11 @@ class Backend(Protocol):
     def release(self, job_id: str, attempt: int) -> None:
         """Free every actor, placement group and segment of the attempt, whatever state it is in."""
 
-    def capacity(self) -> Sequence[Node]:
-        """What each node has in total."""
+    def capacity(self) -> Seen:
+        """The nodes, who has which places there, and how far it has got with nodes that were asked for."""
+
+    def ask(self, demand: Demand) -> None:
+        """Have the cluster grow until all these workers have room on it at once; replaces what was asked before."""
 
     def close(self) -> None:
         """Let go of the cluster; what runs there goes on."""
@@ -76,9 +79,11 @@ class Backend(Protocol):
 class RayBackend:
     """`Backend` over a Ray cluster. Connects on first use, and again after the connection broke."""
 
-    def __init__(self, address: str, *, warm_per_node: int) -> None:
+    def __init__(self, address: str, *, warm_per_node: int, idle_s: float | None = None) -> None:
         self._address = address
         self._warm_per_node = warm_per_node
+        self._grows = idle_s is not None
+        self._idle_s = idle_s
         self._connected: Cluster | None = None
 
     def start(self, launch: Launch) -> None:
@@ -119,8 +124,17 @@ class RayBackend:
     def release(self, job_id: str, attempt: int) -> None:
         self._cluster().release(job_id, attempt)
 
-    def capacity(self) -> Sequence[Node]:
-        return [Node(n.id, n.cpus, n.gpus, n.memory_gb) for n in self._cluster().capacity()]
+    def capacity(self) -> Seen:
+        layout = self._cluster().layout()
+        return Seen(
+            nodes=[Node(node, *has) for node, has in layout.nodes.items()],
+            others={node: Need(*used) for node, used in layout.others.items()},
+            places=layout.places,
+            trouble=self._cluster().autoscaler_trouble() if self._grows else "",
+        )
+
+    def ask(self, demand: Demand) -> None:
+        self._cluster().ask({(need.cpus, need.gpus, need.memory_gb): n for need, n in demand.items()})
 
     def close(self) -> None:
         if self._connected is not None:
@@ -135,7 +149,7 @@ class RayBackend:
             os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", NEVER_S)
             cluster = Cluster.connect(self._address)
             if self._warm_per_node:
-                cluster.warm(self._warm_per_node)
+                cluster.warm(self._warm_per_node, self._idle_s)
             self._connected = cluster
         return self._connected
 

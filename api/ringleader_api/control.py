@@ -12,7 +12,7 @@ from ringleader_api.edge.credentials import Credentials, first_token
 from ringleader_api.edge.provider import Provider
 from ringleader_api.edge.rate import Allowance
 from ringleader_api.log import Log
-from ringleader_api.reconciling import Launching, Reconciler
+from ringleader_api.reconciling import Growing, Launching, Reconciler
 from ringleader_api.services.artifacts import Artifacts
 from ringleader_api.services.audit import AuditLog
 from ringleader_api.services.feeds import Feeds
@@ -134,10 +134,18 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         home=home,
     )
     provider = _provider(settings)
+    growing = Growing(
+        backend,
+        settings.reach,
+        now,
+        cool_down_s=settings.autoscale_cool_down_s,
+        patience_s=settings.autoscale_patience_s,
+    )
     reconciler = Reconciler(
         store,
         backend,
         launching,
+        growing,
         now,
         home=home,
         vanish_after_s=settings.vanish_after_s,

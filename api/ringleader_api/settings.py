@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ringleader.errors import RingleaderError
 from ringleader.wire.package import MAX_PACKED_BYTES
+from ringleader_api.scheduling import Reach
 
 PREFIX = "RINGLEADER_"
 Seconds = Annotated[float, Field(gt=0)]
@@ -39,6 +40,10 @@ class Settings(BaseModel):
         streams_per_user: followers of events and logs that one user may have open.
         logs_kept: log lines stored per job, the newest.
         warm_per_node: idle worker processes kept ready on each node.
+        autoscale_cpus, autoscale_gpus: what Ray's autoscaler may be asked to let the cluster grow to, all its nodes
+            together; 0 and 0: it is not asked.
+        autoscale_cool_down_s: what nobody needs any more is asked for so much longer.
+        autoscale_patience_s: nodes that have not come after this time count as not to be had.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,6 +68,10 @@ class Settings(BaseModel):
     logs_kept: Annotated[int, Field(ge=1)] = 20_000
     max_package_bytes: Annotated[int, Field(ge=1)] = MAX_PACKED_BYTES
     warm_per_node: Annotated[int, Field(ge=0)] = 3
+    autoscale_cpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    autoscale_gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    autoscale_cool_down_s: Annotated[float, Field(ge=0)] = 60.0
+    autoscale_patience_s: Seconds = 120.0
 
     @model_validator(mode="after")
     def _closed_by_default(self) -> Self:
@@ -109,6 +118,12 @@ class Settings(BaseModel):
     def url(self) -> str:
         """The address users and links take."""
         return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+
+    @property
+    def reach(self) -> Reach | None:
+        """What the cluster may grow to; None where no autoscaler is asked."""
+        grows = self.autoscale_cpus or self.autoscale_gpus
+        return Reach(self.autoscale_cpus, self.autoscale_gpus) if grows else None
 
     @property
     def hosts(self) -> frozenset[str]:

@@ -11,7 +11,7 @@ from control_plane import RESULT, FakeCluster, Stage, metric, outcome, stage, st
 from sqlalchemy.orm import Session
 
 from ringleader_api.backend import AttemptGone
-from ringleader_api.reconciling import Launching, Reconciler
+from ringleader_api.reconciling import Growing, Launching, Reconciler
 from ringleader_api.store import Store
 
 
@@ -78,6 +78,7 @@ def _dies_at(here: Stage, boundary: int) -> bool:
         store,
         here.cluster,
         launching,
+        Growing(here.cluster, None, here.time, cool_down_s=0, patience_s=1),
         here.time,
         home=here.home,
         vanish_after_s=1,

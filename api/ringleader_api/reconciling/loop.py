@@ -7,7 +7,8 @@ statements: the next one reads the rows, asks the cluster what lives, and goes o
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -21,9 +22,10 @@ from ringleader_api.clock import Clock
 from ringleader_api.log import Log
 from ringleader_api.reconciling.facts import facts_of
 from ringleader_api.reconciling.forgetting import Forgetting
+from ringleader_api.reconciling.growing import Growing
 from ringleader_api.reconciling.launching import Launching
 from ringleader_api.reconciling.queue import Queue
-from ringleader_api.scheduling import Facts, Node, lifecycle, next_act
+from ringleader_api.scheduling import Facts, Seen, lifecycle, next_act
 from ringleader_api.services.attempts import attempt_failed
 from ringleader_api.services.claims import ADMITTED
 from ringleader_api.store import Store, move
@@ -46,6 +48,7 @@ class Reconciler:
         store: Store,
         backend: Backend,
         launching: Launching,
+        growing: Growing,
         now: Clock,
         *,
         home: Path,
@@ -58,16 +61,17 @@ class Reconciler:
         self._backend = backend
         self._launching = launching
         self._queue = Queue(store, launching, now)
+        self._growing = growing
         self._forgetting = Forgetting(store, home, exporting)
         self._now = now
         self._vanish_after_s = vanish_after_s
         self._start_timeout_s = start_timeout_s
         self._cluster_seen = cluster_seen
         self._missing_since: dict[tuple[str, int], datetime] = {}
-        self._nodes_at = float("-inf")
+        self._looked_at: datetime | None = None
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self.nodes: Sequence[Node] | None = None
+        self.seen: Seen | None = None
         self.trouble = "the cluster has not been asked yet"
         self.beat_at = time.monotonic()
 
@@ -100,15 +104,19 @@ class Reconciler:
         self._release_orphans(alive)
         for facts in self._admitted():
             self._guarded(facts, alive)
-        self._queue.admit(alive, self.nodes or ())
+        if self.seen is not None:
+            self._growing.ask(self._queue.admit(self.seen))
 
     def _look(self) -> Alive | None:
         """The supervisors that live and, now and then, the nodes; None while the cluster is out of reach."""
         try:
             alive = self._backend.supervisors()
-            if time.monotonic() - self._nodes_at > CAPACITY_AGE_S:
-                self.nodes = tuple(self._backend.capacity())
-                self._nodes_at = time.monotonic()
+            now = self._now()
+            if self._looked_at is None or abs((now - self._looked_at).total_seconds()) > CAPACITY_AGE_S:
+                self.seen = self._growing.watch(self._backend.capacity())
+                self._looked_at = now
+            if self.seen is not None:
+                self.seen = replace(self.seen, busy=frozenset(job_id for job_id, _ in alive))
         except Exception as error:  # whatever its client raises: nothing is known, so nothing is done
             self._lost_cluster(f"{type(error).__name__}: {error}")
             return None
@@ -122,8 +130,9 @@ class Reconciler:
         if trouble != self.trouble:
             log.warning("cluster.unreachable", error=trouble)
         self.trouble = trouble
-        self.nodes = None
-        self._nodes_at = float("-inf")
+        self.seen = None
+        self._growing.forget()
+        self._looked_at = None
         self._missing_since.clear()
         self._cluster_seen(False)
 

@@ -1,7 +1,5 @@
 """What the scheduler decides is stored: who starts, what the others wait for, who gives room and who leaves."""
 
-from collections.abc import Sequence
-
 from sqlalchemy import select
 
 from ringleader.wire.states import State
@@ -9,7 +7,7 @@ from ringleader.wire.views import Why
 from ringleader_api.clock import Clock
 from ringleader_api.log import Log
 from ringleader_api.reconciling.launching import Launching
-from ringleader_api.scheduling import Admit, Evict, Grant, Hold, Node, decide
+from ringleader_api.scheduling import Admit, Demand, Evict, Grant, Hold, Seen, plan
 from ringleader_api.services.attempts import TRUE_STATES
 from ringleader_api.services.claims import allowed, jobs_of, snapshot_of
 from ringleader_api.store import Store, move, record
@@ -26,15 +24,15 @@ class Queue:
         self._launching = launching
         self._now = now
 
-    def admit(self, alive: set[tuple[str, int]], nodes: Sequence[Node]) -> None:
-        """Start what fits, and say of the others why they wait. A job whose last attempt still lives is not asked."""
-        busy = {job_id for job_id, _ in alive}
+    def admit(self, seen: Seen) -> Demand:
+        """Start what fits, and say of the others why they wait; returns what the cluster is to have room for."""
         with self._store.read() as session:
             jobs = jobs_of(session)
-            snapshot = snapshot_of(session, jobs, nodes, self._now(), busy=busy)
+            snapshot = snapshot_of(session, jobs, seen, self._now())
         attempts = {job.id: job.attempt for job in jobs}
         told = {job.id: job.pending_reason for job in jobs}
-        for decision in decide(snapshot):
+        decisions, demand = plan(snapshot)
+        for decision in decisions:
             match decision:
                 case Admit(job_id=job_id, workers=workers):
                     self._start(job_id, workers)
@@ -45,6 +43,7 @@ class Queue:
                     self._grant(job_id, attempts[job_id], workers)
                 case Evict(job_id=job_id, why=why):
                     self._evict(job_id, attempts[job_id], why)
+        return demand
 
     def hold_all(self, trouble: str) -> None:
         """The cluster is out of reach: nobody starts."""

@@ -42,12 +42,13 @@ class VersionView(View):
 @router.get("/cluster", responses=refusals())
 def cluster(here: Here, _: ByCaller) -> ClusterView:
     """Nodes and their resources."""
+    seen = here.reconciler.seen
     nodes = [
         NodeView(id=n.id, cpus=n.cpus, gpus=n.gpus, memory_gb=n.memory_gb)
-        for n in here.reconciler.nodes or ()
+        for n in (seen.nodes if seen is not None else ())
     ]
     return ClusterView(
-        reachable=here.reconciler.nodes is not None,
+        reachable=seen is not None,
         trouble=here.reconciler.trouble,
         nodes=nodes,
         cpus=sum(n.cpus for n in nodes),

@@ -81,11 +81,11 @@ def submit(
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> JobView | Preview:
     """Accept a job: what is answered with 201 is stored and will be started."""
-    nodes = here.reconciler.nodes
+    seen = here.reconciler.seen
     if dry_run:
         response.status_code = 200
-        return here.submissions.preview(who, body, nodes)
-    job_id, new = here.submissions.accept(who, body, idempotency_key, nodes)
+        return here.submissions.preview(who, body, seen)
+    job_id, new = here.submissions.accept(who, body, idempotency_key, seen)
     if new:
         here.telemetry.submissions.inc()
         here.reconciler.wake()
@@ -128,7 +128,7 @@ def resize_job(
     if_match: Annotated[str | None, Header()] = None,
 ) -> JobView:
     """Merge `workers.min` and `workers.max`; the job follows between two steps."""
-    view, response.headers["ETag"] = here.jobs.resize(job_id, body, if_match, here.reconciler.nodes, who.name)
+    view, response.headers["ETag"] = here.jobs.resize(job_id, body, if_match, here.reconciler.seen, who.name)
     here.reconciler.wake()
     return view
 

@@ -1,17 +1,21 @@
 """Decisions without deeds: who may start, and what each admitted job needs next. Nothing here does I/O."""
 
-from ringleader_api.scheduling.admission import decide, fits, most
+from ringleader_api.scheduling.admission import decide, fits, most, plan
+from ringleader_api.scheduling.growth import reaches
 from ringleader_api.scheduling.lifecycle import Facts, next_act
 from ringleader_api.scheduling.places import Need, Node
 from ringleader_api.scheduling.snapshot import (
     Admit,
     Claim,
     Decision,
+    Demand,
     Evict,
     Grant,
     Hold,
     Project,
+    Reach,
     Rules,
+    Seen,
     Snapshot,
 )
 
@@ -19,6 +23,7 @@ __all__ = [
     "Admit",
     "Claim",
     "Decision",
+    "Demand",
     "Evict",
     "Facts",
     "Grant",
@@ -26,10 +31,14 @@ __all__ = [
     "Need",
     "Node",
     "Project",
+    "Reach",
     "Rules",
+    "Seen",
     "Snapshot",
     "decide",
     "fits",
     "most",
     "next_act",
+    "plan",
+    "reaches",
 ]

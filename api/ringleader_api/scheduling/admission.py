@@ -13,10 +13,11 @@ from math import inf
 
 from ringleader.wire.views import Why
 from ringleader_api.scheduling import surplus, words
+from ringleader_api.scheduling.growth import Growth, reaches
 from ringleader_api.scheduling.places import Need, Node, place, room
-from ringleader_api.scheduling.room import Room, Spots
+from ringleader_api.scheduling.promises import taken
 from ringleader_api.scheduling.shares import Usage, in_turn
-from ringleader_api.scheduling.snapshot import Admit, Claim, Decision, Evict, Grant, Hold, Snapshot
+from ringleader_api.scheduling.snapshot import Admit, Claim, Decision, Demand, Evict, Grant, Hold, Snapshot
 from ringleader_api.scheduling.vacating import ends_at, make_room
 
 MOST_SHAPES = 64
@@ -25,7 +26,13 @@ MOST_SHAPES = 64
 
 def decide(snapshot: Snapshot) -> list[Decision]:
     """One decision for each queued job, in queue order, then what admitted jobs are told."""
-    return _Pass(snapshot).decide()
+    return plan(snapshot)[0]
+
+
+def plan(snapshot: Snapshot) -> tuple[list[Decision], Demand]:
+    """The decisions, and what the cluster is to have room for where it grows."""
+    one = _Pass(snapshot)
+    return one.decide(), one.demand
 
 
 def fits(nodes: Sequence[Node], claim: Claim) -> bool:
@@ -43,11 +50,10 @@ class _Pass:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._free = Room(snapshot.nodes)
+        self._free, self._held, self._promises = taken(snapshot)
+        told = Usage.told(snapshot.nodes, snapshot.admitted, snapshot.projects)
+        self._growth = Growth(snapshot.reach, snapshot.admitted, told)
         self._usage = Usage(snapshot.nodes, snapshot.admitted, snapshot.projects)
-        self._held: dict[str, Spots] = {}
-        for claim in snapshot.admitted:
-            self._held[claim.job_id] = self._free.take(claim.need, claim.holds + claim.servers) or []
         self._kinds = Counter((n.cpus, n.gpus, n.memory_gb) for n in snapshot.nodes)
         self._most: dict[Need, int] = {}
         self._tried: set[Need] = set()
@@ -60,6 +66,10 @@ class _Pass:
         self._grants: dict[str, int] = {}
         self._evicted: list[Evict] = []
         self._stopped: dict[str, Why] = {}
+
+    @property
+    def demand(self) -> Demand:
+        return self._growth.demand
 
     def decide(self) -> list[Decision]:
         queued, admitted, projects = self._snapshot.queued, self._snapshot.admitted, self._snapshot.projects
@@ -78,17 +88,21 @@ class _Pass:
 
     def _refusal(self, claim: Claim, level: int) -> Why | None:
         """Why the job does not start now; None when it does."""
-        if self._whole(claim.need) < claim.gang:
-            return words.too_big(claim, self._whole(claim.need))
+        whole = self._whole(claim.need)
+        if whole < claim.gang and not reaches(self._snapshot.reach, claim):
+            return words.too_big(claim, whole, self._snapshot.reach)
         if (why := self._beyond_quota(claim)) is not None:
             return why
+        asked = self._growth.ask(claim)
+        if whole < claim.gang:
+            return self._wait_for_nodes(claim, asked=asked)
         if self._behind is not None and not self._ends_in_time(claim):
             return self._behind
-        spots = self._free.take(claim.need, claim.least, least=claim.gang)
-        if spots is None:
+        if self._promises.most(claim.need, claim.gang) < claim.gang:
             return self._behind or self._wait(claim, level)
+        self._promises.add(claim.need, claim.least)
         self._usage.add(claim, claim.least)
-        self._held[claim.job_id] = spots
+        self._held[claim.job_id] = self._free.take(claim.need, claim.least) or []
         self._holders.append(claim)
         self._fresh.append(claim)
         self._admitted.add(claim.job_id)
@@ -105,17 +119,30 @@ class _Pass:
             return words.over_quota(claim, left)
         return None
 
+    def _wait_for_nodes(self, claim: Claim, *, asked: bool) -> Why:
+        """The cluster as it is can never hold it. It holds others back only if it takes their end to let it grow."""
+        if (trouble := self._snapshot.missing.get(claim.need)) is not None:
+            return words.nodes_unavailable(claim, trouble)
+        if asked:
+            return words.waiting_for_nodes(claim)
+        if (left := self._growth.quota_left(claim)) < claim.gang:
+            return words.over_quota(claim, left)
+        self._behind = self._behind or words.behind(claim)
+        return words.grown(claim, self._snapshot.reach)
+
     def _wait(self, head: Claim, level: int) -> Why:
         """This one is the head: see who can make room for it, and when it fits at the latest."""
         self._behind = words.behind(head)
         admitted = self._snapshot.admitted
         found = self._free.fits(head.need, head.gang)
+        if found >= head.gang:
+            return words.others_first(head)
         way = make_room(
             head, admitted, self._held, self._free, level=level, usage=self._usage, rules=self._snapshot.rules
         )
         if way is None:
             self._head_at_s = ends_at(head, self._holders, self._held, self._free)
-            return words.no_room(head, found, self._holders)
+            return words.no_room(head, found, self._holders, self._snapshot.missing.get(head.need))
         self._head_at_s = 0.0
         for claim, count in way.shrink:
             self._grants[claim.job_id] = min(claim.told - count, self._grants.get(claim.job_id, claim.told))
@@ -133,7 +160,9 @@ class _Pass:
 
     def _share_out(self) -> None:
         admitted, rules = self._snapshot.admitted, self._snapshot.rules
-        self._grants = surplus.give_out(admitted, self._fresh, self._free, self._usage, rules)
+        self._grants = surplus.give_out(
+            admitted, self._fresh, self._free, usage=self._usage, promises=self._promises, rules=rules
+        )
         if not self._grants and not self._fresh:
             moved = surplus.level_out(admitted, self._held, self._free, self._usage, rules)
             self._grants = dict([moved]) if moved else {}

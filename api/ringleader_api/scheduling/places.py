@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 SLACK = 1e-9
 """Resources are floats: 0.1 + 0.2 must still fit into 0.3."""
@@ -15,6 +16,12 @@ class Node:
     cpus: float
     gpus: float
     memory_gb: float
+
+    def without(self, taken: "Need | None") -> "Node":
+        """What is left of it."""
+        if taken is None:
+            return self
+        return Node(self.id, self.cpus - taken.cpus, self.gpus - taken.gpus, self.memory_gb - taken.memory_gb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +66,10 @@ def place(nodes: Sequence[Node], need: Need, count: int) -> tuple[int, tuple[Nod
 def room(node: Node, need: Need) -> int:
     """How many workers fit on one node; a worker that needs nothing fits any number of times."""
     pairs = ((node.cpus, need.cpus), (node.gpus, need.gpus), (node.memory_gb, need.memory_gb))
-    return min((int((has + SLACK) // needs) for has, needs in pairs if needs > 0), default=1 << 30)
+    return max(0, min((int((has + SLACK) // needs) for has, needs in pairs if needs > 0), default=1 << 30))
+
+
+def loss(taken: Need, need: Need) -> int:
+    """How many fewer workers of one shape fit once a worker of another has been put on their node, at most."""
+    pairs = ((taken.cpus, need.cpus), (taken.gpus, need.gpus), (taken.memory_gb, need.memory_gb))
+    return max((ceil(takes / needs - SLACK) for takes, needs in pairs if needs > 0), default=0)

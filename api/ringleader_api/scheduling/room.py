@@ -42,9 +42,13 @@ class Room:
             return None
         if found < count:
             self._most[need] = 0
+        self.put(need, spots)
+        return spots
+
+    def put(self, need: Need, spots: Spots) -> None:
+        """Workers that are there already, whatever the nodes hold."""
         for index, number in spots:
             self._change(need, index, -number)
-        return spots
 
     def give(self, need: Need, spots: Spots) -> None:
         """Take workers away again."""

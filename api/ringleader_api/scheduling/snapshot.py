@@ -1,6 +1,6 @@
 """What a pass is decided from, and what it may decide."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -25,6 +25,9 @@ class Claim:
         settled_s: since what it is granted was last changed.
         ends_in_s: when it will have let go of everything at the latest; for a queued job from its start on. None:
             nobody knows.
+        placed: where the workers and servers of an admitted job have their places: (id of the node, how many), those
+            that it lets go of first come last. What it holds besides has no place yet. None: nobody knows, so it is
+            taken to be where first fit puts it.
     """
 
     job_id: str
@@ -42,6 +45,7 @@ class Claim:
     ran_s: float = 0.0
     settled_s: float = inf
     ends_in_s: float | None = None
+    placed: Sequence[tuple[str, int]] | None = field(default=None, hash=False)
 
     @property
     def gang(self) -> int:
@@ -96,14 +100,60 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """What the cluster may grow to, all its nodes together."""
+
+    cpus: float
+    gpus: float
+
+    def __str__(self) -> str:
+        return f"{self.cpus:g} CPUs and {self.gpus:g} GPUs"
+
+
+Demand = Mapping[Need, int]
+"""How many workers of each shape the cluster is to have room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The cluster as it was looked at last.
+
+    Attributes:
+        nodes: with what they have in total.
+        others: what those who are no jobs use, by the id of the node.
+        places: of each (job id, attempt) the nodes of its members: (id, how many), what is let go of first comes last.
+            None: nobody knows.
+        busy: ids of jobs of which an attempt lives.
+        reach: what the cluster may grow to; None: it does not grow.
+        missing: shapes of worker for which nodes have been asked for in vain, and why as far as it is known.
+        trouble: what the autoscaler says of nodes that it could not start.
+    """
+
+    nodes: Sequence[Node] = ()
+    others: Mapping[str, Need] = field(default_factory=dict)
+    places: Mapping[tuple[str, int], Sequence[tuple[str, int]]] | None = None
+    busy: Collection[str] = ()
+    reach: Reach | None = None
+    missing: Mapping[Need, str] = field(default_factory=dict)
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The cluster's nodes (totals), the admitted jobs, and the queue in order of submission."""
+    """The cluster's nodes (totals), the admitted jobs, and the queue in order of submission.
+
+    Attributes:
+        others, reach, missing: as in `Seen`.
+    """
 
     nodes: Sequence[Node]
     admitted: Sequence[Claim]
     queued: Sequence[Claim]
     projects: Mapping[str, Project] = field(default_factory=dict)
     rules: Rules = Rules()
+    others: Mapping[str, Need] = field(default_factory=dict)
+    reach: Reach | None = None
+    missing: Mapping[Need, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

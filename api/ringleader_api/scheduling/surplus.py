@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Mapping, Sequence
 
+from ringleader_api.scheduling.promises import Promises
 from ringleader_api.scheduling.room import Room, Spots, Vacated, tail
 from ringleader_api.scheduling.shares import Usage
 from ringleader_api.scheduling.snapshot import Claim, Rules
@@ -15,7 +16,13 @@ TURNS = 16
 
 
 def give_out(
-    admitted: Sequence[Claim], fresh: Sequence[Claim], free: Room, usage: Usage, rules: Rules
+    admitted: Sequence[Claim],
+    fresh: Sequence[Claim],
+    free: Room,
+    *,
+    usage: Usage,
+    promises: Promises,
+    rules: Rules,
 ) -> dict[str, int]:
     """What each job that gets more may have from now on, by id.
 
@@ -40,24 +47,26 @@ def give_out(
         lowered, share, project = heapq.heappop(turns)
         line = lines[lowered, project]
         if (now := usage.share(project)) == share:
-            _serve(heapq.heappop(line), line, free, usage, granted)
+            granted |= _serve(heapq.heappop(line), line, free, usage, promises)
             now = usage.share(project)
         if line:
             heapq.heappush(turns, (lowered, now, project))
     return granted
 
 
-def _serve(wish: _Wish, line: list[_Wish], free: Room, usage: Usage, granted: dict[str, int]) -> None:
+def _serve(wish: _Wish, line: list[_Wish], free: Room, usage: Usage, promises: Promises) -> dict[str, int]:
     """One portion, as far as there is room and quota; with less than that the job's turn does not come again."""
     has, number, claim, wants, portion = wish
     asked = min(portion, wants, max(0, usage.quota_left(claim.project, claim.need)))
-    got = sum(count for _, count in free.take(claim.need, asked) or [])
+    sure = promises.most(claim.need, asked)
+    got = sum(count for _, count in free.take(claim.need, sure) or [])
     if not got:
-        return
+        return {}
+    promises.add(claim.need, got)
     usage.add(claim, got)
-    granted[claim.job_id] = has + got
     if wants > got == asked:
         heapq.heappush(line, (has + got, number, claim, wants - got, portion))
+    return {claim.job_id: has + got}
 
 
 def level_out(

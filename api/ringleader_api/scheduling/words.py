@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from ringleader.wire.views import Why
-from ringleader_api.scheduling.snapshot import Claim
+from ringleader_api.scheduling.snapshot import Claim, Reach
 
 
-def too_big(claim: Claim, most: int) -> Why:
+def too_big(claim: Claim, most: int, reach: Reach | None) -> Why:
+    further = f" and may grow to {reach}" if reach else ""
     return Why(
         code="cluster_too_small",
-        message=f"needs {gang(claim)}; the whole cluster holds {most}",
+        message=f"needs {gang(claim)}; the whole cluster holds {most}{further}",
         hint="Add nodes, or lower workers.min or what a worker needs.",
     )
 
@@ -38,13 +39,46 @@ def above_quota(claim: Claim, most: int) -> Why:
     )
 
 
-def no_room(claim: Claim, found: int, admitted: Sequence[Claim]) -> Why:
-    holders = ", ".join(f"{c.job_id} ({c.holds})" for c in admitted[:3])
+def no_room(claim: Claim, found: int, admitted: Sequence[Claim], missing: str | None) -> Why:
+    holders = ", ".join(f"{c.job_id} ({c.holds})" for c in admitted[:3]) or "others that are no jobs"
     more = f" and {len(admitted) - 3} more" if len(admitted) > 3 else ""
+    nodes = "" if missing is None else f"; more nodes have been asked for in vain{missing and f': {missing}'}"
     return Why(
         code="waiting_for_capacity",
-        message=f"needs {gang(claim)}, {found} fit now; workers are held by {holders}{more}",
+        message=f"needs {gang(claim)}, {found} fit now; workers are held by {holders}{more}{nodes}",
         hint="It starts when a job ends, or when workers.max of a running job is lowered (ringleader resize).",
+    )
+
+
+def waiting_for_nodes(claim: Claim) -> Why:
+    return Why(
+        code="waiting_for_nodes",
+        message=f"needs {gang(claim)}; the autoscaler has been asked for nodes",
+        hint="It starts when they have joined.",
+    )
+
+
+def nodes_unavailable(claim: Claim, trouble: str) -> Why:
+    return Why(
+        code="nodes_unavailable",
+        message=f"needs {gang(claim)}; the nodes asked for have not come{trouble and f': {trouble}'}",
+        hint="They are still asked for. See the autoscaler's log and node types, or lower what the job needs.",
+    )
+
+
+def grown(claim: Claim, reach: Reach | None) -> Why:
+    return Why(
+        code="waiting_for_capacity",
+        message=f"needs {gang(claim)}; beside the jobs at work that is more than the cluster may grow to ({reach})",
+        hint="It starts when enough of them have ended; jobs behind it wait for that.",
+    )
+
+
+def others_first(claim: Claim) -> Why:
+    return Why(
+        code="waiting_for_capacity",
+        message=f"needs {gang(claim)}, which fit unless jobs that are starting or growing land in their way",
+        hint="It starts when those have their places, in a moment.",
     )
 
 

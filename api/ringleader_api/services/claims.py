@@ -1,6 +1,6 @@
 """What jobs claim from the cluster, as the scheduler and its preview see it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -8,15 +8,17 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from ringleader.spec import JobSpec
+from ringleader.spec.job import LEAST_CPUS
 from ringleader.spec.sync import SERVERS, Sync
 from ringleader.wire.states import State
-from ringleader_api.scheduling import Claim, Need, Node, Project, Snapshot
+from ringleader_api.scheduling import Claim, Need, Project, Seen, Snapshot
 from ringleader_api.scheduling.lifecycle import TEARDOWN_S
 from ringleader_api.services.attempts import TRUE_STATES
 from ringleader_api.store import people
 from ringleader_api.store.tables import Job
 
 ADMITTED = frozenset(state for state in State if state.holds)
+Spots = Sequence[tuple[str, int]]
 START_S = 300.0
 """How long a start may take beside the running time that a job's limit counts."""
 
@@ -42,24 +44,27 @@ def jobs_of(session: Session) -> Sequence[Job]:
 def snapshot_of(
     session: Session,
     jobs: Sequence[Job],
-    nodes: Sequence[Node],
+    seen: Seen,
     now: datetime,
     *,
-    busy: Collection[str] = (),
     besides: Sequence[Claim] = (),
 ) -> Snapshot:
-    """What the scheduler decides from.
+    """What the scheduler decides from. A waiting job of whose last attempt something still lives does not start, and
+    holds what it held.
 
     Args:
-        busy: ids of jobs of whose last attempt something still lives: they do not start, and hold what they held.
         besides: waiting jobs that are not stored.
     """
-    waiting = [job for job in jobs if job.state is State.QUEUED and job.id not in busy]
+    waiting = [job for job in jobs if job.state is State.QUEUED and job.id not in seen.busy]
+    at_work = [job for job in jobs if job.state in ADMITTED or job.id in seen.busy]
     return Snapshot(
-        nodes=nodes,
-        admitted=[_at_work(job, now) for job in jobs if job.state in ADMITTED or job.id in busy],
+        nodes=seen.nodes,
+        admitted=[_at_work(job, now, _placed(job, seen)) for job in at_work],
         queued=[*(_waiting(job, now) for job in waiting), *besides],
         projects={row.name: _due(row) for row in session.scalars(select(people.Project))},
+        others=seen.others,
+        reach=seen.reach,
+        missing=seen.missing,
     )
 
 
@@ -74,7 +79,11 @@ def _waiting(job: Job, now: datetime) -> Claim:
     )
 
 
-def _at_work(job: Job, now: datetime) -> Claim:
+def _placed(job: Job, seen: Seen) -> Spots | None:
+    return None if seen.places is None else seen.places.get((job.id, job.attempt), ())
+
+
+def _at_work(job: Job, now: datetime, placed: Spots | None) -> Claim:
     began = job.attempt_at or job.queued_at
     told, leaving = allowed(job), job.state not in TRUE_STATES
     left_s = _left_s(job, now)
@@ -89,6 +98,7 @@ def _at_work(job: Job, now: datetime) -> Claim:
         elastic=not leaving,
         evictable=job.state is State.RUNNING,
         ran_s=(now - began).total_seconds(),
+        placed=placed,
         settled_s=(now - (job.granted_at or began)).total_seconds(),
         ends_in_s=None if left_s is None else left_s + starting_s + job.grace_s + TEARDOWN_S,
     )
@@ -98,7 +108,7 @@ def _claim(job_id: str, spec: dict[str, Any], *, elastic: bool = True, **more: A
     workers = spec["workers"]
     return Claim(
         job_id=job_id,
-        need=Need(workers["cpus"], workers["gpus"], workers["memory_gb"]),
+        need=Need(max(workers["cpus"], LEAST_CPUS), workers["gpus"], workers["memory_gb"]),
         floor=workers["min"],
         servers=_servers(spec["sync"]),
         priority=spec.get("priority", 0),

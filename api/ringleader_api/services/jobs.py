@@ -17,7 +17,7 @@ from ringleader.wire.states import State
 from ringleader.wire.views import JobPage, JobView, Why
 from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, PreconditionFailed, Unprocessable
-from ringleader_api.scheduling import Node
+from ringleader_api.scheduling import Seen
 from ringleader_api.services.access import load
 from ringleader_api.services.submission import placeable
 from ringleader_api.services.views import etag, job_view
@@ -76,7 +76,7 @@ class Jobs:
         return JobPage(items=items, next_cursor=_encode(items[-1].id) if more else None)
 
     def resize(
-        self, job_id: str, body: Any, if_match: str | None, nodes: Sequence[Node] | None, who: str
+        self, job_id: str, body: Any, if_match: str | None, seen: Seen | None, who: str
     ) -> tuple[JobView, str]:
         """Merge `workers.min` and `workers.max`; the reconciler tells the supervisor.
 
@@ -94,8 +94,8 @@ class Jobs:
                 raise Conflict(f"job {job_id} is {job.state} and cannot be resized.", code="job_ended")
             before = job.spec["workers"]
             spec = JobSpec.parse({**job.spec, "workers": {**before, **change}})
-            if nodes is not None:
-                placeable(spec, nodes)
+            if seen is not None:
+                placeable(spec, seen)
             after = spec.model_dump(mode="json")
             if after["workers"] != before:
                 job.spec = after

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -14,7 +13,7 @@ from ringleader.wire.views import View, Why
 from ringleader_api.clock import Clock, new_job_id
 from ringleader_api.problems import Conflict, NotFound, Unprocessable
 from ringleader_api.rights import Action, Caller
-from ringleader_api.scheduling import Hold, Node, decide, fits, most
+from ringleader_api.scheduling import Hold, Seen, decide, fits, most, reaches
 from ringleader_api.services.access import have_project, load, permit, permit_job
 from ringleader_api.services.checkpoints import checkpoints
 from ringleader_api.services.claims import claim_of_spec, jobs_of, snapshot_of
@@ -43,16 +42,14 @@ class Preview(View):
 
 
 class Submissions:
-    """`nodes()` is the cluster as last seen, None while it is out of reach."""
+    """`seen` is the cluster as last seen, None while it is out of reach."""
 
     def __init__(self, store: Store, now: Clock, secrets: Secrets) -> None:
         self._store = store
         self._now = now
         self._secrets = secrets
 
-    def accept(
-        self, who: Caller, body: Any, key: str | None, nodes: Sequence[Node] | None
-    ) -> tuple[str, bool]:
+    def accept(self, who: Caller, body: Any, key: str | None, seen: Seen | None) -> tuple[str, bool]:
         """Store the job with its first event.
 
         Returns:
@@ -71,7 +68,7 @@ class Submissions:
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         if key is not None and (known := self._replayed(who.name, key, digest)):
             return known, False
-        spec = self._checked(who, body, nodes)
+        spec = self._checked(who, body, seen)
         with self._store.write() as session:
             if key is not None and (known := _replay(session, who.name, key, digest)):
                 return known, False
@@ -93,10 +90,10 @@ class Submissions:
                 )
             return job.id, True
 
-    def preview(self, who: Caller, body: Any, nodes: Sequence[Node] | None) -> Preview:
+    def preview(self, who: Caller, body: Any, seen: Seen | None) -> Preview:
         """The same checks, and what the scheduler would decide now; nothing is stored."""
-        spec = self._checked(who, body, nodes)
-        why = _unknown_cluster() if nodes is None else self._why_waiting(spec, nodes)
+        spec = self._checked(who, body, seen)
+        why = _unknown_cluster() if seen is None else self._why_waiting(spec, seen)
         return Preview(
             starts_now=why is None,
             pending_reason=why,
@@ -110,7 +107,7 @@ class Submissions:
         with self._store.read() as session:
             return _replay(session, owner, key, digest)
 
-    def _checked(self, who: Caller, body: Any, nodes: Sequence[Node] | None) -> JobSpec:
+    def _checked(self, who: Caller, body: Any, seen: Seen | None) -> JobSpec:
         spec = resolved(JobSpec.parse(body))
         permit(who, Action.SUBMIT, spec.project)
         if spec.priority > 0:  # it takes room from others
@@ -120,8 +117,8 @@ class Submissions:
         self._secrets_present(spec)
         if spec.init_from is not None and JOB_ID.fullmatch(spec.init_from):
             spec = spec.model_copy(update={"init_from": self._newest_checkpoint(who, spec.init_from)})
-        if nodes is not None:
-            placeable(spec, nodes)
+        if seen is not None:
+            placeable(spec, seen)
         return spec
 
     def _newest_checkpoint(self, who: Caller, job_id: str) -> str:
@@ -159,10 +156,10 @@ class Submissions:
                 "is not there",
             )
 
-    def _why_waiting(self, spec: JobSpec, nodes: Sequence[Node]) -> Why | None:
+    def _why_waiting(self, spec: JobSpec, seen: Seen) -> Why | None:
         with self._store.read() as session:
             mine = [claim_of_spec("this job", spec)]
-            snapshot = snapshot_of(session, jobs_of(session), nodes, self._now(), besides=mine)
+            snapshot = snapshot_of(session, jobs_of(session), seen, self._now(), besides=mine)
         mine_only = (d for d in decide(snapshot) if d.job_id == "this job")
         return next((d.why for d in mine_only if isinstance(d, Hold)), None)
 
@@ -172,15 +169,16 @@ def resolved(spec: JobSpec) -> JobSpec:
     return spec.model_copy(update={"batch": spec.batch.model_copy(update={"logical_shards": spec.shards})})
 
 
-def placeable(spec: JobSpec, nodes: Sequence[Node]) -> None:
-    """Raises Unprocessable where the cluster can never hold `workers.min`."""
+def placeable(spec: JobSpec, seen: Seen) -> None:
+    """Raises Unprocessable where the cluster can never hold `workers.min`, however far it grows."""
     claim = claim_of_spec("", spec)
-    if not fits(nodes, claim):
-        held = most(nodes, claim.need)
+    if not fits(seen.nodes, claim) and not reaches(seen.reach, claim):
+        held = most(seen.nodes, claim.need)
+        further = f", which may grow to {seen.reach}" if seen.reach else ""
         problem = _wrong(
             "/workers/min",
             spec.workers.min,
-            f"at most {held} workers of {claim.need} on this cluster",
+            f"at most {held} workers of {claim.need} on this cluster{further}",
             "is more than the cluster can ever hold",
         )
         problem.code = "infeasible"

@@ -1,14 +1,17 @@
 """The cluster as the control plane sees it: supervisors by name, capacity, warm processes. Imports Ray when used."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ringleader.errors import RingleaderError
 from ringleader.runtime import environment
 from ringleader.runtime.messages import NAMESPACE, Launch, attempt_name, parse_name
+
+if TYPE_CHECKING:
+    from ringleader.runtime.layout import Amounts, Layout
 
 __all__ = ["AttemptUsed", "Capacity", "Cluster", "Launch", "Node"]
 
@@ -75,6 +78,7 @@ class Cluster:
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
+        self._looked: Layout | None = None
 
     def start(self, launch: Launch) -> None:
         """Have the attempt's supervisor exist; idempotent.
@@ -164,13 +168,35 @@ class Cluster:
         nodes = [_node(n) for n in ray.nodes()]
         return Capacity(tuple(nodes), {k: float(v) for k, v in ray.available_resources().items()})
 
-    def warm(self, per_node: int) -> None:
-        """Keep so many idle worker processes with torch imported on each node."""
+    def layout(self) -> "Layout":
+        """Where attempts have their places, and what others have used for two looks: what has just been let go of
+        still shows in the first."""
+        from ringleader.runtime.layout import lasting, look
+
+        seen, before = look(), self._looked
+        self._looked = seen
+        return replace(seen, others=lasting(before, seen))
+
+    def ask(self, demand: "Mapping[Amounts, int]") -> None:
+        """Have Ray's autoscaler make room for so many bundles of (CPUs, GPUs, GB); replaces what was asked before."""
+        from ringleader.runtime import autoscaler
+
+        autoscaler.ask(demand)
+
+    def autoscaler_trouble(self) -> str:
+        """Why nodes could not be started, as far as Ray's autoscaler tells."""
+        from ringleader.runtime import autoscaler
+
+        return autoscaler.trouble()
+
+    def warm(self, per_node: int, idle_s: float | None = None) -> None:
+        """Keep so many idle worker processes with torch imported on each node, but for those that nobody has used for
+        `idle_s`: a node with a process on it is not idle for Ray's autoscaler, and would stay for ever."""
         import ray
 
         from ringleader.runtime.warm import pool
 
-        ray.get(pool().keep.remote(per_node), timeout=60)
+        ray.get(pool().keep.remote(per_node, idle_s), timeout=60)
 
     def warmed(self) -> dict[str, int]:
         """How many warm processes are ready, by node."""

@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ringleader.elastic.instructions import Role
 from ringleader.runtime.seating import seat
-from ringleader.spec.job import Workers
+from ringleader.spec.job import LEAST_CPUS, Workers
 
 LOOK_S = 0.5
 _WORKER: Role = "worker"
@@ -118,7 +118,7 @@ class Places:
 
 
 def _bundle(workers: Workers) -> dict[str, float]:
-    bundle: dict[str, float] = {"CPU": max(workers.cpus, 0.001)}  # Ray refuses an empty bundle
+    bundle: dict[str, float] = {"CPU": max(workers.cpus, LEAST_CPUS)}
     if workers.gpus:
         bundle["GPU"] = float(workers.gpus)
     if workers.memory_gb:

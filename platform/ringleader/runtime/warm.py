@@ -5,11 +5,14 @@ import socket
 import threading
 import uuid
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 from typing import Any
 
 import ray
+from ray._private.state import available_resources_per_node
 from ray.exceptions import RayError
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -22,6 +25,7 @@ REFILL_AFTER_S = 1.0
 LOOK_S = 0.25
 AT_ONCE = 2
 _PER_NODE = b"ringleader/warm/per_node"
+_IDLE_S = b"ringleader/warm/idle_s"
 
 
 @dataclass(slots=True)
@@ -41,6 +45,9 @@ class WarmPool:
         self._lock = threading.Lock()
         self._idle: dict[str, deque[_Idle]] = {}
         self._per_node = int(_internal_kv_get(_PER_NODE) or 0)
+        self._idle_s = float(_internal_kv_get(_IDLE_S) or "inf")
+        self._used_at: dict[str, float] = {}
+        self._home = str(ray.get_runtime_context().get_node_id())
         self._wanted: list[_Idle] = []
         self._quiet_until = 0.0
         self._store, self._meeting = _open_store()
@@ -54,10 +61,12 @@ class WarmPool:
     def alive(self) -> None:
         """Answers as long as the pool lives."""
 
-    def keep(self, per_node: int) -> None:
-        """Keep so many processes idle on each node; the pool after this one does too."""
-        self._per_node = per_node
+    def keep(self, per_node: int, idle_s: float | None = None) -> None:
+        """Keep so many processes idle on each node, but for those that nobody has used for `idle_s`; the pool after
+        this one does too."""
+        self._per_node, self._idle_s = per_node, inf if idle_s is None else idle_s
         _internal_kv_put(_PER_NODE, str(per_node).encode(), overwrite=True)
+        _internal_kv_put(_IDLE_S, str(self._idle_s).encode(), overwrite=True)
 
     def ready(self) -> dict[str, int]:
         """How many processes are ready, by node."""
@@ -116,13 +125,25 @@ class WarmPool:
             pause.wait(LOOK_S)
             if monotonic() < self._quiet_until or not all(_done(w) for w in list(self._wanted)):
                 continue
-            for node in [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU")]:
-                self._level(node)
+            alive = {n["NodeID"]: n["Resources"] for n in ray.nodes() if n["Alive"]}
+            nodes = [node for node, has in alive.items() if has.get("CPU")]
+            cold = self._cold(alive) if self._idle_s < inf else set()
+            for node in nodes:
+                self._level(node, 0 if node in cold else self._per_node)
 
-    def _level(self, node: str) -> None:
+    def _cold(self, alive: Mapping[str, Mapping[str, float]]) -> set[str]:
+        """Nodes of which nobody has used anything for a while: they may be taken off the cluster."""
+        now, free = monotonic(), available_resources_per_node()
+        self._used_at = {
+            node: self._used_at.get(node, now) if _unused(has, free.get(node, {})) else now
+            for node, has in alive.items()
+        }
+        return {node for node, at in self._used_at.items() if now - at >= self._idle_s and node != self._home}
+
+    def _level(self, node: str, per_node: int) -> None:
         with self._lock:
             idle = self._idle.setdefault(node, deque())
-            missing = self._per_node - len(idle)
+            missing = per_node - len(idle)
             surplus = [idle.pop() for _ in range(-missing)] if missing < 0 else []
             missing = min(missing, AT_ONCE - sum(not _done(i) for i in idle))
         for one in surplus:
@@ -130,6 +151,10 @@ class WarmPool:
         fresh = [self._spawn(node) for _ in range(missing)]
         with self._lock:
             idle.extend(fresh)
+
+
+def _unused(has: Mapping[str, float], free: Mapping[str, float]) -> bool:
+    return all(free.get(name, 0) >= has[name] for name in ("CPU", "GPU") if name in has)
 
 
 def _done(idle: _Idle) -> bool:

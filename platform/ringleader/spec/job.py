@@ -23,6 +23,8 @@ from ringleader.text import is_utf8, utf8
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
 JOB_ID = re.compile(r"job_[0-9A-Z]{26}")
+LEAST_CPUS = 0.001
+"""What a worker that asks for none reserves: there is no empty reservation."""
 INIT_FROM = r"^(job_[0-9A-Z]{26}$|(/|[a-z][a-z0-9]*://)[^?]*$)"
 
 SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")

@@ -1,0 +1,100 @@
+"""What the cluster's autoscaler is asked for: told at once, taken back after a while, written by nobody else."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from ringleader_api.backend import Backend
+from ringleader_api.clock import Clock
+from ringleader_api.log import Log
+from ringleader_api.scheduling import Demand, Need, Node, Reach, Seen
+from ringleader_api.scheduling.places import SLACK, place
+
+log = Log("ringleader.growing")
+
+
+class Growing:
+    """Called by the reconciler only.
+
+    Args:
+        reach: what the cluster may grow to; None: it does not, and nobody is asked.
+        cool_down_s: what nobody needs any more is asked for so much longer.
+        patience_s: nodes that have not come for so long after the last one came, or after they were asked for, count
+            as not to be had.
+    """
+
+    def __init__(
+        self, backend: Backend, reach: Reach | None, now: Clock, *, cool_down_s: float, patience_s: float
+    ) -> None:
+        self._backend = backend
+        self._reach = reach
+        self._now = now
+        self._cool_down_s = cool_down_s
+        self._patience_s = patience_s
+        self._kept: dict[Need, tuple[int, datetime]] = {}
+        self._told: Demand | None = None
+        self._moved_at = now()
+        self._num_nodes = 0
+
+    def watch(self, seen: Seen) -> Seen:
+        """The cluster as it was seen, with what it may grow to and what has been asked for in vain."""
+        if self._reach is None:
+            return seen
+        if len(seen.nodes) > self._num_nodes:
+            self._moved_at = self._now()
+        self._num_nodes = len(seen.nodes)
+        waited_s = (self._now() - self._moved_at).total_seconds()
+        absent = _absent(seen.nodes, self._told or {}) if waited_s >= self._patience_s else ()
+        return replace(seen, reach=self._reach, missing=dict.fromkeys(absent, seen.trouble))
+
+    def ask(self, demand: Demand) -> None:
+        """Tell the autoscaler, if what it is to be told has changed. May raise: it is told again next time."""
+        if self._reach is None:
+            return
+        wanted = self._cooled(demand)
+        if wanted == self._told:
+            return
+        self._backend.ask(wanted)
+        if any(count > (self._told or {}).get(need, 0) for need, count in wanted.items()):
+            self._moved_at = self._now()
+        self._told = wanted
+        log.info("growing.asked", demand={str(need): count for need, count in wanted.items()})
+
+    def forget(self) -> None:
+        """The cluster was out of reach: a new one has not been told anything."""
+        self._told = None
+
+    def _cooled(self, demand: Demand) -> Demand:
+        """What is needed and, as far as the cluster may grow, what was needed until a moment ago."""
+        now = self._now()
+        for need in demand.keys() | self._kept.keys():
+            count = demand.get(need, 0)
+            kept, at = self._kept.get(need, (0, now))
+            if count >= kept or (now - at).total_seconds() >= self._cool_down_s:
+                self._kept[need] = (count, now)
+        self._kept = {need: (kept, at) for need, (kept, at) in self._kept.items() if kept}
+        wanted = dict(demand)
+        for need, (kept, _) in self._kept.items():
+            more = min(kept - demand.get(need, 0), self._left(wanted, need))
+            if more > 0:
+                wanted[need] = wanted.get(need, 0) + more
+        return wanted
+
+    def _left(self, wanted: Demand, need: Need) -> int:
+        """How many more workers of a shape the cluster may grow to have room for."""
+        assert self._reach is not None
+        limits = (
+            (self._reach.cpus - sum(n * one.cpus for one, n in wanted.items()), need.cpus),
+            (self._reach.gpus - sum(n * one.gpus for one, n in wanted.items()), need.gpus),
+        )
+        return min((int((left + SLACK) // each) for left, each in limits if each > 0), default=0)
+
+
+def _absent(nodes: Sequence[Node], demand: Demand) -> list[Need]:
+    """Shapes of which not all workers would have room on the cluster if it were empty, the largest put there first."""
+    absent = []
+    for need in sorted(demand, key=lambda one: (one.gpus, one.cpus, one.memory_gb), reverse=True):
+        placed, nodes = place(nodes, need, demand[need])
+        if placed < demand[need]:
+            absent.append(need)
+    return absent

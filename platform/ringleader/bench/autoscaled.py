@@ -1,0 +1,149 @@
+"""A Ray cluster on this machine that Ray's own autoscaler grows: a head without CPUs, and nodes as they are asked for.
+
+The nodes are real raylets started by the provider that Ray keeps for its own tests; everything but the cloud is what
+runs elsewhere.
+"""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringleader.bench.broken import BrokenPromise
+from ringleader.bench.commits import wait_for
+from ringleader.cli.stack.recipes import LOOPBACK, free_port
+from ringleader.runtime.environment import ONLY_LOOPBACK
+
+PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
+START_S, END_S = 90.0, 30.0
+STORE_BYTES = 80_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaled:
+    """`log` is what the head and the nodes print."""
+
+    address: str
+    token: Path
+    log: Path
+
+
+@contextmanager
+def autoscaled(*, node_cpus: int, max_nodes: int, idle_s: float = 3.0) -> Iterator[Autoscaled]:
+    """The cluster, without a node but its head; every process of it is ended with the block.
+
+    Args:
+        idle_s: the autoscaler takes a node off after so long.
+    """
+    with tempfile.TemporaryDirectory(prefix="rla", dir="/tmp", ignore_cleanup_errors=True) as name:
+        folder, port = Path(name), free_port()
+        token, log = folder / "token", folder / "head.log"
+        token.touch(0o600)
+        token.write_text(secrets.token_hex(32))
+        wanted = folder / "cluster.json"  # every JSON file is a YAML file
+        wanted.write_text(json.dumps(_cluster(f"{LOOPBACK}:{port}", node_cpus, max_nodes, idle_s)))
+        with log.open("wb") as out:
+            head = subprocess.Popen(
+                _command(folder, port, wanted),
+                env=_environ(token),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            wait_for(
+                "the head",
+                lambda: "Ray runtime started" in _text(log) or None,
+                START_S,
+                lambda: _alive(head, log),
+            )
+            yield Autoscaled(f"{LOOPBACK}:{port}", token, log)
+        finally:
+            head.terminate()
+            try:
+                head.wait(END_S)
+            finally:
+                _end(folder)
+
+
+def _cluster(gcs: str, node_cpus: int, max_nodes: int, idle_s: float) -> dict[str, object]:
+    """What `ray up` takes, for nodes that are processes beside the head."""
+    node = {"resources": {"CPU": node_cpus, "object_store_memory": STORE_BYTES}, "node_config": {}}
+    return {
+        "cluster_name": "local",
+        "max_workers": max_nodes,
+        "idle_timeout_minutes": idle_s / 60,
+        "upscaling_speed": 10,
+        "provider": {
+            "type": "external",
+            "module": PROVIDER,
+            "gcs_address": gcs,
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+        },
+        "available_node_types": {
+            "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "worker": {**node, "min_workers": 0, "max_workers": max_nodes},
+        },
+        "head_node_type": "ray.head.default",
+        "auth": {},
+        "setup_commands": [],
+        "head_setup_commands": [],
+        "worker_setup_commands": [],
+        "initialization_commands": [],
+        "head_start_ray_commands": [],
+        "worker_start_ray_commands": [],
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        "file_mounts_sync_continuously": False,
+    }
+
+
+def _command(folder: Path, port: int, wanted: Path) -> list[str]:
+    return [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+        *(f"--node-ip-address={LOOPBACK}", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"),
+        *(f"--temp-dir={folder / 'ray'}", f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"),
+        f"--autoscaling-config={wanted}",
+    ]
+
+
+def _environ(token: Path) -> dict[str, str]:
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return {
+        **mine,
+        **ONLY_LOOPBACK,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_FAKE_CLUSTER": "1",
+        "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    }
+
+
+def _alive(head: subprocess.Popen[bytes], log: Path) -> None:
+    if head.poll() is not None:
+        raise BrokenPromise(f"the head ended with code {head.returncode}:\n{_text(log)[-2000:]}")
+
+
+def _text(log: Path) -> str:
+    return log.read_text(errors="replace")
+
+
+def _end(folder: Path) -> None:
+    """Kill what is left of the nodes: the autoscaler that started them is gone, and nobody else knows them."""
+    mark = os.fsencode(folder)
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if mark in line and int(entry.name) != os.getpid():
+            os.kill(int(entry.name), signal.SIGKILL)

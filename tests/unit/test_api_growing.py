@@ -1,0 +1,184 @@
+"""A cluster that grows: what is asked of its autoscaler, when it is taken back, and what waiting jobs are told."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from control_plane import FakeCluster, Stage, outcome, stage, status
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringleader_api.scheduling import Admit, Claim, Hold, Need, Node, Project, Reach, Snapshot, decide
+from ringleader_api.scheduling.admission import plan
+
+ONE = Need(1, 0, 0)
+TWO = Node("n1", 2, 0, 16), Node("n2", 2, 0, 16)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    """Over a cluster without nodes, which may grow to 4 CPUs."""
+    cluster = FakeCluster()
+    cluster.nodes = []
+    return stage(tmp_path, cluster, autoscale_cpus=4, autoscale_cool_down_s=60.0, autoscale_patience_s=120.0)
+
+
+def fixed(workers: int) -> dict[str, int]:
+    return {"min": workers, "max": workers}
+
+
+def look(here: Stage) -> None:
+    """A round that asks the cluster anew."""
+    here.time.pass_s(2)
+    here.tick()
+
+
+def code(here: Stage, job_id: str) -> str:
+    return str(here.job(job_id)["pending_reason"]["code"])
+
+
+def test_a_job_on_no_nodes_is_accepted_asked_for_and_taken_back_after_the_cool_down(here: Stage) -> None:
+    here.tick()
+    assert here.cluster.asked == [{}], "what an earlier process has asked for is taken back"
+    job_id = here.submit(workers={"min": 3, "max": 4})
+    here.tick(2)
+    assert code(here, job_id) == "waiting_for_nodes"
+    assert here.cluster.asked[1:] == [{ONE: 3}], "once, and for the gang"
+    here.cluster.nodes = list(TWO)
+    look(here)
+    assert here.cluster.starts == [(job_id, 1)]
+    assert here.cluster.alive[job_id, 1].spec.workers.max == 4, "surplus takes what is there"
+    here.post(job_id, status=status("running", world_size=4))
+    here.tick()
+    assert here.cluster.asked[2:] == [{ONE: 4}], "what is at work counts"
+    here.post(job_id, records=[outcome(1, "failed", "no_step")])
+    here.tick(3)
+    assert here.state(job_id) == "failed"
+    here.time.pass_s(59)
+    here.tick()
+    assert here.cluster.asked[3:] == [], "the next job may come at once"
+    here.time.pass_s(2)
+    here.tick(2)
+    assert here.cluster.asked[3:] == [{}]
+
+
+def test_what_is_asked_for_stays_within_the_bound_and_the_others_are_told(here: Stage) -> None:
+    here.tick()
+    refused = here.client.post(
+        "/api/v1/jobs", json={"name": "x", "entrypoint": "a:b", "workers": fixed(5)}
+    ).json()
+    assert (refused["code"], "may grow to 4 CPUs" in refused["detail"]) == ("infeasible", True)
+    first, second, third = (here.submit(name=f"j{n}", workers=fixed(n)) for n in (2, 3, 1))
+    here.tick()
+    assert here.cluster.asked[1:] == [{ONE: 3}]
+    assert [code(here, job) for job in (first, second, third)] == [
+        "waiting_for_nodes", "waiting_for_capacity", "waiting_for_nodes",
+    ]  # fmt: skip
+    assert "grow to (4 CPUs" in here.job(second)["pending_reason"]["message"]
+    here.cluster.nodes = [TWO[0]]
+    look(here)
+    assert here.cluster.starts == [(first, 1)]
+    here.cluster.nodes = [*TWO]
+    look(here)
+    assert code(here, third) == "behind_in_queue", "else it would keep the bound used up for ever"
+    dry = here.client.post(
+        "/api/v1/jobs?dry_run=true", json={"name": "x", "entrypoint": "a:b", "workers": fixed(1)}
+    ).json()
+    assert (dry["starts_now"], dry["pending_reason"]["code"]) == (False, "behind_in_queue")
+
+
+def test_nodes_that_do_not_come_are_said_to_be_unavailable_and_hold_nobody_back(here: Stage) -> None:
+    here.cluster.nodes = [Node("n1", 1, 0, 16)]
+    here.tick()
+    big = here.submit(name="big", workers=fixed(3))
+    here.tick()
+    here.cluster.trouble = "worker: no spot capacity in this zone"
+    look(here)
+    assert code(here, big) == "waiting_for_nodes"
+    here.time.pass_s(120)
+    here.tick()
+    reason = here.job(big)["pending_reason"]
+    assert (reason["code"], "no spot capacity" in reason["message"]) == ("nodes_unavailable", True)
+    dry = here.client.post(
+        "/api/v1/jobs?dry_run=true", json={"name": "x", "entrypoint": "a:b", "workers": fixed(3)}
+    ).json()
+    assert dry["pending_reason"]["code"] == "nodes_unavailable"
+    small = here.started(name="small", workers=fixed(1))
+    assert here.cluster.starts == [(small, 1)]
+    assert here.cluster.asked[-1] == {ONE: 4}, "they are still asked for"
+    here.cluster.nodes = [Node("n1", 1, 0, 16), *TWO]
+    look(here)
+    assert (big, 1) in here.cluster.starts
+
+
+def test_a_new_cluster_is_told_again_and_trouble_with_telling_is_overcome(here: Stage) -> None:
+    here.tick()
+    here.submit(workers=fixed(2))
+    here.tick()
+    here.cluster.down = True
+    here.tick()
+    here.cluster.down = False
+    here.tick(2)
+    assert here.cluster.asked == [{}, {ONE: 2}, {ONE: 2}]
+
+
+def test_without_a_bound_nobody_is_asked(tmp_path: Path) -> None:
+    here = stage(tmp_path)
+    here.running(workers=fixed(2))
+    here.tick()
+    assert here.cluster.asked == []
+
+
+def test_jobs_that_their_quota_holds_back_get_no_nodes() -> None:
+    queue = [Claim("a1", ONE, 2, 2, project="a"), Claim("a2", ONE, 2, 2, project="a"), Claim("b", ONE, 1, 1)]
+    decisions, demand = plan(Snapshot([], [], queue, {"a": Project(workers=2)}, reach=Reach(99, 0)))
+    assert demand == {ONE: 3}
+    codes = [d.why.code for d in decisions if isinstance(d, Hold)]
+    assert codes == ["waiting_for_nodes", "quota_used_up", "waiting_for_nodes"]
+
+
+GANGS = st.lists(
+    st.tuples(st.sampled_from([ONE, Need(2, 1, 0)]), st.integers(1, 4), st.integers(0, 2)), max_size=8
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(GANGS, st.integers(0, 4), st.integers(0, 16), st.integers(0, 4))
+def test_every_possible_gang_starts_in_the_end_on_nodes_that_were_asked_for(
+    gangs: list[tuple[Need, int, int]], there: int, cpus: int, gpus: int
+) -> None:
+    """Nodes of 2 CPUs and 1 GPU come as asked and stay; jobs end one a pass."""
+    reach = Reach(cpus + 2 * there, gpus + there)
+    queue = [Claim(f"j{n}", *gang[:2], gang[1], priority=gang[2]) for n, gang in enumerate(gangs)]
+    snapshot = Snapshot([Node(f"n{n}", 2, 1, 0) for n in range(there)], [], queue, reach=reach)
+    started: set[str] = set()
+    for _ in range(40):
+        decisions, demand = plan(snapshot)
+        at_work = [(c.need, c.holds) for c in snapshot.admitted]
+        for kind in ("cpus", "gpus"):
+            asked, held = (
+                sum(n * getattr(need, kind) for need, n in pairs) for pairs in (demand.items(), at_work)
+            )
+            assert asked <= max(getattr(reach, kind), held)
+        now = {d.job_id for d in decisions if isinstance(d, Admit)}
+        started |= now
+        fresh = [c for c in snapshot.queued if c.job_id in now]
+        left = [c for c in snapshot.queued if c.job_id not in now]
+        nodes = list(snapshot.nodes)
+        while any(n > room_for(nodes, need, demand) for need, n in demand.items()):
+            nodes.append(Node(f"m{len(nodes)}", 2, 1, 0))
+        snapshot = replace(snapshot, nodes=nodes, admitted=[*snapshot.admitted, *fresh][1:], queued=left)
+    never = {d.job_id for d in decide(snapshot) if isinstance(d, Hold) and d.why.code == "cluster_too_small"}
+    assert started | never == {c.job_id for c in queue}
+    assert all(not within(c, reach) for c in queue if c.job_id in never)
+
+
+def room_for(nodes: list[Node], need: Need, demand: dict[Need, int] | object) -> int:
+    """Workers of one shape that nodes of 2 CPUs and 1 GPU hold beside those of the other one."""
+    assert isinstance(demand, dict)
+    large = demand.get(Need(2, 1, 0), 0)
+    return len(nodes) if need.gpus else 2 * (len(nodes) - large)
+
+
+def within(claim: Claim, reach: Reach) -> bool:
+    return claim.gang * claim.need.cpus <= reach.cpus and claim.gang * claim.need.gpus <= reach.gpus
