@@ -40,7 +40,7 @@ bench: setup  ## make bench BENCH=recovery
 	$(VENV)/ringleader bench $(BENCH) --json
 
 chaos: setup  ## long seeded fault runs
-	$(VENV)/python -m pytest tests/chaos -m chaos --timeout 3600
+	$(VENV)/python -m pytest tests -m chaos --timeout 3600
 
 clean:  ## remove everything that was made here
 	rm -rf .venv api/web/node_modules api/web/dist api/ringleader_api/static dist build test-results

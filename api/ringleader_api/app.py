@@ -38,6 +38,7 @@ from ringleader_api.routes import (
     tokens,
     users,
 )
+from ringleader_api.routes.here import refusals
 from ringleader_api.settings import Settings
 
 
@@ -172,9 +173,20 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if not app.openapi_schema:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = document["components"]["schemas"]
+        _refuse_as_problems(document)
         for model in (JobSpec, Problem):
             shape = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas.update(shape.pop("$defs", {}))
             schemas[model.__name__] = shape
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _refuse_as_problems(document: dict[str, Any]) -> None:
+    """FastAPI writes its own error body wherever a parameter could be wrong; ours is a problem there too."""
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            if "HTTPValidationError" in str(operation["responses"].get("422")):
+                operation["responses"]["422"] = {str(k): v for k, v in refusals(422).items()}["422"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)

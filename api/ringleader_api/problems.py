@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from ringleader.errors import RingleaderError
 from ringleader.text import utf8_json
 from ringleader.wire.views import Finding, Problem
+from ringleader_api.hints import HINTS
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -112,17 +113,22 @@ def problem(
 ) -> JSONResponse:
     """The one error body of this API. Whatever a request held and is told back, it can be sent."""
     title = HTTPStatus(status).phrase
-    told = _sendable({"detail": detail, "hint": hint, "errors": list(errors)})
+    code = code or _CODES.get(status) or title.lower().replace(" ", "_")
+    told = _sendable({"detail": detail, "hint": hint or HINTS.get(code, ""), "errors": list(errors)})
     body = Problem(
         title=title,
         status=status,
         detail=told["detail"],
-        code=code or title.lower().replace(" ", "_"),
+        code=code,
         hint=told["hint"],
         errors=[Finding(**e) for e in told["errors"]],
         request_id=request_id,
     )
     return JSONResponse(body.model_dump(mode="json"), status, headers=headers, media_type=MEDIA_TYPE)
+
+
+_CODES = {413: "too_large", 416: "bad_range"}
+"""Of statuses that Python has named anew: a code stays."""
 
 
 def _sendable(told: dict[str, Any]) -> Any:

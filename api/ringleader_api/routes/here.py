@@ -106,12 +106,16 @@ def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
     """The problem responses of a route, for the OpenAPI document."""
     body = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     words = {
+        400: "No request that can be read.",
         403: "Not permitted.",
         404: "Not there, or not to be seen by the caller.",
         409: "Not in this state.",
         412: "Changed meanwhile.",
+        413: "Too large.",
         415: "No JSON.",
         422: "Wrong input.",
         429: "Too many requests.",
     }
-    return {code: {"description": words.get(code, "Refused."), **body} for code in (401, 403, 429, *codes)}
+    with_body = (400, 413) if 415 in codes else ()
+    shown = sorted({401, 403, 429, *with_body, *codes})
+    return {code: {"description": words.get(code, "Refused."), **body} for code in shown}

@@ -9,7 +9,7 @@ from ringleader_api.routes.here import BySupervisor, Here, refusals
 router = APIRouter(prefix="/jobs/{job_id}", tags=["ingest"])
 
 
-@router.post("/ingest", responses=refusals(403, 404, 409, 422))
+@router.post("/ingest", responses=refusals(400, 404, 409, 413, 422))
 def ingest(here: Here, who: BySupervisor, job_id: str, body: Ingest) -> Acknowledged:
     """Store what is new, in one transaction; the answer says what the sender may forget."""
     if who.attempt != body.attempt:

@@ -9,6 +9,7 @@ from ringleader.wire.states import State
 from ringleader.wire.views import JobPage, JobView
 from ringleader_api.problems import Unprocessable
 from ringleader_api.rights import visible
+from ringleader_api.routes.fields import PartialJob, PartialPage, as_json, selected
 from ringleader_api.routes.here import AsJson, ByCaller, ByReader, BySteerer, Here, refusals
 from ringleader_api.services.jobs import Filter
 from ringleader_api.services.submission import Preview
@@ -41,6 +42,9 @@ PATCH: dict[str, Any] = {
         },
     }
 }
+
+
+IfMatch = Annotated[str | None, Header(description="the ETag that the caller has seen; 412 if it is another")]
 
 
 class CancelBody(BaseModel):
@@ -96,23 +100,29 @@ def submit(
     return view
 
 
-@router.get("", responses=refusals(422))
+@router.get("", response_model=JobPage | PartialPage, responses=refusals(422))
 def list_jobs(
+    *,
     here: Here,
     who: ByCaller,
     which: Annotated[Filter, Depends(_filter)],
+    fields: Annotated[frozenset[str] | None, Depends(selected)],
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: str | None = None,
-) -> JobPage:
+) -> Response:
     """Jobs, newest first."""
-    return here.jobs.page(which, limit, cursor, visible(who))
+    page = here.jobs.page(which, limit, cursor, visible(who))
+    chosen = {"next_cursor": True, "items": {"__all__": fields}} if fields else None
+    return as_json(page, chosen)
 
 
-@router.get("/{job_id}", responses=refusals(404))
-def read_job(here: Here, _: ByReader, job_id: str, response: Response) -> JobView:
+@router.get("/{job_id}", response_model=JobView | PartialJob, responses=refusals(404, 422))
+def read_job(
+    here: Here, _: ByReader, job_id: str, fields: Annotated[frozenset[str] | None, Depends(selected)]
+) -> Response:
     """One job. The ETag changes with its state and its bounds, not with its progress."""
-    view, response.headers["ETag"] = here.jobs.view(job_id)
-    return view
+    view, tag = here.jobs.view(job_id)
+    return as_json(view, fields, {"ETag": tag})
 
 
 @router.patch(
@@ -125,7 +135,7 @@ def resize_job(
     job_id: str,
     response: Response,
     body: Annotated[Any, Body(media_type="application/merge-patch+json")],
-    if_match: Annotated[str | None, Header()] = None,
+    if_match: IfMatch = None,
 ) -> JobView:
     """Merge `workers.min` and `workers.max`; the job follows between two steps."""
     view, response.headers["ETag"] = here.jobs.resize(job_id, body, if_match, here.reconciler.seen, who.name)
@@ -133,32 +143,45 @@ def resize_job(
     return view
 
 
-@router.delete("/{job_id}", status_code=204, responses=refusals(404, 409))
-def delete_job(here: Here, _: BySteerer, job_id: str) -> None:
+@router.delete("/{job_id}", status_code=204, responses=refusals(404, 409, 412))
+def delete_job(here: Here, _: BySteerer, job_id: str, if_match: IfMatch = None) -> None:
     """Forget an ended job and its files."""
-    here.jobs.delete(job_id)
+    here.jobs.delete(job_id, if_match)
     here.reconciler.wake()
 
 
-@router.post("/{job_id}/cancel", status_code=202, responses=refusals(404, 409, 422))
-def cancel_job(here: Here, who: BySteerer, job_id: str, body: CancelBody | None = None) -> JobView:
+@router.post("/{job_id}/cancel", status_code=202, responses=refusals(400, 404, 409, 412, 413, 422))
+def cancel_job(
+    *,
+    here: Here,
+    who: BySteerer,
+    job_id: str,
+    response: Response,
+    body: CancelBody | None = None,
+    if_match: IfMatch = None,
+) -> JobView:
     """Ask the job to end; asking again while it is ending changes nothing."""
-    view = here.jobs.cancel(job_id, body.grace_s if body else None, who.name)
+    grace_s = body.grace_s if body else None
+    view, response.headers["ETag"] = here.jobs.cancel(job_id, grace_s, who.name, if_match)
     here.reconciler.wake()
     return view
 
 
-@router.post("/{job_id}/pause", status_code=202, responses=refusals(404, 409))
-def pause_job(here: Here, who: BySteerer, job_id: str) -> JobView:
+@router.post("/{job_id}/pause", status_code=202, responses=refusals(404, 409, 412))
+def pause_job(
+    here: Here, who: BySteerer, job_id: str, response: Response, if_match: IfMatch = None
+) -> JobView:
     """Ask the job to save what it holds after the step it is in, and to let go of the cluster."""
-    view = here.jobs.pause(job_id, who.name)
+    view, response.headers["ETag"] = here.jobs.pause(job_id, who.name, if_match)
     here.reconciler.wake()
     return view
 
 
-@router.post("/{job_id}/resume", status_code=202, responses=refusals(404, 409))
-def resume_job(here: Here, who: BySteerer, job_id: str) -> JobView:
+@router.post("/{job_id}/resume", status_code=202, responses=refusals(404, 409, 412))
+def resume_job(
+    here: Here, who: BySteerer, job_id: str, response: Response, if_match: IfMatch = None
+) -> JobView:
     """Queue a paused job again: its next attempt begins with the newest checkpoint."""
-    view = here.jobs.resume(job_id, who.name)
+    view, response.headers["ETag"] = here.jobs.resume(job_id, who.name, if_match)
     here.reconciler.wake()
     return view

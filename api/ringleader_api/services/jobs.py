@@ -88,8 +88,7 @@ class Jobs:
         change = _bounds(body)
         with self._store.write() as session:
             job = load(session, job_id)
-            if if_match not in (None, "*", etag(job)):
-                raise PreconditionFailed(f"job {job_id} has changed since {if_match}; it is now {etag(job)}.")
+            _unchanged(job, if_match)
             if job.state is State.STOPPING or job.state.ended:
                 raise Conflict(f"job {job_id} is {job.state} and cannot be resized.", code="job_ended")
             before = job.spec["workers"]
@@ -104,11 +103,14 @@ class Jobs:
                 record(session, job, "workers.resized", self._now(), {"who": who, **bounds})
             return self._view(session, job)
 
-    def cancel(self, job_id: str, grace_s: float | None, who: str) -> JobView:
+    def cancel(
+        self, job_id: str, grace_s: float | None, who: str, if_match: str | None = None
+    ) -> tuple[JobView, str]:
         """Decide that the job ends as cancelled. While it is ending already, nothing changes."""
         why = Why(code="cancelled", message=f"cancelled by {who}")
         with self._store.write() as session:
             job = load(session, job_id)
+            _unchanged(job, if_match)
             if job.state.ended:
                 raise Conflict(f"job {job_id} has already {_ended_word(job.state)}.", code="job_ended")
             if grace_s is not None:
@@ -119,9 +121,9 @@ class Jobs:
                 retarget(session, job, State.CANCELLED, at=self._now(), who=who, why=why)
             elif job.state is not State.STOPPING:
                 move(session, job, State.STOPPING, at=self._now(), who=who, why=why, target=State.CANCELLED)
-            return self._view(session, job)[0]
+            return self._view(session, job)
 
-    def pause(self, job_id: str, who: str) -> JobView:
+    def pause(self, job_id: str, who: str, if_match: str | None = None) -> tuple[JobView, str]:
         """Decide that the job saves what it holds and lets go of the cluster. Asking again changes nothing.
 
         Raises:
@@ -130,15 +132,16 @@ class Jobs:
         why = Why(code="paused", message=f"paused by {who}", hint="`ringleader resume` takes it up again.")
         with self._store.write() as session:
             job = load(session, job_id)
+            _unchanged(job, if_match)
             on_its_way = job.state is State.STOPPING and job.target is State.PAUSED
             job.preempted = job.preempted and not on_its_way
             if job.state is State.QUEUED:
                 move(session, job, State.PAUSED, at=self._now(), who=who, why=why)
             elif job.state is not State.PAUSED and not on_its_way:
                 move(session, job, State.STOPPING, at=self._now(), who=who, why=why, target=State.PAUSED)
-            return self._view(session, job)[0]
+            return self._view(session, job)
 
-    def resume(self, job_id: str, who: str) -> JobView:
+    def resume(self, job_id: str, who: str, if_match: str | None = None) -> tuple[JobView, str]:
         """Queue a paused job for its next attempt. One that is waiting or at work is left as it is.
 
         Raises:
@@ -146,14 +149,16 @@ class Jobs:
         """
         with self._store.write() as session:
             job = load(session, job_id)
+            _unchanged(job, if_match)
             if job.state is State.STOPPING or job.state is State.PAUSED or job.state.ended:
                 move(session, job, State.QUEUED, at=self._now(), who=who)
-            return self._view(session, job)[0]
+            return self._view(session, job)
 
-    def delete(self, job_id: str) -> None:
+    def delete(self, job_id: str, if_match: str | None = None) -> None:
         """Hide an ended job; the reconciler removes rows and files once the tracker has everything."""
         with self._store.write() as session:
             job = load(session, job_id)
+            _unchanged(job, if_match)
             if not job.state.ended:
                 raise Conflict(
                     f"job {job_id} is {job.state}.",
@@ -164,6 +169,13 @@ class Jobs:
 
     def _view(self, session: Session, job: Job) -> tuple[JobView, str]:
         return job_view(job, session.get(ExportCursor, job.id), self._url), etag(job)
+
+
+def _unchanged(job: Job, if_match: str | None) -> None:
+    """Raises PreconditionFailed where the caller has seen another version of the job."""
+    if if_match is None or {tag.strip() for tag in if_match.split(",")} & {"*", etag(job)}:
+        return
+    raise PreconditionFailed(f"job {job.id} has changed since {if_match}; it is now {etag(job)}.")
 
 
 def _bounds(body: Any) -> dict[str, Any]:
