@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,9 @@ def test_a_trace_holds_every_settled_step_once_through_a_kill(cluster, home, ing
     run.leave_nothing()
 
 
-def test_a_frozen_worker_is_evicted(cluster, home, ingest, package):
+def test_a_stopped_worker_is_lost_in_two_seconds_and_one_without_progress_is_told_and_then_lost(
+    cluster, home, ingest, package, tmp_path
+):
     run = start(
         cluster,
         home,
@@ -166,13 +169,26 @@ def test_a_frozen_worker_is_evicted(cluster, home, ingest, package):
         package,
         "frozen",
         workers={"min": 1, "max": 2},
-        params={"epochs": 500, "pause": 0.01},
+        policy={"stall_timeout_s": 3},
+        params={"epochs": 5000, "pause": 0.01, "hang": str(tmp_path)},
     )
     run.until_world(2)
     run.until_step(run.step() + 5)
+    stopped_at = time.monotonic()
     os.kill(run.pids()["w1"], signal.SIGSTOP)
     wait_for("recovery", lambda: ingest.events("recovered"))
-    assert [e["cause"] for e in ingest.events("worker.lost")] == ["frozen"]
+    assert time.monotonic() - stopped_at < 2.0
+    run.until_world(2)
+    run.until_step(run.step() + 5)
+    (tmp_path / str(run.pids()["w0"])).touch()
+    wait_for("another recovery", lambda: len(ingest.events("recovered")) == 2)
+    assert [(e["worker"], e["rank"], e["phase"]) for e in ingest.events("worker.stalled")] == [
+        ("w0", 0, "forward")
+    ]
+    lost = ingest.events("worker.lost")
+    assert [(e["worker"], e["rank"], e["cause"]) for e in lost] == [("w1", 1, "frozen"), ("w0", 0, "stalled")]
+    assert lost[0]["phase"] in {"forward", "exchange", "committed"}
+    assert lost[1]["phase"] == "forward"
     cluster.cancel("frozen", 1, 20.0)
     assert run.outcome()["outcome"] == "cancelled"
     run.leave_nothing()

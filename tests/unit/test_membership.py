@@ -173,6 +173,38 @@ def test_a_growing_job_takes_all_new_workers_in_one_generation():
     assert world.plan.cause == "resize"
 
 
+def test_a_stalled_or_slow_member_is_told_with_its_rank_and_goes_on():
+    world = running()
+    world.tell(ev.Stalled("w2", "forward", 31.0, world.now))
+    world.tell(ev.Slow("w1", 0.5, 0.2, False, world.now))
+    world.tell(ev.Stalled("w9", "forward", 31.0, world.now))
+    step = world.state.committed
+    assert reported(world, "worker.stalled") == [
+        {"worker": "w2", "rank": 2, "step": step, "phase": "forward", "since_s": 31.0}
+    ]
+    told = {"worker": "w1", "rank": 1, "step": step, "step_s": 0.5, "others_s": 0.2, "evicted": False}
+    assert reported(world, "worker.slow") == [told]
+    world.calm()
+    assert len(world.plans) == 1
+
+
+def test_a_slow_worker_that_policy_evicts_leaves_at_a_boundary_and_is_replaced():
+    world = running()
+    world.tell(ev.Slow("w1", 0.5, 0.2, True, world.now))
+    world.calm()
+    assert [plan.cause for plan in world.plans] == ["start", "slow"]
+    assert world.plan.members == ("w0", "w2", "w3")
+    assert reported(world, "worker.lost") == []
+
+
+def test_a_slow_worker_on_whom_min_depends_stays_until_its_replacement_is_there():
+    world = running(minimum=3)
+    world.tell(ev.Slow("w1", 0.5, 0.2, True, world.now))
+    world.calm()
+    assert [plan.world for plan in world.plans] == [3, 3]
+    assert world.plan.members == ("w0", "w2", "w3")
+
+
 def test_a_drained_worker_leaves_and_is_replaced():
     world = running(minimum=2, maximum=2, shards=2)
     world.tell(ev.Drain("w0", 30.0, world.now))

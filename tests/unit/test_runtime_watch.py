@@ -1,6 +1,6 @@
 """Who is evicted, and how long one waits: from heartbeats alone."""
 
-from ringleader.runtime.watch import Watch
+from ringleader.runtime.watch import Glance, Watch
 
 
 def look(
@@ -22,6 +22,65 @@ def test_a_worker_without_heartbeats_is_frozen_after_three_seconds():
     assert look(watch, 2.9) == []
     assert look(watch, 3.3, start=3.0) == [("w0", "frozen")]
     assert look(watch, 9.0, start=3.4) == [], "evicted once"
+
+
+def test_a_process_that_a_signal_has_stopped_is_frozen_as_soon_as_that_is_seen():
+    watch = Watch(stall_timeout_s=300)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
+    assert watch.silent(0.9) == ()
+    assert watch.silent(1.1) == ("w0",)
+    watch.glanced("w0", Glance(stopped=True, cpu_s=5.0), 1.1)
+    assert watch.verdicts(1.1) == [("w0", "frozen")]
+
+
+def test_a_look_that_comes_back_after_the_next_heartbeat_says_nothing():
+    watch = Watch(stall_timeout_s=300)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=1.2)
+    watch.glanced("w0", Glance(stopped=True, cpu_s=5.0), 1.3)
+    assert watch.verdicts(1.3) == []
+
+
+def test_a_process_that_runs_without_beating_is_not_frozen_for_half_a_minute():
+    """User code that holds the interpreter's lock lets nobody else run."""
+    watch = Watch(stall_timeout_s=300)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
+    for tick in range(11, 300):
+        watch.glanced("w0", Glance(stopped=False, cpu_s=tick / 10), tick / 10)
+        assert watch.verdicts(tick / 10) == []
+    watch.glanced("w0", Glance(stopped=False, cpu_s=30.1), 30.1)
+    assert watch.verdicts(30.1) == [("w0", "frozen")]
+
+
+def test_a_process_that_neither_runs_nor_beats_is_frozen_after_three_seconds():
+    watch = Watch(stall_timeout_s=300)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
+    found = []
+    for tick in range(11, 40):
+        watch.glanced("w0", Glance(stopped=False, cpu_s=7.0), tick / 10)
+        found += [(tick, *verdict) for verdict in watch.verdicts(tick / 10)]
+    assert found == [(31, "w0", "frozen")]
+
+
+def test_a_stall_is_told_once_before_anybody_is_evicted_and_again_after_the_next():
+    watch = Watch(stall_timeout_s=20)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=0.0)
+    told = []
+    for tick in range(1, 100):
+        moves = 2 if tick < 50 else 3
+        watch.beat("w0", generation=1, moves=moves, phase="forward", step=1, now=tick / 10)
+        told += [(tick, s.worker, s.phase) for s in watch.stalls(tick / 10)]
+        assert watch.verdicts(tick / 10) == []
+    assert told == [(22, "w0", "forward"), (71, "w0", "forward")]
+
+
+def test_where_steps_take_longer_than_the_policys_time_one_that_takes_as_long_is_no_stall():
+    watch = Watch(stall_timeout_s=1)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=0.0)
+    watch.beat("w0", generation=1, moves=2, phase="committed", step=1, now=1.0)
+    watch.beat("w0", generation=1, moves=3, phase="forward", step=2, now=5.0)
+    assert look(watch, 12.9, start=5.1, beats={"w0": (3, "forward", 2)}) == []
+    assert look(watch, 13.2, start=13.0, beats={"w0": (3, "forward", 2)}) == [("w0", "stalled")]
 
 
 def test_heartbeats_without_progress_are_a_stall():

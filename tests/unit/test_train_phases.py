@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from ringleader.runtime.watch import WORKING
+from ringleader.runtime.messages import WORKING
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import Alone, Recorded, _alone

@@ -85,6 +85,32 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
+class Stalled:
+    """A worker beats but has made no progress in `phase` for `since_s`. It is told, not acted on: see Evict."""
+
+    worker: str
+    phase: str
+    since_s: float
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A worker computes slower than the others.
+
+    Attributes:
+        step_s, others_s: seconds of own computing for one step's equal share: its own, and the others' median.
+        evict: it shall leave at the next boundary, for a new one.
+    """
+
+    worker: str
+    step_s: float
+    others_s: float
+    evict: bool
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
 class Raised:
     """The training function raised at (step, slice); its worker is done."""
 
@@ -172,6 +198,8 @@ Event = (
     | Committed
     | Lost
     | Evict
+    | Stalled
+    | Slow
     | Raised
     | Failed
     | Finished

@@ -1,6 +1,7 @@
 """What each event says about the workers: the first half of the membership machine, before any decision."""
 
 from dataclasses import replace
+from typing import Any
 
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import End, Instruction, Kill, Report
@@ -12,7 +13,7 @@ RAISED_HINT = "Mend the training function; ringleader.local_session runs it in o
 Step = tuple[Membership, tuple[Instruction, ...]]
 
 
-def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911 - one line per kind of event
+def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 - one line per kind of event
     """Write down what `event` says."""
     match event:
         case ev.Waiting(worker=worker):
@@ -36,6 +37,10 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911 - one lin
             return replace(state, min=min(event.min, most), max=most, resized=True), ()
         case ev.Drain():
             return _drained(state, event)
+        case ev.Stalled():
+            return state, _told(state, event.worker, "stalled", phase=event.phase, since_s=event.since_s)
+        case ev.Slow():
+            return _slow(state, event)
         case ev.Tick():
             return state, ()
         case _:
@@ -161,6 +166,26 @@ def _drained(state: Membership, event: ev.Drain) -> Step:
     if found not in state.members:
         return condemn(state, event.worker, "drain", event.now)
     return state.put(replace(found, leaving="drain")), ()
+
+
+def _slow(state: Membership, event: ev.Slow) -> Step:
+    """Who is slow still works: it leaves as in a drain, between two steps, and another one comes."""
+    out = _told(
+        state, event.worker, "slow", step_s=event.step_s, others_s=event.others_s, evicted=event.evict
+    )
+    found = state.find(event.worker)
+    if out and event.evict and found is not None and not found.leaving:
+        state = state.put(replace(found, leaving="slow"))
+    return state, out
+
+
+def _told(state: Membership, worker: str, what: str, **facts: Any) -> tuple[Report, ...]:
+    """What users hear of a member that computes."""
+    found = state.find(worker)
+    if found is None or state.plan is None or found not in state.members or found.phase is not Phase.ACTIVE:
+        return ()
+    data = {"worker": worker, "rank": state.plan.rank_of(worker), "step": state.committed, **facts}
+    return (Report(f"worker.{what}", state.generation, data),)
 
 
 def _end_news(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911 - one line per kind of event

@@ -131,7 +131,7 @@ def _cause(state: Membership) -> str:
         return PAUSE
     leaving = [m.leaving for m in state.members if m.leaving]
     if leaving:
-        return "drain" if "drain" in leaving else "resize"
+        return next(cause for cause in ("drain", "slow", "resize") if cause in leaving)
     return "resize" if state.resized else "join"
 
 

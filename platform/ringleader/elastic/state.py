@@ -64,7 +64,7 @@ class Worker:
         applied, step: transactions and global steps it had applied when it last parked.
         why: the broken exchange's sentence, empty at a planned boundary.
         interrupted: when it was interrupted in its generation, if it was.
-        leaving: why it shall leave (resize, drain), or empty.
+        leaving: why it shall leave (resize, drain, slow), or empty.
         proven: whether it was a member of a generation that committed a step.
         cause: why it is condemned.
         slot: of a server: which part of the state is its own.

@@ -13,6 +13,7 @@ from ringleader.elastic.state import Phase
 from ringleader.runtime.crew import Crew
 from ringleader.runtime.messages import Beat, Launch
 from ringleader.runtime.outlet import Outlet
+from ringleader.runtime.pace import Pace
 from ringleader.runtime.watch import Watch
 from ringleader.wire.ingest import Status
 from ringleader.wire.states import State
@@ -37,6 +38,9 @@ class Attempt:
         self._meeting = meeting
         self._events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self._watch = Watch(launch.spec.policy.stall_timeout_s)
+        self._pace = Pace()
+        self._phases: dict[str, str] = {}
+        self._beats: queue.SimpleQueue[tuple[Beat, float]] = queue.SimpleQueue()
         self._newest: Beat | None = None
         self._state: Membership | None = None
         self._crew: Crew | None = None
@@ -60,6 +64,8 @@ class Attempt:
             step=beat.step,
             now=now,
         )
+        self._phases[beat.worker] = beat.phase
+        self._beats.put((beat, now))
         if self._newest is None or (beat.generation, beat.step) >= (
             self._newest.generation,
             self._newest.step,
@@ -137,13 +143,42 @@ class Attempt:
     def _tick(self) -> None:
         assert self._outlet is not None
         now = monotonic()
-        for worker, cause in self._watch.verdicts(now):
-            self._take(ev.Evict(worker, cause, now))
+        self._judge(now)
         if self._outlet.poster.stale:
             self._take(ev.Failed("", "platform_error", "a newer attempt has taken this one's place.", now))
         if self._outlet.poster.silent_s > self._launch.api_gone_s:
             self._take(ev.Cancel(0.0, now))
         self._take(ev.Tick(now, self._watch.patience_s(), self._watch.unhurried(now)))
+
+    def _judge(self, now: float) -> None:
+        """Who is frozen, stalled or slow."""
+        assert self._crew is not None
+        for worker in self._watch.silent(now):
+            glance = self._crew.glance(worker)
+            if glance is not None:
+                self._watch.glanced(worker, glance, now)
+        for stall in self._watch.stalls(now):
+            self._take(ev.Stalled(stall.worker, stall.phase, round(stall.since_s, 3), now))
+        for worker, cause in self._watch.verdicts(now):
+            self._take(ev.Evict(worker, cause, now))
+        while not self._beats.empty():
+            beat, at = self._beats.get()
+            self._pace.take(
+                beat.worker, generation=beat.generation, worked_s=beat.worked_s, worked=beat.worked, now=at
+            )
+        evict = self._launch.spec.policy.evict_slow
+        for found in self._pace.look(now, self._shares()):
+            step_s, others_s = round(found.step_s, 6), round(found.others_s, 6)
+            self._take(ev.Slow(found.worker, step_s, others_s, evict, now))
+
+    def _shares(self) -> dict[str, float]:
+        """What part of a step each worker computes; one item each where they lease items."""
+        state = self._state
+        if state is None or state.plan is None:
+            return {}
+        plan, leased = state.plan, self._launch.spec.sync.leased
+        workers = {m: len(plan.shards_of(rank)) for rank, m in enumerate(plan.members[: plan.world])}
+        return {w: 1.0 if leased else n / plan.shards for w, n in workers.items() if n}
 
     def _act(self, out: tuple[do.Instruction, ...]) -> None:
         crew, outlet = self._crew, self._outlet
@@ -183,6 +218,7 @@ class Attempt:
             identity = self._crew.identity(worker)
             data["pid"] = identity.pid if identity else None
             if report.type == "worker.lost":
+                data["phase"] = self._phases.pop(worker, None)
                 self._watch.forget(worker)
         self._outlet.event(report.type, report.generation, data)
 

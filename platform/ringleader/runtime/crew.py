@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import ray
-from ray.exceptions import NodeDiedError, OutOfMemoryError
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from ringleader.elastic import Plan
@@ -21,6 +21,7 @@ from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
 from ringleader.runtime.messages import WORKER_THREADS, Ended, Identity, Launch, Task
 from ringleader.runtime.placement import Place, Places
+from ringleader.runtime.watch import Glance
 
 PATIENT_S = 2.0
 ENDING_S = 10.0
@@ -35,6 +36,7 @@ class Hand:
     handle: Any = None
     identity: Identity | None = None
     running: Any = None
+    look: Any = None
     gone: bool = False
     dismissed: bool = False
 
@@ -108,6 +110,25 @@ class Crew:
             self._post(ev.Lost(worker, "given up before it started", monotonic()))
             return
         _end_frozen(hand)
+
+    def glance(self, worker: str) -> Glance | None:
+        """A look at the worker's process; None where there is none, or not yet: the look at another node's comes back
+        with a later call."""
+        hand = self._hands.get(worker)
+        if hand is None or hand.identity is None or hand.gone:
+            return None
+        if hand.identity.node == ray.get_runtime_context().get_node_id():
+            return glance(hand.identity.pid)
+        if hand.look is None:
+            hand.look = _on_node(hand.identity.node, glance, hand.identity.pid)
+            return None
+        if not ray.wait([hand.look], timeout=0)[0]:
+            return None
+        look, hand.look = hand.look, None
+        try:
+            return cast("Glance | None", ray.get(look))
+        except RayError:  # the node is gone: its notice or the missing heartbeats say so
+            return None
 
     def close(self) -> None:
         """End every process and give every place back; returns when they are gone or after `ENDING_S`."""
@@ -239,6 +260,16 @@ def _end_frozen(hand: Hand) -> None:
             _on_node(hand.identity.node, _sigkill, hand.identity.pid)
 
 
+def glance(pid: int) -> Glance | None:
+    """What /proc says of a process; None where it is gone, or there is no /proc."""
+    try:
+        # The name, in brackets, may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return Glance(fields[0] == "T", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+
+
 def _sigkill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
@@ -246,10 +277,10 @@ def _sigkill(pid: int) -> None:
         return
 
 
-def _on_node(node: str, function: Callable[..., None], *args: Any) -> None:
+def _on_node(node: str, function: Callable[..., Any], *args: Any) -> Any:
     """Run a small function on a node; nobody waits for it: it is gone if the node is."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
-    ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(*args)
+    return ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(*args)
 
 
 def _cause(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch, Unsettled
 from ringleader.runtime.lines import Lines
-from ringleader.runtime.messages import Beat, Happened, Identity, Metrics, Rows
+from ringleader.runtime.messages import WORKING, Beat, Happened, Identity, Metrics, Rows
 
 RUNNING = frozenset({"forward", "backward", "exchange", "update"})
 
@@ -40,6 +40,7 @@ class Desk:
         self._healed_at: float | None = None
         self._committed_at: float | None = None
         self._moves = 0
+        self._worked, self._worked_s, self._working = 0, 0.0, 0.0
         self._step, self._epoch, self._phase = 0, 0, "starting"
         self._total_steps: int | None = None
 
@@ -81,14 +82,24 @@ class Desk:
                 self._first_step, self._healed_at = step, monotonic()
             elif step > self._first_step and self._step <= self._first_step:
                 self._committed_at = monotonic()
+                self._worked, self._worked_s = 0, 0.0
             else:
                 news = False
             self._moves += 1
+            self._work(phase)
             self._step, self._epoch, self._phase = step, epoch, phase
             self._total_steps = total_steps if total_steps is not None else self._total_steps
         self.lines.at_step(step + 1 if phase in RUNNING else step)
         if news:  # a generation's first sign of work and its first commit end the phases of a recovery
             self._hurry()
+
+    def _work(self, phase: str) -> None:
+        """From `forward` on this worker computes, until it waits for others."""
+        now = monotonic()
+        if self._phase in WORKING:
+            self._worked_s += now - self._working
+            self._worked += phase not in WORKING
+        self._working = now
 
     def recorded_step(self) -> int:
         return self._recorded
@@ -100,6 +111,7 @@ class Desk:
         with self._lock:
             self._generation, self._first_step, self._phase = generation, None, "seated"
             self._healed_at = self._committed_at = None
+            self._worked, self._worked_s = 0, 0.0
             self._moves += 1
 
     def park(self) -> None:
@@ -131,6 +143,8 @@ class Desk:
                 epoch=self._epoch,
                 phase=self._phase,
                 moves=self._moves,
+                worked=self._worked,
+                worked_s=self._worked_s,
                 healed_ago_s=_ago(healed),
                 committed_ago_s=_ago(committed),
                 metrics=metrics,

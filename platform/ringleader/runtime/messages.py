@@ -12,6 +12,8 @@ from ringleader.spec import JobSpec
 NAMESPACE = "ringleader"
 WORKER_THREADS = 8
 """Threads of a worker's actor: one trains, the others take the supervisor's words."""
+WORKING = frozenset({"forward", "backward", "update"})
+"""What a training thread does by itself; in other phases it waits for others, or no deadline runs."""
 BEAT_S = 0.2
 GONE_S = 10.0
 """A worker that hears nothing from its supervisor for so long ends itself."""
@@ -168,6 +170,8 @@ class Beat:
 
     Attributes:
         moves: grows whenever the training thread gets on.
+        worked, worked_s: pieces of steps computed since the generation's first commit, and how long that took
+            without waiting for others.
         healed_ago_s, committed_ago_s: how long ago the generation's first work and first commit were; told once.
         lines_dropped: printed lines that did not fit into the worker's memory.
     """
@@ -180,6 +184,8 @@ class Beat:
     epoch: int
     phase: str
     moves: int
+    worked: int = 0
+    worked_s: float = 0.0
     healed_ago_s: float | None = None
     committed_ago_s: float | None = None
     metrics: tuple[Metrics, ...] = ()

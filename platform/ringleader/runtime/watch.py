@@ -4,10 +4,18 @@ import threading
 from dataclasses import dataclass, replace
 from math import inf
 
+from ringleader.runtime.messages import WORKING
+
 BEAT_GONE_S = 3.0
+SILENT_S = 1.0
+"""Without a heartbeat for so long a process is looked at: a stopped one is frozen, there is no need to wait."""
+HELD_S = 30.0
+"""A process that runs and does not beat: user code holds the interpreter's lock. So long it may."""
+BUSY_CPU_S = 0.05
+STALL_SHARE = 0.1
+"""No progress for this share of the policy's time is reported."""
 FIRST_BEAT_S = 120.0
 STARTING_S = 30.0
-WORKING = frozenset({"forward", "backward", "update"})
 BEGINNING = frozenset({"starting", "seated", "parked"})
 
 
@@ -20,6 +28,9 @@ class Pulse:
         moved, stepped: when it last got on, when it last committed.
         proven: it has committed a step of its generation.
         unhurried: when it was last seen in start-up, a generation's first step or evaluation; -inf if never.
+        told: its stall was reported.
+        stopped: its process was seen stopped.
+        cpu_s: what its process had used when it was looked at; `ran` when that was last seen to grow.
     """
 
     seen: float
@@ -31,6 +42,27 @@ class Pulse:
     generation: int = 0
     proven: bool = False
     unhurried: float = -inf
+    told: bool = False
+    stopped: bool = False
+    cpu_s: float | None = None
+    ran: float = -inf
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """A process as its operating system sees it: whether a signal has stopped it, and the CPU seconds it has used."""
+
+    stopped: bool
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A worker that beats and has not got on in `phase` for `since_s`."""
+
+    worker: str
+    phase: str
+    since_s: float
 
 
 class Watch:
@@ -45,6 +77,7 @@ class Watch:
         self._pulses: dict[str, Pulse] = {}
         self._looked: float | None = None
         self._pace_s: float | None = None
+        self._usual_s = 0.0
 
     def expect(self, worker: str, now: float) -> None:
         """`worker` was started and has not been heard of."""
@@ -64,7 +97,10 @@ class Watch:
             proven = same and (old.proven or advanced)
             free = phase in BEGINNING or phase == "evaluate" or (phase in WORKING and not proven)
             if advanced:
-                self._pace_s = max(0.9 * (self._pace_s or 0.0), (now - old.stepped) / (step - old.step))
+                took_s = (now - old.stepped) / (step - old.step)
+                self._pace_s = max(0.9 * (self._pace_s or 0.0), took_s)
+                # A generation's first step is not like the others.
+                self._usual_s = max(0.9 * self._usual_s, took_s if old.proven else 0.0)
             self._pulses[worker] = Pulse(
                 seen=now,
                 moves=moves,
@@ -75,6 +111,27 @@ class Watch:
                 generation=generation,
                 proven=proven,
                 unhurried=now if free else old.unhurried,
+                told=old.told and moves == old.moves,
+            )
+
+    def silent(self, now: float) -> tuple[str, ...]:
+        """Who has beaten once and not for a while: look at their processes."""
+        with self._lock:
+            return tuple(w for w, p in self._pulses.items() if p.moves >= 0 and now - p.seen > SILENT_S)
+
+    def glanced(self, worker: str, glance: Glance, now: float) -> None:
+        """What a look at the process of a silent worker found."""
+        with self._lock:
+            old = self._pulses.get(worker)
+            if old is None or now - old.seen <= SILENT_S:
+                return  # it has beaten meanwhile
+            grown = old.cpu_s is not None and glance.cpu_s - old.cpu_s > BUSY_CPU_S
+            fresh = old.cpu_s is None or grown
+            self._pulses[worker] = replace(
+                old,
+                stopped=glance.stopped,
+                cpu_s=glance.cpu_s if fresh else old.cpu_s,
+                ran=now if grown else old.ran,
             )
 
     def patience_s(self) -> float:
@@ -103,14 +160,36 @@ class Watch:
                 del self._pulses[worker]
         return verdicts
 
+    def stalls(self, now: float) -> list[Stall]:
+        """Who makes no progress, each named once until it has got on."""
+        with self._lock:
+            found = [w for w, p in self._pulses.items() if not p.told and self._stuck(p, now, self._notice_s)]
+            for worker in found:
+                self._pulses[worker] = replace(self._pulses[worker], told=True)
+            pulses = [(worker, self._pulses[worker]) for worker in found]
+        return [Stall(worker, p.phase, now - p.moved) for worker, p in pulses]
+
     def _judge(self, pulse: Pulse, now: float) -> str:
-        if now - pulse.seen > _limit(pulse):
+        if pulse.stopped or now - pulse.seen > _limit(pulse, now):
             return "frozen"
-        stuck = pulse.proven and pulse.phase in WORKING and now - pulse.moved > self._stall_timeout_s
-        return "stalled" if stuck else ""
+        return "stalled" if self._stuck(pulse, now, self._limit_s) else ""
+
+    @property
+    def _limit_s(self) -> float:
+        """Where a step takes that long anyway, one that takes twice as long is no stall."""
+        return max(self._stall_timeout_s, 2 * self._usual_s)
+
+    @property
+    def _notice_s(self) -> float:
+        return min(self._limit_s, max(1.0, STALL_SHARE * self._stall_timeout_s, 20 * self._usual_s))
+
+    def _stuck(self, pulse: Pulse, now: float, limit_s: float) -> bool:
+        return pulse.proven and pulse.phase in WORKING and now - pulse.moved > limit_s
 
 
-def _limit(pulse: Pulse) -> float:
+def _limit(pulse: Pulse, now: float) -> float:
     if pulse.moves < 0:
         return FIRST_BEAT_S
-    return STARTING_S if pulse.phase == "starting" else BEAT_GONE_S
+    if pulse.phase == "starting":
+        return STARTING_S
+    return HELD_S if now - pulse.ran <= SILENT_S else BEAT_GONE_S

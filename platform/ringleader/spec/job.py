@@ -88,8 +88,9 @@ class Checkpoint(Part):
 
 
 class Policy(Part):
-    """When a worker that beats but does not advance is evicted."""
+    """When a worker that beats but does not advance is evicted, and whether one that is slow is."""
 
+    evict_slow: Annotated[bool, Field(strict=True)] = False
     stall_timeout_s: Seconds = 300
 
 
