@@ -1,6 +1,8 @@
 """Every way of keeping workers in step that a job file can ask for learns what the ring learns."""
 
+from contextlib import suppress
 from functools import cache
+from itertools import product
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -12,8 +14,9 @@ from torch.optim.lr_scheduler import LinearLR
 from ringleader.bench import members
 from ringleader.bench.modes import MODES, REFERENCE, Mode
 from ringleader.bench.nodes import NODES, pretended
+from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
-from ringleader.spec.sync import Sync
+from ringleader.spec.sync import Architecture, Consistency, Sync
 from ringleader.train import Session
 from ringleader_jobs.digits import Digits
 
@@ -67,6 +70,28 @@ def test_every_word_that_a_job_file_admits_is_part_of_some_mode() -> None:
     defaults = Sync().model_dump()
     for key, admitted in choices().items():
         assert admitted <= {mode.sync.get(key, defaults[key]) for mode in MODES}, key
+
+
+def combination(sync: Sync) -> tuple[str, str, str]:
+    return sync.inter_node, sync.intra_node, sync.consistency or "sync"
+
+
+def admitted() -> set[tuple[str, str, str]]:
+    """What a job file may ask for between nodes, inside them, and of its servers."""
+    levels, consistencies = get_args(Architecture), (None, *get_args(Consistency))
+    found = set()
+    for inter, intra, consistency in product(levels, levels, consistencies):
+        sync = {"inter_node": inter, "intra_node": intra, "consistency": consistency}
+        with suppress(SpecInvalid):
+            spec = JobSpec.parse({"name": "any", "entrypoint": "any:train", "sync": sync})
+            found.add(combination(spec.sync))
+    return found
+
+
+def test_every_combination_of_levels_and_consistency_that_a_job_file_admits_is_a_mode() -> None:
+    measured = {combination(asked(mode).sync) for mode in MODES}
+    assert len(admitted()) > len(get_args(Architecture))
+    assert admitted() == measured
 
 
 def test_modes_have_names_of_their_own() -> None:
