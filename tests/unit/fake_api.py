@@ -161,7 +161,8 @@ class FakeApi(httpx.BaseTransport):
 
     def _patch(self, request: httpx.Request, ident: str) -> httpx.Response:
         job = next(job for job in self.jobs if job["id"] == ident)
-        job["spec"]["workers"] |= json.loads(request.content)["workers"]
+        change = json.loads(request.content)
+        job["spec"] |= change | {"workers": job["spec"]["workers"] | change.get("workers", {})}
         return httpx.Response(200, json=job)
 
     def _delete(self, request: httpx.Request, ident: str) -> httpx.Response:

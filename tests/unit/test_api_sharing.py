@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from control_plane import FakeCluster, Stage, outcome, stage, status
+from fastapi.testclient import TestClient
 
 
 @pytest.fixture
@@ -139,3 +140,37 @@ def test_a_process_that_dies_after_granting_leaves_it_to_the_next_one(tmp_path: 
     again = stage(tmp_path, cluster)
     again.tick()
     assert cluster.told == [("resize", first, 1, 1, 2)]
+
+
+def test_a_changed_priority_decides_who_is_served_and_takes_an_operator_to_raise(here: Stage) -> None:
+    ann = here.user("ann", default="submitter")
+    hog = here.running(workers=fixed(4))
+    waiting = [here.submit(name=f"w{n}", workers=fixed(4)) for n in range(2)]
+    mine = ann.post("/api/v1/jobs", json={"name": "x", "entrypoint": "a:b", "workers": fixed(4)}).json()["id"]
+
+    def put(priority: object, job_id: str, who: TestClient = here.client) -> int:
+        merge = {"Content-Type": "application/merge-patch+json"}
+        body = {"priority": priority}
+        return who.patch(f"/api/v1/jobs/{job_id}", json=body, headers=merge).status_code
+
+    assert [put(1, mine, ann), put(-3, mine, ann), put(0, mine, ann)] == [403, 200, 200]
+    assert [put(wrong, mine) for wrong in (None, "high", 1.5, 10_000)] == [422] * 4
+    assert put(7, waiting[1]) == 200
+    assert here.job(waiting[1])["spec"]["priority"] == 7
+    changes = here.client.get(f"/api/v1/jobs/{waiting[1]}/events").json()["items"]
+    assert [e["data"] for e in changes if e["type"] == "priority.changed"] == [
+        {"who": "admin", "from": 0, "priority": 7}
+    ]
+    here.post(hog, records=[outcome(1, "failed", "no_step")])
+    here.tick(3)
+    assert here.cluster.starts == [(hog, 1), (waiting[1], 1)]
+
+
+def test_a_project_shows_what_its_jobs_hold_of_its_quota_and_how_many_wait(here: Stage) -> None:
+    here.client.patch("/api/v1/projects/default", json={"quota": {"workers": 3}})
+    here.running(workers={"min": 2, "max": 8})
+    here.submit(workers=fixed(1))
+    here.tick()
+    found = here.client.get("/api/v1/projects").json()["items"][0]
+    assert found["held"] == {"workers": 3, "cpus": 3.0, "gpus": 0.0, "jobs": 1, "waiting": 1}
+    assert found["quota"]["workers"] == 3

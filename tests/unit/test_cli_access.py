@@ -53,7 +53,7 @@ def test_a_user_with_a_token_is_made_used_and_shut_out(run: Run) -> None:
     assert (code, token[:3]) == (0, "rl_")
     assert "not stored" in note
     assert run("whoami", token=token)[1] == "user   ada\nroles  vision=submitter\n"
-    assert run("project", "list", token=token)[1].split()[3:5] == ["vision", "submitter"]
+    assert run("project", "list", token=token)[1].splitlines()[1].split()[:2] == ["vision", "submitter"]
     assert run("user", "grant", "ada", "operator", "--project", "vision")[1] == "ada: vision=operator\n"
     assert run("user", "withdraw", "ada", "--project", "vision")[0] == 0
     assert run("whoami", token=token)[1] == "user  ada\n"
@@ -107,3 +107,16 @@ def test_the_audit_log_is_shown_newest_first_and_by_user(run: Run) -> None:
     assert [("POST /api/v1/projects" in r, "403" in r) for r in rows[1:2]] == [(True, True)]
     assert len(run("audit", "--by", "ada")[1].splitlines()) == 2
     assert len(run("audit", "--limit", "2")[1].splitlines()) == 3
+
+
+def test_a_project_is_shared_out_and_the_list_shows_what_is_held_of_the_quota(run: Run) -> None:
+    run("project", "create", "vision")
+    code, said, _ = run("project", "share", "vision", "--weight", "2.5", "--workers", "8", "--gpus", "4")
+    assert (code, said) == (0, "vision: weight=2.5 workers=8 cpus=none gpus=4\n")
+    assert run("project", "share", "vision", "--gpus", "none")[1].endswith("cpus=none gpus=none\n")
+    rows = [row.split() for row in run("project", "list")[1].splitlines()]
+    assert rows[0][2:8] == ["WEIGHT", "WORKERS", "CPUS", "GPUS", "AT", "WORK"]
+    assert next(row for row in rows if row[0] == "vision")[2:8] == ["2.5", "0/8", "0", "0", "0", "0"]
+    assert run("project", "share", "vision")[0] == 2
+    assert run("project", "share", "vision", "--workers", "many")[0] == 2
+    assert run("project", "share", "nobody", "--weight", "1")[0] == 1

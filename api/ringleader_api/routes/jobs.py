@@ -35,7 +35,8 @@ PATCH: dict[str, Any] = {
                             "type": "object",
                             "additionalProperties": False,
                             "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}},
-                        }
+                        },
+                        "priority": {"type": "integer"},
                     },
                 }
             }
@@ -128,7 +129,7 @@ def read_job(
 @router.patch(
     "/{job_id}", dependencies=[AsJson], openapi_extra=PATCH, responses=refusals(404, 409, 412, 415, 422)
 )
-def resize_job(
+def change_job(
     *,
     here: Here,
     who: BySteerer,
@@ -137,8 +138,8 @@ def resize_job(
     body: Annotated[Any, Body(media_type="application/merge-patch+json")],
     if_match: IfMatch = None,
 ) -> JobView:
-    """Merge `workers.min` and `workers.max`; the job follows between two steps."""
-    view, response.headers["ETag"] = here.jobs.resize(job_id, body, if_match, here.reconciler.seen, who.name)
+    """Merge `workers.min`, `workers.max` and `priority`; the job follows between two steps."""
+    view, response.headers["ETag"] = here.jobs.change(job_id, body, if_match, here.reconciler.seen, who)
     here.reconciler.wake()
     return view
 

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from ringleader.spec import JobSpec
 from ringleader.spec.job import LEAST_CPUS
 from ringleader.spec.sync import SERVERS, Sync
+from ringleader.wire.access import Held
 from ringleader.wire.states import State
 from ringleader_api.scheduling import Claim, Need, Project, Seen, Snapshot
 from ringleader_api.scheduling.lifecycle import TEARDOWN_S
@@ -66,6 +67,26 @@ def snapshot_of(
         reach=seen.reach,
         missing=seen.missing,
     )
+
+
+def held_by(session: Session, now: datetime) -> dict[str, Held]:
+    """What each project's jobs hold; those that hold nothing and wait for nothing are left out."""
+    found: dict[str, Held] = {}
+    for job in jobs_of(session):
+        had = found.get(job.project, Held())
+        if job.state is State.QUEUED:
+            found[job.project] = had.model_copy(update={"waiting": had.waiting + 1})
+            continue
+        claim = _at_work(job, now, None)
+        places = claim.holds + claim.servers
+        found[job.project] = Held(
+            workers=had.workers + places,
+            cpus=had.cpus + places * claim.need.cpus,
+            gpus=had.gpus + places * claim.need.gpus,
+            jobs=had.jobs + 1,
+            waiting=had.waiting,
+        )
+    return found
 
 
 def _waiting(job: Job, now: datetime) -> Claim:

@@ -17,8 +17,9 @@ from ringleader.wire.states import State
 from ringleader.wire.views import JobPage, JobView, Why
 from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, PreconditionFailed, Unprocessable
+from ringleader_api.rights import Action, Caller
 from ringleader_api.scheduling import Seen
-from ringleader_api.services.access import load
+from ringleader_api.services.access import load, permit
 from ringleader_api.services.submission import placeable
 from ringleader_api.services.views import etag, job_view
 from ringleader_api.store import Store, move, record, retarget
@@ -75,32 +76,39 @@ class Jobs:
         items = [job_view(job, exported, self._url) for job, exported in rows[:limit]]
         return JobPage(items=items, next_cursor=_encode(items[-1].id) if more else None)
 
-    def resize(
-        self, job_id: str, body: Any, if_match: str | None, seen: Seen | None, who: str
+    def change(
+        self, job_id: str, body: Any, if_match: str | None, seen: Seen | None, who: Caller
     ) -> tuple[JobView, str]:
-        """Merge `workers.min` and `workers.max`; the reconciler tells the supervisor.
+        """Merge `workers.min`, `workers.max` and `priority`; the reconciler tells the supervisor.
 
         Raises:
+            Forbidden: `who` may not ask for a priority above 0, which takes room from others.
             PreconditionFailed: somebody else changed the job since `if_match`.
             SpecInvalid, Unprocessable: the result would not be a job the cluster can run.
             Conflict: the job is ending or has ended.
         """
-        change = _bounds(body)
+        bounds, changes = _bounds(body), {k: v for k, v in body.items() if k != "workers"}
         with self._store.write() as session:
             job = load(session, job_id)
             _unchanged(job, if_match)
             if job.state is State.STOPPING or job.state.ended:
-                raise Conflict(f"job {job_id} is {job.state} and cannot be resized.", code="job_ended")
-            before = job.spec["workers"]
-            spec = JobSpec.parse({**job.spec, "workers": {**before, **change}})
-            if seen is not None:
+                raise Conflict(f"job {job_id} is {job.state} and cannot be changed.", code="job_ended")
+            before = job.spec
+            spec = JobSpec.parse({**before, **changes, "workers": {**before["workers"], **bounds}})
+            if spec.priority > max(0, before["priority"]):
+                permit(who, Action.STEER, job.project)
+            if bounds and seen is not None:
                 placeable(spec, seen)
             after = spec.model_dump(mode="json")
-            if after["workers"] != before:
+            if after != before:
                 job.spec = after
                 job.version += 1
-                bounds = {"min": spec.workers.min, "max": spec.workers.max}
-                record(session, job, "workers.resized", self._now(), {"who": who, **bounds})
+            if after["workers"] != before["workers"]:
+                limits = {"min": spec.workers.min, "max": spec.workers.max}
+                record(session, job, "workers.resized", self._now(), {"who": who.name, **limits})
+            if spec.priority != before["priority"]:
+                data = {"who": who.name, "from": before["priority"], "priority": spec.priority}
+                record(session, job, "priority.changed", self._now(), data)
             return self._view(session, job)
 
     def cancel(
@@ -179,10 +187,14 @@ def _unchanged(job: Job, if_match: str | None) -> None:
 
 
 def _bounds(body: Any) -> dict[str, Any]:
-    """The one thing a PATCH may change."""
+    """The bounds in a PATCH, which may change these and the priority."""
     if not isinstance(body, dict) or not isinstance(body.get("workers", {}), dict):
-        raise Unprocessable('a patch is {"workers": {"min": …, "max": …}}.', code="spec_invalid")
-    wrong = [(f"/{k}", v, "workers") for k, v in body.items() if k != "workers"]
+        raise Unprocessable(
+            'a patch is {"workers": {"min": …, "max": …}, "priority": …}.', code="spec_invalid"
+        )
+    allowed = ("workers", "priority")
+    wrong = [(f"/{k}", v, ", ".join(allowed)) for k, v in body.items() if k not in allowed]
+    wrong += [("/priority", None, "a number")] if body.get("priority", 0) is None else []
     bounds: dict[str, Any] = body.get("workers", {})
     wrong += [(f"/workers/{k}", v, "min, max") for k, v in bounds.items() if k not in ("min", "max")]
     wrong += [

@@ -2,10 +2,11 @@
 
 from sqlalchemy import select
 
-from ringleader.wire.access import ProjectPage, ProjectView, Quota, Role
+from ringleader.wire.access import Held, ProjectPage, ProjectView, Quota, Role
 from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, NotFound
 from ringleader_api.rights import Caller, role_in
+from ringleader_api.services.claims import held_by
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Project
 
@@ -19,8 +20,9 @@ class Projects:
         """Those in which the caller has a role, by name."""
         with self._store.read() as session:
             rows = session.scalars(select(Project).order_by(Project.name)).all()
+            held = held_by(session, self._now())
         found = [(row, role_in(who, row.name)) for row in rows]
-        return ProjectPage(items=[_view(row, role) for row, role in found if role])
+        return ProjectPage(items=[_view(row, role, held.get(row.name)) for row, role in found if role])
 
     def add(self, who: Caller, name: str) -> ProjectView:
         """Raises Conflict: the name is taken."""
@@ -46,13 +48,21 @@ class Projects:
             if row is None:
                 raise NotFound(f"there is no project {name!r}.")
             row.weight = row.weight if weight is None else weight
+            held = held_by(session, self._now()).get(name)
             for key, limit in (quota.model_dump(exclude_unset=True) if quota is not None else {}).items():
                 setattr(row, f"quota_{key}", limit)
         role = role_in(who, name)
         assert role is not None, "who shares out projects has a role in all of them"
-        return _view(row, role)
+        return _view(row, role, held)
 
 
-def _view(row: Project, role: Role) -> ProjectView:
+def _view(row: Project, role: Role, held: Held | None = None) -> ProjectView:
     quota = Quota(workers=row.quota_workers, cpus=row.quota_cpus, gpus=row.quota_gpus)
-    return ProjectView(name=row.name, role=role, created_at=row.created_at, weight=row.weight, quota=quota)
+    return ProjectView(
+        name=row.name,
+        role=role,
+        created_at=row.created_at,
+        weight=row.weight,
+        quota=quota,
+        held=held or Held(),
+    )

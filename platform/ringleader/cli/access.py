@@ -4,11 +4,12 @@ import re
 import sys
 from collections.abc import Sequence
 from itertools import islice
+from math import inf
 
 import click
 
 from ringleader.cli.output import Session, ago, pairs, table, with_output
-from ringleader.wire.access import EVERY, Role, TokenView, UserView
+from ringleader.wire.access import EVERY, ProjectView, Role, TokenView, UserView
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 ROLE = click.Choice([role.value for role in Role])
@@ -32,6 +33,19 @@ def _roles(_context: click.Context, _option: click.Parameter, given: Sequence[st
     for role in roles.values():
         ROLE.convert(role, _option, _context)
     return roles
+
+
+def _limit(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    """A number, or `none` for no limit, which is infinity here."""
+    if text is None or text == "none":
+        return None if text is None else inf
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = -1.0
+    if not 0 <= limit < inf:
+        raise click.BadParameter("give a number from 0 up, or none for no limit.")
+    return limit
 
 
 @click.command()
@@ -162,7 +176,7 @@ def enable(session: Session, name: str) -> None:
 
 @click.group()
 def project() -> None:
-    """Make and list projects."""
+    """Make and list projects, and share the cluster out between them."""
 
 
 @project.command("create")
@@ -177,10 +191,40 @@ def create_project(session: Session, name: str) -> None:
 @project.command("list")
 @with_output
 def list_projects(session: Session) -> None:
-    """List the projects in which one has a role."""
+    """List the projects in which one has a role: what their jobs hold of their quotas, and how many wait."""
     found = session.client().access.projects()
-    rows = [(p.name, p.role.value, ago(p.created_at)) for p in found]
-    session.show([p.model_dump(mode="json") for p in found], lambda: table(("NAME", "ROLE", "AGE"), rows))
+    header = ("NAME", "ROLE", "WEIGHT", "WORKERS", "CPUS", "GPUS", "AT WORK", "WAITING", "AGE")
+    session.show([p.model_dump(mode="json") for p in found], lambda: table(header, map(_project_row, found)))
+
+
+@project.command("share")
+@click.argument("name")
+@click.option(
+    "--weight", type=click.FloatRange(min=0.001, max=1000), help="Against the other projects; 1 at first."
+)
+@click.option("--workers", callback=_limit, metavar="N|none", help="Parameter servers count, too.")
+@click.option("--cpus", callback=_limit, metavar="N|none")
+@click.option("--gpus", callback=_limit, metavar="N|none")
+@with_output
+def share_project(
+    session: Session,
+    *,
+    name: str,
+    weight: float | None,
+    workers: float | None,
+    cpus: float | None,
+    gpus: float | None,
+) -> None:
+    """Set the weight of the project NAME, and what its jobs may hold at once; what is left out stays.
+
+    Lowering a quota takes surplus workers back and ends no job.
+    """
+    limits = {"workers": workers, "cpus": cpus, "gpus": gpus}
+    quota = {kind: None if limit == inf else limit for kind, limit in limits.items() if limit is not None}
+    if weight is None and not quota:
+        raise click.UsageError("give --weight, --workers, --cpus or --gpus.")
+    made = session.client().access.share_out(name, weight=weight, quota=quota or None)
+    session.show(made.model_dump(mode="json"), f"{name}: {' '.join(_shares(made))}")
 
 
 @click.group()
@@ -238,6 +282,29 @@ def audit(session: Session, by: str | None, project: str | None, limit: int) -> 
         for e in found
     ]
     session.show([e.model_dump(mode="json") for e in found], lambda: table(header, rows, empty="nothing yet"))
+
+
+def _project_row(project: ProjectView) -> tuple[str, ...]:
+    held, quota = project.held, project.quota
+    uses = ((held.workers, quota.workers), (held.cpus, quota.cpus), (held.gpus, quota.gpus))
+    return (
+        project.name,
+        project.role.value,
+        f"{project.weight:g}",
+        *(f"{has:g}" if most is None else f"{has:g}/{most:g}" for has, most in uses),
+        str(held.jobs),
+        str(held.waiting),
+        ago(project.created_at),
+    )
+
+
+def _shares(project: ProjectView) -> list[str]:
+    """`weight=2 workers=8 cpus=none gpus=none`."""
+    limits = project.quota.model_dump().items()
+    return [
+        f"weight={project.weight:g}",
+        *(f"{kind}={'none' if limit is None else format(limit, 'g')}" for kind, limit in limits),
+    ]
 
 
 def _show_user(session: Session, user: UserView) -> None:

@@ -1,4 +1,4 @@
-"""Commands on jobs: list, describe, resize, cancel, delete."""
+"""Commands on jobs: list, describe, resize, prioritize, cancel, delete."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,6 +58,19 @@ def resize(session: Session, job: str, minimum: int | None, maximum: int | None)
         found.view.model_dump(mode="json"),
         f"{found.id}: workers {bounds.get('min')}-{bounds.get('max')} asked for",
     )
+
+
+@click.command()
+@click.argument("job")
+@click.argument("priority", type=int)
+@with_output
+def prioritize(session: Session, job: str, priority: int) -> None:
+    """Give JOB another PRIORITY: who waits with a higher one is served first.
+
+    Put -- before a number below 0. Above 0 it takes the role of an operator.
+    """
+    found = find_job(session.client(), job).prioritize(priority)
+    session.show(found.view.model_dump(mode="json"), f"{found.id}: priority {priority}")
 
 
 @click.command()

@@ -31,6 +31,7 @@ for _command in (
         jobs.list_jobs,
         jobs.describe,
         jobs.resize,
+        jobs.prioritize,
         jobs.pause,
         jobs.resume,
         jobs.cancel,

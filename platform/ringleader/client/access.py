@@ -82,6 +82,15 @@ class Access:
     def add_project(self, name: str) -> ProjectView:
         return ProjectView.model_validate(self._post("/projects", {"name": name}))
 
+    def share_out(
+        self, name: str, *, weight: float | None = None, quota: Mapping[str, float | None] | None = None
+    ) -> ProjectView:
+        """Set what a project is due: its `weight`, and limits of its `quota` (workers, cpus, gpus; None is no limit).
+        What is left out stays."""
+        body = {k: v for k, v in {"weight": weight, "quota": quota and dict(quota)}.items() if v is not None}
+        answer = self._api.request("PATCH", f"/projects/{_part(name)}", json=body)
+        return ProjectView.model_validate(answer.json())
+
     def secrets(self, project: str | None = None) -> list[SecretView]:
         """Names; values are never told."""
         return SecretPage.model_validate(self._api.get("/secrets", {"project": project})).items

@@ -83,11 +83,12 @@ class Job:
 
     def resize(self, min: int | None = None, max: int | None = None) -> Self:
         """Ask for another number of workers; takes effect between two steps."""
-        bounds = {k: v for k, v in {"min": min, "max": max}.items() if v is not None}
-        headers = {"Content-Type": "application/merge-patch+json"}
-        answer = self._api.request("PATCH", self._path(), json={"workers": bounds}, headers=headers)
-        self.view = JobView.model_validate(answer.json())
-        return self
+        return self._merge({"workers": {k: v for k, v in {"min": min, "max": max}.items() if v is not None}})
+
+    def prioritize(self, priority: int) -> Self:
+        """Set its priority: who waits with a higher one is served first, and may take the places of a lower one. Above
+        0 it takes the role of an operator."""
+        return self._merge({"priority": priority})
 
     def cancel(self, grace_s: float | None = None) -> Self:
         """Ask it to stop; cancelling twice is cancelling once."""
@@ -196,6 +197,13 @@ class Job:
         if not follow:
             return feed.pages(self._api, self._path(name), after)
         return feed.follow(self._api, self._path(name), lambda: self.refresh().state.ended, after)
+
+    def _merge(self, change: dict[str, Any]) -> Self:
+        headers = {"Content-Type": "application/merge-patch+json"}
+        self.view = JobView.model_validate(
+            self._api.request("PATCH", self._path(), json=change, headers=headers).json()
+        )
+        return self
 
     def _path(self, below: str = "") -> str:
         return f"/jobs/{quote(self.id, safe='')}{below}"

@@ -94,14 +94,25 @@ class Quota(View):
 Weight = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
 
 
+class Held(View):
+    """What the jobs of a project that are at work hold, parameter servers included, and how many wait."""
+
+    workers: int = 0
+    cpus: float = 0.0
+    gpus: float = 0.0
+    jobs: int = 0
+    waiting: int = 0
+
+
 class ProjectView(View):
-    """A project, the role in it of whoever asks, its weight against the other projects, and its quota."""
+    """A project, the role in it of whoever asks, its weight against the other projects, its quota and what it holds."""
 
     name: str
     role: Role
     created_at: datetime
     weight: float = 1.0
     quota: Quota = Quota()
+    held: Held = Held()
 
 
 class ProjectPage(View):

@@ -1,9 +1,10 @@
-/** Who one is, one's tokens, and for admins who changed what. */
+/** Who one is, one's projects and tokens, and for admins who changed what. */
 import { useEffect } from "react";
 import { me as readMe, rolesText } from "../access";
 import { AuditTable } from "../parts/AuditTable";
 import { Card } from "../parts/Card";
 import { ErrorNotice, Notice, Skeleton } from "../parts/Notice";
+import { Projects } from "../parts/Projects";
 import { Tokens } from "../parts/Tokens";
 import { usePoll, type Pace } from "../poll";
 
@@ -35,6 +36,7 @@ export function AccessView() {
             </Notice>
           )}
         </Card>
+        <Projects mayShare={me.roles["*"] === "admin"} />
         <Tokens />
         {Object.values(me.roles).includes("admin") && <AuditTable />}
       </div>

@@ -1,0 +1,131 @@
+/** The projects one has a role in: what their jobs hold of their quotas. An admin of all shares the cluster out. */
+import { useState, type SubmitEvent } from "react";
+import { ApiError } from "../api";
+import { usePoll, type Pace } from "../poll";
+import { KINDS, limitOf, projects as readProjects, shareOut, holds, type Kind, type Project } from "../projects";
+import { Card } from "./Card";
+import { Dialog } from "./Dialog";
+import { ErrorNotice, Notice, Skeleton } from "./Notice";
+
+const PACE: Pace<unknown> = () => 5000;
+const WORDS: Record<Kind, string> = { workers: "Workers", cpus: "CPUs", gpus: "GPUs" };
+
+export function Projects({ mayShare }: { mayShare: boolean }) {
+  const { data, error, again } = usePoll(readProjects, PACE);
+  const [chosen, setChosen] = useState<Project | null>(null);
+  const close = (): void => {
+    setChosen(null);
+    again();
+  };
+  return (
+    <Card title="Projects">
+      {error && <ErrorNotice error={error} stale={data !== undefined} />}
+      {data === undefined && !error && <Skeleton lines={3} />}
+      {data && (
+        <div className="scroll">
+          <table data-testid="projects">
+            <thead>
+              <tr>
+                <th>Name</th>
+                <th>Your role</th>
+                <th className="num">Weight</th>
+                {KINDS.map((kind) => (
+                  <th key={kind} className="num">
+                    {WORDS[kind]}
+                  </th>
+                ))}
+                <th className="num">At work</th>
+                <th className="num">Waiting</th>
+                {mayShare && <th aria-label="Actions" />}
+              </tr>
+            </thead>
+            <tbody>
+              {data.map((project) => (
+                <tr key={project.name} data-project={project.name}>
+                  <td>
+                    <b>{project.name}</b>
+                  </td>
+                  <td>{project.role}</td>
+                  <td className="num">{project.weight}</td>
+                  {KINDS.map((kind) => (
+                    <td key={kind} className="num">
+                      {holds(project, kind)}
+                    </td>
+                  ))}
+                  <td className="num">{project.held.jobs}</td>
+                  <td className="num">{project.held.waiting}</td>
+                  {mayShare && (
+                    <td>
+                      <button type="button" className="quiet" onClick={() => setChosen(project)}>
+                        Share…
+                      </button>
+                    </td>
+                  )}
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      {chosen && <Share project={chosen} onClose={close} />}
+    </Card>
+  );
+}
+
+function Share({ project, onClose }: { project: Project; onClose: () => void }) {
+  const [weight, setWeight] = useState(String(project.weight));
+  const [limits, setLimits] = useState<Record<Kind, string>>({
+    workers: String(project.quota.workers ?? ""),
+    cpus: String(project.quota.cpus ?? ""),
+    gpus: String(project.quota.gpus ?? ""),
+  });
+  const [failed, setFailed] = useState<string | null>(null);
+  const send = (event: SubmitEvent): void => {
+    event.preventDefault();
+    const [workers, cpus, gpus] = KINDS.map((kind) => limitOf(limits[kind]));
+    if (!workers || !cpus || !gpus || !(Number(weight) > 0)) {
+      setFailed("A weight is a number above 0, a limit one from 0 up.");
+      return;
+    }
+    const quota = { workers: workers.limit, cpus: cpus.limit, gpus: gpus.limit };
+    shareOut(project.name, Number(weight), quota).then(onClose, (cause: unknown) =>
+      setFailed(cause instanceof ApiError ? cause.message : String(cause)),
+    );
+  };
+  return (
+    <Dialog title={`What ${project.name} is due`} onClose={onClose}>
+      <p>
+        Projects hold the cluster by their weights. A quota is what the jobs may hold at once; empty is no limit.
+        Lowering one takes surplus workers back and ends no job.
+      </p>
+      <form onSubmit={send}>
+        <div className="field-row">
+          <label>
+            Weight
+            <input name="weight" value={weight} onChange={(event) => setWeight(event.target.value)} />
+          </label>
+          {KINDS.map((kind) => (
+            <label key={kind}>
+              {WORDS[kind]}
+              <input
+                name={kind}
+                value={limits[kind]}
+                placeholder="no limit"
+                onChange={(event) => setLimits({ ...limits, [kind]: event.target.value })}
+              />
+            </label>
+          ))}
+        </div>
+        {failed !== null && <Notice tone="bad" title={failed} />}
+        <div className="dialog-actions">
+          <button type="button" onClick={onClose}>
+            Leave as it is
+          </button>
+          <button type="submit" className="primary">
+            Share
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
