@@ -10,7 +10,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from ringleader_api.app import create_app
-from ringleader_api.backend import Launch
+from ringleader_api.backend import Launch, NobodyThere
 from ringleader_api.control import Control
 from ringleader_api.scheduling import Demand, Need, Node, Seen
 from ringleader_api.settings import Settings
@@ -60,6 +60,13 @@ class FakeCluster:
     def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
         with self._deed("cancel"):
             self.told.append(("cancel", job_id, attempt, grace_s))
+
+    def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
+        with self._deed("fault"):
+            if worker == "nobody":
+                raise NobodyThere("there is no member nobody now.")
+            self.told.append(("fault", job_id, attempt, fault, worker, for_s))
+            return f"{fault} to process 7"
 
     def release(self, job_id: str, attempt: int) -> None:
         with self._deed("release"):

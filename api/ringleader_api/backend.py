@@ -42,10 +42,16 @@ class AttemptGone(RingleaderError):
     code = "attempt_gone"
 
 
+class NobodyThere(RingleaderError):
+    """A fault found no victim."""
+
+    code = "no_such_member"
+
+
 class Backend(Protocol):
     """A cluster that runs supervisors, each named by (job id, attempt). Any method may raise: try again later.
 
-    `start` and `release` are idempotent by name; all calls come from the reconciler's thread, one at a time.
+    `start` and `release` are idempotent by name; all but `fault` are called on the reconciler's thread, one at a time.
     """
 
     def start(self, launch: Launch) -> None:
@@ -62,6 +68,9 @@ class Backend(Protocol):
 
     def pause(self, job_id: str, attempt: int, grace_s: float) -> None:
         """Ask the supervisor to save what the attempt holds and to end, within `grace_s`."""
+
+    def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
+        """Do the attempt harm on purpose, from any thread; returns what was done. Raises NobodyThere."""
 
     def release(self, job_id: str, attempt: int) -> None:
         """Free every actor, placement group and segment of the attempt, whatever state it is in."""
@@ -120,6 +129,16 @@ class RayBackend:
 
     def pause(self, job_id: str, attempt: int, grace_s: float) -> None:
         self._cluster().pause(job_id, attempt, grace_s)
+
+    def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
+        from ringleader.runtime.cluster import FaultMissed
+
+        if self._connected is None:
+            raise NobodyThere("the cluster is out of reach.")
+        try:
+            return self._connected.fault(job_id, attempt, fault, worker, for_s)
+        except FaultMissed as missed:
+            raise NobodyThere(missed.message) from None
 
     def release(self, job_id: str, attempt: int) -> None:
         self._cluster().release(job_id, attempt)

@@ -15,6 +15,7 @@ from ringleader_api.log import Log
 from ringleader_api.reconciling import Growing, Launching, Reconciler
 from ringleader_api.services.artifacts import Artifacts
 from ringleader_api.services.audit import AuditLog
+from ringleader_api.services.faults import Faults
 from ringleader_api.services.feeds import Feeds
 from ringleader_api.services.ingest import Intake
 from ringleader_api.services.jobs import Jobs
@@ -54,6 +55,7 @@ class Control:
     audit: AuditLog
     submissions: Submissions
     jobs: Jobs
+    faults: Faults
     intake: Intake
     feeds: Feeds
     curves: Curves
@@ -167,6 +169,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         audit=AuditLog(store),
         submissions=Submissions(store, now, secrets),
         jobs=Jobs(store, now, settings.url),
+        faults=Faults(store, backend, now, allowed=settings.allow_faults),
         intake=Intake(store, now, telemetry, secrets, logs_kept=settings.logs_kept),
         feeds=Feeds(store),
         curves=Curves(store),

@@ -15,6 +15,7 @@ class Action(StrEnum):
     SUBMIT = "submit jobs"
     STEER_OWN = "change the jobs one has submitted"
     STEER = "change everybody's jobs"
+    BREAK = "inject faults"
     KEEP_SECRETS = "set and delete secrets"
     GRANT = "give and take roles"
     AUDIT = "read the audit log"
@@ -30,6 +31,7 @@ NEEDS: Mapping[Action, Role] = {
     Action.SUBMIT: Role.SUBMITTER,
     Action.STEER_OWN: Role.SUBMITTER,
     Action.STEER: Role.OPERATOR,
+    Action.BREAK: Role.OPERATOR,
     Action.KEEP_SECRETS: Role.OPERATOR,
     Action.GRANT: Role.ADMIN,
     Action.AUDIT: Role.ADMIN,

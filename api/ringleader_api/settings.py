@@ -39,6 +39,7 @@ class Settings(BaseModel):
         requests_per_s: of one user in the long run, twice as many at once.
         streams_per_user: followers of events and logs that one user may have open.
         logs_kept: log lines stored per job, the newest.
+        allow_faults: whether faults may be injected into jobs that do not say so themselves.
         warm_per_node: idle worker processes kept ready on each node.
         autoscale_cpus, autoscale_gpus: what Ray's autoscaler may be asked to let the cluster grow to, all its nodes
             together; 0 and 0: it is not asked.
@@ -67,6 +68,7 @@ class Settings(BaseModel):
     export_every_s: Seconds = 1.0
     logs_kept: Annotated[int, Field(ge=1)] = 20_000
     max_package_bytes: Annotated[int, Field(ge=1)] = MAX_PACKED_BYTES
+    allow_faults: bool = False
     warm_per_node: Annotated[int, Field(ge=0)] = 3
     autoscale_cpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     autoscale_gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0

@@ -16,7 +16,7 @@ from trace_file import check_nested, complete, inside, is_step, read, steps_of, 
 from waiting import wait_for
 
 from ringleader.errors import RingleaderError
-from ringleader.runtime.cluster import Cluster
+from ringleader.runtime.cluster import Cluster, FaultMissed
 from ringleader.train.local import run_local
 from ringleader.wire.package import pack
 
@@ -175,11 +175,16 @@ def test_a_stopped_worker_is_lost_in_two_seconds_and_one_without_progress_is_tol
     run.until_world(2)
     run.until_step(run.step() + 5)
     stopped_at = time.monotonic()
-    os.kill(run.pids()["w1"], signal.SIGSTOP)
+    assert "SIGSTOP" in cluster.fault("frozen", 1, "freeze", "w1", 1.0)
     wait_for("recovery", lambda: ingest.events("recovered"))
     assert time.monotonic() - stopped_at < 2.0
     run.until_world(2)
     run.until_step(run.step() + 5)
+    with pytest.raises(FaultMissed, match="w1"):  # a ghost cannot be harmed
+        cluster.fault("frozen", 1, "kill", "w1", 1.0)
+    slowed_at = run.step()
+    cluster.fault("frozen", 1, "slow", "w2", 1.0)
+    run.until_step(slowed_at + 20)
     (tmp_path / str(run.pids()["w0"])).touch()
     wait_for("another recovery", lambda: len(ingest.events("recovered")) == 2)
     assert [(e["worker"], e["rank"], e["phase"]) for e in ingest.events("worker.stalled")] == [

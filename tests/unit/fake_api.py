@@ -120,6 +120,7 @@ class FakeApi(httpx.BaseTransport):
             ("POST /jobs/([^/]+)/cancel", self._cancel),
             ("POST /jobs/([^/]+)/(pause|resume)", self._pause),
             ("GET /jobs/[^/]+/(events|logs)", self._feed),
+            ("POST /jobs/[^/]+/faults", self._fault),
             ("GET /jobs/[^/]+/workers", lambda request: httpx.Response(200, json={"items": self.workers})),
             ("GET /jobs/[^/]+/metrics", self._metrics),
             ("GET /jobs/[^/]+/artifacts/(.+)", self._artifact),
@@ -178,6 +179,16 @@ class FakeApi(httpx.BaseTransport):
         job = next(job for job in self.jobs if job["id"] == ident)
         job["state"] = "paused" if deed == "pause" else "queued"
         return httpx.Response(202, json=job)
+
+    def _fault(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        if body["worker"] == "gone":
+            return problem(409, "no_such_member", "there is no member gone now")
+        target = body["worker"] or "supervisor"
+        at = "2026-11-20T12:00:00Z"
+        return httpx.Response(
+            200, json={"at": at, "fault": body["fault"], "target": target, "effect": "done"}
+        )
 
     def _feed(self, request: httpx.Request, name: str) -> httpx.Response:
         after = int(request.headers.get("last-event-id") or request.url.params.get("after", 0))

@@ -92,6 +92,7 @@ async def _says_json(request: Request) -> None:
 BySupervisor = Annotated[Supervisor, Depends(_supervisor)]
 ByReader = Annotated[Caller, Depends(_over_job(Action.READ))]
 BySteerer = Annotated[Caller, Depends(_over_job(Action.STEER))]
+ByBreaker = Annotated[Caller, Depends(_over_job(Action.BREAK))]
 BySubmitter = Annotated[Caller, Depends(_submitter)]
 ByWatcher = Annotated[Caller, Depends(_everywhere(Action.WATCH))]
 ByTracker = Annotated[Caller, Depends(_everywhere(Action.TRACK))]

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from ringleader.wire.faults import FaultOrder, FaultView
 from ringleader.wire.states import State
 from ringleader.wire.views import JobPage, JobView
 from ringleader_api.problems import Unprocessable
 from ringleader_api.rights import visible
 from ringleader_api.routes.fields import PartialJob, PartialPage, as_json, selected
-from ringleader_api.routes.here import AsJson, ByCaller, ByReader, BySteerer, Here, refusals
+from ringleader_api.routes.here import AsJson, ByBreaker, ByCaller, ByReader, BySteerer, Here, refusals
 from ringleader_api.services.jobs import Filter
 from ringleader_api.services.submission import Preview
 
@@ -186,3 +187,10 @@ def resume_job(
     view, response.headers["ETag"] = here.jobs.resume(job_id, who.name, if_match)
     here.reconciler.wake()
     return view
+
+
+@router.post("/{job_id}/faults", dependencies=[AsJson], responses=refusals(403, 404, 409, 415, 422))
+def inject_fault(here: Here, who: ByBreaker, job_id: str, body: FaultOrder) -> FaultView:
+    """Do the running job harm on purpose, and say what was done. Refused (403) unless the job file says
+    `debug: {faults: true}` or the control plane allows it for all jobs."""
+    return here.faults.inject(job_id, body, who.name)

@@ -68,6 +68,21 @@ describe("an event in words", () => {
     ]);
   });
 
+  test("names who is stalled or slow, and a fault that was injected", () => {
+    const told = [
+      event(1, "worker.stalled", { worker: "w2", rank: 2, step: 40, phase: "forward", since_s: 31 }),
+      event(2, "worker.slow", { worker: "w1", rank: 1, step: 41, step_s: 0.5, others_s: 0.2, evicted: false }),
+      event(3, "fault.injected", { fault: "freeze", target: "w0", effect: "SIGSTOP to process 7", who: "ada" }),
+      event(4, "worker.lost", { worker: "w0", rank: 0, step: 42, cause: "frozen", phase: "exchange" }),
+    ].map((one) => sentence(one));
+    expect(told.map(({ title, detail }) => [title, detail])).toEqual([
+      ["Worker w2 makes no progress at step 40", "31 s in forward · rank 2"],
+      ["Worker w1 is slow at step 41", "500 ms a step, the others 200 ms · rank 1"],
+      ["Fault injected: freeze of w0", "SIGSTOP to process 7 · ada"],
+      ["Worker w0 lost at step 42", "frozen · in exchange · rank 0"],
+    ]);
+  });
+
   test("says what a recovery cost", () => {
     const { title, detail } = sentence(
       event(1, "recovered", { total_s: 0.058, detect_s: 0.021, steps_lost: 0 }),

@@ -100,7 +100,24 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
   const where = step === undefined ? "" : ` at step ${step.toLocaleString("en-US")}`;
   if (event.type === "worker.lost") {
     const who = `Worker ${words(data, "worker")} lost${where}`;
-    return { title: who, detail: listed([words(data, "cause"), rankAndPid(data)]), tone: "bad" };
+    const phase = words(data, "phase");
+    const detail = listed([words(data, "cause"), phase && `in ${phase}`, rankAndPid(data)]);
+    return { title: who, detail, tone: "bad" };
+  }
+  if (event.type === "worker.stalled") {
+    const since = duration(numeric(data, "since_s") ?? 0);
+    const title = `Worker ${words(data, "worker")} makes no progress${where}`;
+    return { title, detail: listed([`${since} in ${words(data, "phase")}`, rankAndPid(data)]), tone: "warn" };
+  }
+  if (event.type === "worker.slow") {
+    const own = duration(numeric(data, "step_s") ?? 0);
+    const others = duration(numeric(data, "others_s") ?? 0);
+    const detail = listed([`${own} a step, the others ${others}`, rankAndPid(data)]);
+    return { title: `Worker ${words(data, "worker")} is slow${where}`, detail, tone: "warn" };
+  }
+  if (event.type === "fault.injected") {
+    const title = `Fault injected: ${words(data, "fault")} of ${words(data, "target")}`;
+    return { title, detail: listed([words(data, "effect"), words(data, "who")]), tone: "warn" };
   }
   if (event.type === "worker.joined") {
     return {

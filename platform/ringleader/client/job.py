@@ -13,6 +13,7 @@ from ringleader.client import feed
 from ringleader.client.http import Api
 from ringleader.client.records import Event, LogLine, Point, Result, Worker
 from ringleader.errors import ApiProblem, ApiUnreachable, JobFailed, RingleaderError, WaitTimeout
+from ringleader.wire.faults import Fault, FaultView
 from ringleader.wire.states import State
 from ringleader.wire.views import JobView
 
@@ -105,6 +106,15 @@ class Job:
         """Queue it again; it goes on from its newest checkpoint."""
         self._api.request("POST", self._path("/resume"), repeatable=True)
         return self.refresh()
+
+    def inject(self, fault: Fault, worker: str | None = None, *, for_s: float = 30.0) -> FaultView:
+        """Do it harm on purpose, which it has to survive: see `wire.faults.FaultOrder`. Needs the role operator.
+
+        Raises:
+            ApiProblem: faults are not allowed, or there is no such member.
+        """
+        body = {"fault": fault, "worker": worker, "for_s": for_s}
+        return FaultView.model_validate(self._api.request("POST", self._path("/faults"), json=body).json())
 
     def delete(self) -> None:
         """Forget an ended job and its files."""

@@ -11,6 +11,7 @@ from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
 from ringleader.elastic.state import Phase
 from ringleader.runtime.crew import Crew
+from ringleader.runtime.faults import Struck, strike
 from ringleader.runtime.messages import Beat, Launch
 from ringleader.runtime.outlet import Outlet
 from ringleader.runtime.pace import Pace
@@ -125,6 +126,13 @@ class Attempt:
             failures_spent=state.failures,
             dropped=outlet.dropped,
         )
+
+    def fault(self, fault: str, worker: str | None, for_s: float) -> Struck:
+        """Do this attempt harm that it has to survive. From any thread."""
+        state, crew = self._state, self._crew
+        if state is None or crew is None or state.plan is None:
+            return Struck(False, "the attempt has no members yet.")
+        return strike(fault, worker, for_s, state=state, crew=crew, post=self.post)
 
     def _next(self, tick_at: float) -> ev.Event | None:
         try:

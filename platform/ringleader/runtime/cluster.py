@@ -13,7 +13,7 @@ from ringleader.runtime.messages import NAMESPACE, Launch, attempt_name, parse_n
 if TYPE_CHECKING:
     from ringleader.runtime.layout import Amounts, Layout
 
-__all__ = ["AttemptUsed", "Capacity", "Cluster", "Launch", "Node"]
+__all__ = ["AttemptUsed", "Capacity", "Cluster", "FaultMissed", "Launch", "Node"]
 
 CALL_S = 20.0
 GONE_S = 20.0
@@ -21,6 +21,10 @@ GONE_S = 20.0
 
 class AttemptUsed(RingleaderError):
     """The supervisor of this attempt has run and is gone; an attempt has one supervisor in its life."""
+
+
+class FaultMissed(RingleaderError):
+    """A fault found no victim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,22 @@ class Cluster:
 
     def drain(self, job_id: str, attempt: int, worker: str, grace_s: float) -> None:
         self._call(job_id, attempt, "drain", worker, grace_s)
+
+    def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
+        """Do an attempt harm on purpose; returns what was done.
+
+        Raises:
+            FaultMissed: there was nobody to do it to.
+        """
+        import ray
+
+        supervisor = self._supervisor(job_id, attempt)
+        if supervisor is None:
+            raise FaultMissed("the attempt has no supervisor now.")
+        struck = ray.get(supervisor.fault.remote(fault, worker, for_s), timeout=CALL_S)
+        if not struck.done:
+            raise FaultMissed(struck.said)
+        return str(struck.said)
 
     def release(self, job_id: str, attempt: int) -> None:
         """Free every actor and placement group of the attempt, whatever state it is in; idempotent.

@@ -130,6 +130,15 @@ class Crew:
         except RayError:  # the node is gone: its notice or the missing heartbeats say so
             return None
 
+    def befall(self, worker: str, function: Callable[..., None], *args: Any) -> None:
+        """`function(pid, *args)` on the worker's node, whatever it does to the process."""
+        identity = self._hands[worker].identity
+        assert identity is not None
+        if identity.node == ray.get_runtime_context().get_node_id():
+            function(identity.pid, *args)
+        else:
+            _on_node(identity.node, function, identity.pid, *args)
+
     def close(self) -> None:
         """End every process and give every place back; returns when they are gone or after `ENDING_S`."""
         self._closed.set()

@@ -13,6 +13,7 @@ from ringleader.elastic.instructions import End
 from ringleader.runtime import claims
 from ringleader.runtime.attempt import Attempt, server_count
 from ringleader.runtime.crew import Crew
+from ringleader.runtime.faults import Struck
 from ringleader.runtime.messages import Beat, Launch, Standing
 from ringleader.runtime.outlet import Outlet
 from ringleader.runtime.placement import Places
@@ -76,6 +77,9 @@ class Supervisor:
 
     def drain(self, worker: str, grace_s: float) -> None:
         self._attempt.post(ev.Drain(worker, monotonic() + grace_s, monotonic()))
+
+    def fault(self, fault: str, worker: str | None, for_s: float) -> Struck:
+        return self._attempt.fault(fault, worker, for_s)
 
     def release(self) -> None:
         """Free everything; the caller ends this actor then."""

@@ -95,10 +95,11 @@ class Policy(Part):
 
 
 class Debug(Part):
-    """What to record beyond the usual."""
+    """What to record beyond the usual, and whether this job may be harmed on purpose."""
 
     ledger: Annotated[bool, Field(strict=True)] = False
     trace: Annotated[bool, Field(strict=True)] = False
+    faults: Annotated[bool, Field(strict=True)] = False
 
 
 class JobSpec(Part):

@@ -1,0 +1,79 @@
+"""`ringleader chaos`: seeded faults into a running job, and what it did about them."""
+
+import click
+
+from ringleader.cli.find import find_job
+from ringleader.cli.output import Session, number, pairs, with_output
+from ringleader.client.chaos import Act, Chaos, Toll
+from ringleader.client.records import as_json
+from ringleader.errors import RingleaderError
+from ringleader.wire.faults import FAULTS, Fault
+
+SETTLE_S = 15.0
+
+
+class FaultUnknown(RingleaderError):
+    """A word that is no fault."""
+
+    code = "fault_unknown"
+
+
+@click.command()
+@click.argument("job")
+@click.option("--seed", type=int, required=True, help="What is drawn depends on it and on who is there.")
+@click.option("--faults", default="kill", help=f"Which, by commas: {','.join(FAULTS)}.")
+@click.option("--acts", type=click.IntRange(min=1), default=10, help="How many faults (default 10).")
+@click.option(
+    "--every-s", type=click.FloatRange(min=0.1), default=5.0, help="Seconds between two (default 5)."
+)
+@click.option(
+    "--for-s",
+    type=click.FloatRange(min=0.1, max=600),
+    default=15.0,
+    help="How long a worker is slow (default 15).",
+)
+@with_output
+def chaos(
+    session: Session, job: str, *, seed: int, faults: str, acts: int, every_s: float, for_s: float
+) -> int:
+    """Harm the running JOB on purpose, and say what it did.
+
+    It takes the role operator, and a job file with `debug: {faults: true}` or a control plane that allows faults, as
+    that of `ringleader up` does. Exit code 1: the job took steps back, or failed.
+    """
+    found = find_job(session.client(), job)
+    run = Chaos(found, seed=seed, faults=_kinds(faults), acts=acts, every_s=every_s, for_s=for_s)
+    session.note(f"seed {seed}: {acts} of {faults} into {found.id}, one about every {every_s:g} s")
+    try:
+        for act in run.acts():
+            session.show(as_json(act), _line(act))
+        run.settle(SETTLE_S)
+    except KeyboardInterrupt:
+        session.note("\nno more faults: the job goes on.")
+    toll = run.toll()
+    session.show(as_json(toll), lambda: _text(toll))
+    return int(toll.steps_lost > 0 or toll.state == "failed")
+
+
+def _kinds(words: str) -> list[Fault]:
+    given = [word.strip() for word in words.split(",") if word.strip()]
+    if wrong := [word for word in given if word not in FAULTS] or not given:
+        raise FaultUnknown(f"{wrong or words!r} is no fault.", hint=f"There are {', '.join(FAULTS)}.")
+    return [fault for fault in FAULTS if fault in given]
+
+
+def _line(act: Act) -> str:
+    return f"{act.time:%H:%M:%S}  step {act.step:<8} {act.fault:<10} {act.target:<10} {act.effect}"
+
+
+def _text(toll: Toll) -> str:
+    facts = {
+        "faults": toll.acts,
+        "members lost": toll.lost,
+        "recoveries": toll.recoveries,
+        "longest": f"{number(toll.worst_s)} s" if toll.recoveries else "",
+        "new attempts": toll.attempts,
+        "steps lost": toll.steps_lost,
+        "the job": f"{toll.state} at step {toll.step}",
+    }
+    return "\n" + pairs(facts)

@@ -1,0 +1,42 @@
+"""Faults on purpose: what `POST /jobs/{id}/faults` takes and answers."""
+
+from datetime import datetime
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import ConfigDict, Field, model_validator
+
+from ringleader.wire.views import View
+
+Fault = Literal["kill", "freeze", "slow", "drain", "server", "supervisor"]
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+
+
+class FaultOrder(View):
+    """One fault. All but `supervisor` name the member that it befalls.
+
+    Attributes:
+        fault: kill (SIGKILL), freeze (SIGSTOP), slow (stopped three quarters of the time), drain (as if its machine
+            went away), server (SIGKILL of a parameter server), supervisor (SIGKILL of who decides who belongs).
+        for_s: how long a slow worker is slow, or how long a draining machine stays.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fault: Fault
+    worker: str | None = None
+    for_s: Annotated[float, Field(gt=0, le=600)] = 30.0
+
+    @model_validator(mode="after")
+    def _has_a_victim(self) -> Self:
+        if (self.worker is None) != (self.fault == "supervisor"):
+            raise ValueError("every fault but supervisor names a worker; allowed: the id of a member")
+        return self
+
+
+class FaultView(View):
+    """A fault that was injected: when, what, into whom, and what exactly was done."""
+
+    at: datetime
+    fault: Fault
+    target: str
+    effect: str
