@@ -14,7 +14,8 @@ from ringleader.elastic import instructions as do
 class Process:
     """A worker's process as it really is, which the machine only hears about. `updated`: the steps that the parameters
     it updates have applied; one more than `applied` where a server repeats a step. `new`: a server that has not got its
-    part of the state."""
+    part of the state. `line`: for each step it has applied, in which generation that was computed. `cut`: its node is
+    cut off: it lives, and nobody hears it."""
 
     role: str
     generation: int = 0
@@ -28,10 +29,16 @@ class Process:
     interrupted: bool = False
     announced: bool = False
     plan: Plan | None = None
+    line: tuple[int, ...] = ()
+    cut: bool = False
+    node: int = 0
 
 
 @dataclass
 class World:
+    """`line`: of every step that a whole group has applied, in which generation it was computed. `gone`: who was given
+    up."""
+
     state: Membership
     now: float = 0.0
     processes: dict[str, Process] = field(default_factory=dict)
@@ -41,6 +48,9 @@ class World:
     end: do.End | None = None
     raised: int = 0
     commits: int = 0
+    line: tuple[int, ...] = ()
+    gone: set[str] = field(default_factory=set)
+    nodes: int = 2
 
     @classmethod
     def of(
@@ -74,7 +84,7 @@ class World:
             match instruction:
                 case do.Start(worker=worker, role=role):
                     assert worker not in self.processes, "a worker's name was used twice"
-                    self.processes[worker] = Process(role)
+                    self.processes[worker] = Process(role, node=len(self.processes) % self.nodes)
                 case do.Form(plan=plan):
                     self.form(plan)
                 case do.Interrupt(worker=worker, generation=generation):
@@ -87,7 +97,8 @@ class World:
                     assert cause != "resize" or self.processes[worker].generation == 0, (
                         "planned is not failed"
                     )
-                    self.die(worker)
+                    if not self.processes[worker].cut:  # a signal does not reach it
+                        self.die(worker)
                 case do.Dismiss(worker=worker):
                     process = self.processes[worker]
                     assert process.parked, "somebody was dismissed in the middle of its work"
@@ -98,6 +109,7 @@ class World:
                     self.end = instruction
 
     def form(self, plan: Plan) -> None:
+        assert not self.gone.intersection(plan.members), "back from the dead"
         workers = plan.members[: plan.world]
         before = self.plans[-1] if self.plans else None
         assert plan.generation == (before.generation if before else 0) + 1, (
@@ -161,6 +173,9 @@ class World:
         active = [w for w in self.state.workers if w.phase == "active"]
         assert all(w.generation == self.state.generation for w in active), "two generations at once"
         assert self.state.generation == len(self.plans)
+        assert self.state.committed <= self.commits, "a step that nobody has applied"
+        if self.end is None:
+            self.gone |= self.processes.keys() - {w.id for w in self.state.workers}
 
     # --- what happens in the world --------------------------------------------------------------------------------
 
@@ -177,13 +192,13 @@ class World:
     def whole(self) -> bool:
         """All members of the plan compute."""
         return self.plan is not None and all(
-            p.alive and p.computing and p.generation == self.plan.generation
+            p.alive and not p.cut and p.computing and p.generation == self.plan.generation
             for p in (self.processes[m] for m in self.plan.members)
         )
 
     def boot(self, worker: str) -> None:
         process = self.processes[worker]
-        if process.alive and process.generation == 0 and not process.parked:
+        if process.alive and not process.cut and process.generation == 0 and not process.parked:
             process.parked = True
             self.tell(ev.Parked(worker, 0, 0, 0, "", self.now))
 
@@ -195,8 +210,11 @@ class World:
         newest = max(
             [self.plan.start_step, *(self.processes[m].applied for m in members if self.processes[m].healed)]
         )
+        donors = [p for p in map(self.processes.__getitem__, members) if p.healed and p.applied == newest]
         for member in members:  # a joiner is level before the group's first commit
             process = self.processes[member]
+            if process not in donors:
+                process.line = donors[0].line if donors else ()
             process.applied, process.healed, process.new = newest, True, False
             process.updated = max(process.updated, newest)
         if self.plan.cause == "pause":
@@ -211,8 +229,15 @@ class World:
             process = self.processes[member]
             process.applied += 1
             process.updated = process.applied
+            process.line = (*process.line, self.plan.generation)
+            assert process.line[: len(self.line)] == self.line, (
+                "a committed step was taken back or done twice"
+            )
+            assert len(process.line) == process.applied, "a step was skipped"
             self.commits = max(self.commits, process.applied)
             self.tell(ev.Committed(member, self.plan.generation, newest + 1, self.now))
+        if applying == members:
+            self.line = self.processes[members[0]].line
         if planned and only is None:
             self.park(members)
 
@@ -229,7 +254,42 @@ class World:
         process = self.processes[worker]
         if process.alive:
             process.alive = process.computing = False  # the machine may still believe it parked
-            self.notices.append(worker)
+            if not process.cut:
+                self.notices.append(worker)
+
+    def lose_node(self, node: int) -> None:
+        """All its processes at once."""
+        for name, process in self.processes.items():
+            if process.node == node:
+                self.die(name)
+
+    def cut_off(self, node: int) -> None:
+        """The link of a node goes down: its processes live, and neither they nor their deaths are heard of."""
+        for process in self.processes.values():
+            if process.alive and process.node == node:
+                process.cut = True
+
+    def echo(self, worker: str) -> None:
+        """What it said in an earlier generation comes late, and claims more than there is."""
+        before, step = self.processes[worker].generation - 1, self.commits + 5
+        if before > 0:
+            self.tell(ev.Parked(worker, before, step, step, "broken pipe", self.now))
+            self.tell(ev.Committed(worker, before, step, self.now))
+
+    def come_back(self) -> None:
+        """The link is up again: ghosts say what they had to say in generations of theirs, and end."""
+        for name, process in list(self.processes.items()):
+            if not process.cut:
+                continue
+            process.cut = False
+            if not process.alive:
+                self.notices.append(name)
+            elif name in self.gone:
+                step = process.applied + 1
+                self.tell(ev.Parked(name, process.generation, step, step, "broken pipe", self.now))
+                self.tell(ev.Committed(name, process.generation, step, self.now))
+                self.tell(ev.Finished(name, "other", self.now))
+                process.alive = process.computing = False
 
     def hear(self) -> None:
         """The oldest death notice arrives."""
@@ -239,7 +299,12 @@ class World:
     def sense(self, worker: str) -> None:
         """A member whose exchange cannot go on, or that was interrupted, parks."""
         process = self.processes[worker]
-        if not (process.alive and process.computing and (process.interrupted or not self.whole())):
+        if not (
+            process.alive
+            and not process.cut
+            and process.computing
+            and (process.interrupted or not self.whole())
+        ):
             return
         process.computing, process.parked = False, True
         generation, step = process.generation, process.updated
@@ -249,7 +314,7 @@ class World:
 
     def raise_in(self, worker: str, where: tuple[int, int]) -> None:
         process = self.processes[worker]
-        if process.alive and process.computing:
+        if process.alive and not process.cut and process.computing:
             process.alive = process.computing = False
             self.tell(ev.Raised(worker, *where, "Traceback: boom", self.now))
 
@@ -257,18 +322,24 @@ class World:
         self.now += seconds
         self.tell(ev.Tick(self.now, patience_s=1.0))
 
+    def miss(self) -> None:
+        """Who is cut off does not beat."""
+        for worker in [n for n, p in self.processes.items() if p.cut and n not in self.gone]:
+            self.tell(ev.Evict(worker, "frozen", self.now))
+
     def calm(self) -> None:
         """Everybody cooperates until nothing is left to do."""
         for _ in range(60):
             if self.end:
                 return
+            self.miss()
             while self.notices and not self.end:
                 self.hear()
             for worker in self.alive():
                 self.boot(worker)
                 self.sense(worker)
             self.commit()
-            self.tick(0.5)
+            self.tick(0.5 if not any(p.cut for p in self.processes.values()) else 11.0)
             if not self.notices and self.settled():
                 return
         raise AssertionError(f"not quiet after 60 rounds: {self.state}")

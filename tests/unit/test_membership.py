@@ -278,6 +278,7 @@ def test_a_new_server_waits_while_only_workers_have_the_scores_of_an_evaluation(
     world.commit()
     for worker in ("w2", "w3", "w4"):
         world.processes[worker].applied += 1
+        world.processes[worker].line += (world.plan.generation,)
     world.boot("s5")
     world.die("w4")
     world.hear()

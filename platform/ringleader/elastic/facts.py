@@ -148,6 +148,9 @@ def _mark(state: Membership, generation: int, name: str, now: float) -> Membersh
 def _committed(state: Membership, event: ev.Committed) -> Step:
     if state.plan is None or event.generation != state.generation or event.step <= state.formed_step:
         return state, ()
+    found = state.find(event.worker)
+    if found is None or found.phase is Phase.CONDEMNED:
+        return state, ()  # back from the dead: what it says is nobody's state
     recovery, lost = state.recovery, max(0, state.committed - state.formed_step)
     state = replace(state, committed=max(state.committed, event.step))
     for member in state.members:
@@ -174,7 +177,7 @@ def _slow(state: Membership, event: ev.Slow) -> Step:
         state, event.worker, "slow", step_s=event.step_s, others_s=event.others_s, evicted=event.evict
     )
     found = state.find(event.worker)
-    if out and event.evict and found is not None and not found.leaving:
+    if out and event.evict and found is not None and found.role == "worker" and not found.leaving:
         state = state.put(replace(found, leaving="slow"))
     return state, out
 
