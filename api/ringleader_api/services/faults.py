@@ -31,19 +31,13 @@ class Faults:
             job = load(session, job_id)
             state, attempt, debug = job.state, job.attempt, job.spec.get("debug", {})
         if not (self._allowed or debug.get("faults")):
-            raise Forbidden(
-                f"job {job_id} does not allow faults.",
-                hint="Say `debug: {faults: true}` in its job file, or RINGLEADER_ALLOW_FAULTS=true to the API.",
-                code="faults_refused",
-            )
+            raise Forbidden(f"job {job_id} does not allow faults.", code="faults_refused")
         if state not in AT_WORK:
-            raise Conflict(f"job {job_id} is {state}.", hint="Faults need a job at work.", code="not_at_work")
+            raise Conflict(f"job {job_id} is {state}.", code="not_at_work")
         try:
             effect = self._backend.fault(job_id, attempt, order.fault, order.worker, order.for_s)
         except NobodyThere as error:
-            raise Conflict(
-                error.message, hint="List the members with GET /workers.", code="no_such_member"
-            ) from None
+            raise Conflict(error.message, code="no_such_member") from None
         done = FaultView(
             at=self._now(), fault=order.fault, target=order.worker or "supervisor", effect=effect
         )
