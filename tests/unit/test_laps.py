@@ -214,6 +214,7 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
         opened=opened,
         applied=applied or 5,
         inside={},
+        timeline=None,
     )
     laps, epoch = (
         Laps(group, Recorded(), torch.device("cpu")),

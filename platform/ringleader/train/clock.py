@@ -43,6 +43,18 @@ class Split:
                 self.timeline.add(TRAINING, "idle", start, until)
 
     @contextmanager
+    def exposed(self) -> Iterator[None]:
+        """Waiting for the exchange, where no ticket of it is waited for."""
+        start = self.now()
+        try:
+            yield
+        finally:
+            until = self.now()
+            self.exposed_s += until - start
+            if self.timeline is not None:
+                self.timeline.add(TRAINING, "exposed", start, until)
+
+    @contextmanager
     def recovery(self) -> Iterator[None]:
         """Between a broken exchange (or a boundary) and the next generation's first slice."""
         start = self.now()

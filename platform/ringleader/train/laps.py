@@ -14,15 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ringleader.elastic.tokens import Round, Standing, rounds
+from ringleader.elastic.tokens import Round
 from ringleader.errors import ExchangeBroken
-from ringleader.sync.crew import Call, Crew, Following, Kind
+from ringleader.sync.crew import Kind
 from ringleader.train.evidence import Recorder
 from ringleader.train.group import Group
+from ringleader.train.mates import Mates
 from ringleader.train.seams import Outlet
 from ringleader.train.settling import Settling, encode
-from ringleader.train.slices import Ahead, Slice, to_device
+from ringleader.train.slices import Slice, to_device
 from ringleader.train.steps import Loop
+from ringleader.train.stint import Stint
 from ringleader.train.streams import seed_all
 from ringleader.train.tokens import Stretch, Tokens
 from ringleader.train.turns import Turns
@@ -39,16 +41,16 @@ class Laps:
         self._group = group
         self._outlet = outlet
         self._device = device
-        self._turns = Turns(group.spec.seed)
+        self._turns = Turns(group.spec.seed, group.timeline)
         self.recorder = Recorder(group)
         self._kept: Tokens | None = None
         self._settling: Settling | None = None
         self._circulation: Stretch | None = None
-        self._standings: list[Standing] = []
-        self._crew: Crew | None = None
+        self._stint: Stint | None = None
+        self._mates: Mates | None = None
         self._doing = Round(0, (), ())
         self._left: list[int] = []
-        self._open = self._finished = self._closed = False
+        self._open = self._finished = False
         self._stop = False
         self._loop: Loop | None = None
         group.keeps = self._keeps
@@ -66,7 +68,7 @@ class Laps:
         return self._kept
 
     def leave(self) -> None:
-        self._turns.leave(self._group.timeline)
+        self._turns.leave()
 
     def request_stop(self) -> None:
         self._stop = True
@@ -99,8 +101,6 @@ class Laps:
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """Backward of a slice; after the last of this member's one step, whose move is owed to the tokens."""
         turn, report = self._turns.end(loss, weight, values)
-        if self._group.timeline is not None:
-            self._group.timeline.end()
         loop, doing = self._running, self._doing
         item = doing.offset * loop.epoch.shards + turn.shard
         # Whoever gets a token with this item gets the report with it.
@@ -129,47 +129,49 @@ class Laps:
                 group.finish_call(loop.number)
                 return False
             try:
-                self._standings = self.tokens.meet(exchange, loop)
+                standings = self.tokens.meet(exchange, loop)
                 if group.opened != loop.number:
                     group.opened = loop.number
                     group.applied += 1
-                self._circulation, self._crew = self.tokens.circulate(exchange)
+                self._circulation, crew = self.tokens.circulate(exchange)
+                self._mates = Mates(crew, self._circulation, self.tokens)
+                self._stint = Stint(group, loop, self.tokens.place.crew, standings)
             except ExchangeBroken as error:
                 self.missed(loop)
                 group.broke(error)
                 continue
-            self._open = self._finished = self._closed = False
+            self._open = self._finished = False
             return True
 
     def _slices(self, loop: Loop) -> Iterator[Any]:
         """The turns of one stretch."""
-        group = self._group
-        pieces = self._load(loop)
-        for doing in self._rounds(loop):
-            if not self._may_begin(loop, doing):
+        group, stint = self._group, self._stint
+        assert stint is not None
+        pieces = stint.batches()
+        for doing in stint.rounds():
+            mine = stint.mine(doing)
+            if not self._may_begin(loop, doing, mine):
                 return
             self._tick(group.calls.base + doing.offset)
-            for shard in self._mine(doing):
-                piece = self._slice(loop, doing.offset, shard)
+            for shard in mine:
+                piece = stint.slice(doing.offset, shard)
                 self._progress(loop, "forward")
                 with group.split.idle():
                     batch = to_device(next(pieces), self._device)
                 self._turns.begin(piece)
-                if group.timeline is not None:
-                    group.timeline.begin("forward", slice=shard)
                 yield batch
                 self._turns.check_ended()
                 if self._circulation is None:
                     return
-            if not self._mine(doing):
+            if not mine:
                 self._progress(loop, "exchange")
                 self._end_round(loop)
 
-    def _may_begin(self, loop: Loop, doing: Round) -> bool:
+    def _may_begin(self, loop: Loop, doing: Round, mine: list[int]) -> bool:
         """Whether another round may begin; waits until few enough of this member's items are on their way."""
         begun = self._hear(loop) is Kind.WORK if self._follows else self._begins(loop, doing)
         if begun:
-            self._doing, self._left, self._open = doing, self._mine(doing), True
+            self._doing, self._left, self._open = doing, list(mine), True
             for parameter in self._group.parameters:
                 parameter.grad = None
         return begun
@@ -182,20 +184,22 @@ class Laps:
             if most is None or self.tokens.spans.num_owed <= most * len(doing.shards):
                 break
             self._progress(loop, "exchange")
-            self._call(loop, Kind.WAIT)
-            with self._group.split.idle():
+            self._call(Kind.WAIT)
+            with self._group.split.exposed():
                 self.tokens.spans.wait(POLL_S)
         if self._circulation is None or self._circulation.halted:
             return False
         self.tokens.freshen()
-        self._call(loop, Kind.WORK)
+        self._call(Kind.WORK)
         return self._circulation is not None
 
     def _end_round(self, loop: Loop, *, void: bool = False) -> None:
         """All slices of this member are computed: add up with the others of its crew, and take one step."""
+        mates, stint = self._mates, self._stint
+        assert mates is not None
+        assert stint is not None
         try:
-            if self._crew is not None:
-                void = self._add_up(self._crew, void=void)
+            void = mates.add_up(void=void)
         except ExchangeBroken as error:
             self._broke(error)
             return
@@ -205,13 +209,13 @@ class Laps:
         group, doing = self._group, self._doing
         if group.timeline is not None:
             group.timeline.begin("local step", slice=doing.shards[0])
-        if self._crew is not None:
-            seed_all(group.spec.seed, "update", *self._slice(loop, doing.offset, doing.shards[0]).stream)
-        if not (self._follows and self.tokens.place.serves):
+        if not mates.alone:
+            seed_all(group.spec.seed, "update", *stint.slice(doing.offset, doing.shards[0]).stream)
+        if not (mates.follow and self.tokens.place.serves):
             group.held.update()
         if group.timeline is not None:
             group.timeline.end()
-        if not self._follows:
+        if not mates.follow:
             rows = len(loop.epoch.rows_of(doing.offset, doing.shards))
             items = [doing.offset * loop.epoch.shards + shard for shard in doing.shards]
             self.tokens.spans.owe(items, rows / loop.epoch.batch_rows(doing.offset), doing.spans)
@@ -225,72 +229,32 @@ class Laps:
     @property
     def _follows(self) -> bool:
         """Whether somebody else says what this member computes."""
-        return self._crew is not None and not self._crew.leads
+        return self._mates is not None and self._mates.follow
 
-    def _call(self, loop: Loop, kind: Kind) -> None:
-        """A conductor says how things are, and hears its crew; others have nobody to tell."""
-        circulation, crew, spans = self._circulation, self._crew, self.tokens.spans
-        if crew is None or not crew.leads or circulation is None:
+    def _call(self, kind: Kind) -> None:
+        """A conductor says how things are; others have nobody to tell."""
+        if self._circulation is None or self._mates is None:
             return
-        with_weights = kind is Kind.WORK or (kind is Kind.CLOSE and self.tokens.place.serves)
         try:
-            crew.call(
-                Call(kind, self._finished, spans.everywhere()), spans.local.cpu() if with_weights else None
-            )
-            if kind is Kind.WAIT and crew.answers():
-                circulation.halt()
+            self._mates.call(kind, finished=self._finished)
         except ExchangeBroken as error:
             self._broke(error)
 
     def _hear(self, loop: Loop) -> Kind | None:
         """A mate waits for work, or the end; None: the generation is over."""
-        crew, tokens = self._crew, self.tokens
-        assert crew is not None
-        while self._circulation is not None and not self._closed:
+        mates = self._mates
+        assert mates is not None
+        while self._circulation is not None and not mates.closed:
             if self._look(loop) and self._circulation is None:
                 return None
             try:
-                with self._group.split.idle():
-                    call = crew.hear()
-                if call.kind is Kind.WORK or (call.kind is Kind.CLOSE and tokens.place.serves):
-                    weights = torch.empty_like(tokens.spans.local, device="cpu")
-                    crew.weights(weights)
-                    tokens.spans.put(weights)
-                    tokens.rewind()
-                self._follow(call, crew)
+                kind = mates.hear()
             except ExchangeBroken as error:
                 self._broke(error)
                 return None
-            if call.kind is not Kind.WAIT:
-                return call.kind
+            if kind is not Kind.WAIT:
+                return kind
         return None
-
-    def _follow(self, call: Call, crew: Crew) -> None:
-        """Take in what the conductor says, and answer where it waits."""
-        circulation, spans = self._circulation, self.tokens.spans
-        assert circulation is not None
-        if call.finished:
-            circulation.finish()
-        if not self.tokens.place.holds:
-            spans.heard(call.settled)
-        if call.kind is Kind.WAIT:
-            crew.answer(circulation.halted)
-        self._closed = call.kind is Kind.CLOSE
-        if self._closed and isinstance(circulation, Following):
-            spans.close(call.settled)
-            circulation.close()
-
-    def _add_up(self, crew: Crew, *, void: bool) -> bool:
-        """The crew's gradients become this member's. Returns whether the round is void: somebody left it by `break`."""
-        circulation = self._circulation
-        assert circulation is not None
-        if self._follows:
-            crew.answer(circulation.halted)
-        elif crew.answers():
-            circulation.halt()
-        sent = self.tokens.spans.gradients(void=void)
-        crew.add_up(sent)
-        return self.tokens.spans.take_gradients(sent)
 
     def _look(self, loop: Loop) -> bool:
         """What is new since the last look: a break, a plan, a stop, settled steps. Returns whether all is over."""
@@ -314,9 +278,8 @@ class Laps:
         """This member begins no more items: wait until all copies are equal, then agree on what comes next."""
         if self._open and self._circulation is not None:
             self._end_round(loop, void=True)
-        while self._follows and self._circulation is not None and not self._closed:
-            if self._hear(loop) is Kind.WORK:
-                self._end_round(loop, void=True)
+        while self._follows and self._hear(loop) is Kind.WORK:
+            self._end_round(loop, void=True)
         if self._circulation is None:
             return
         self._circulation.finish()
@@ -324,7 +287,7 @@ class Laps:
         self._progress(loop, "exchange")
         try:
             while self._circulation is not None and not self._look(loop):
-                self._call(loop, Kind.WAIT)
+                self._call(Kind.WAIT)
                 if self._circulation is not None:
                     self._circulation.over(POLL_S)
             if self._circulation is not None:
@@ -341,7 +304,7 @@ class Laps:
         items = self.tokens.rest(exchange)
         if not self._follows:
             self.tokens.freshen()
-            self._call(loop, Kind.CLOSE)
+            self._call(Kind.CLOSE)
         elif self.tokens.place.holds:
             self.tokens.freshen()
         self._settle(loop)
@@ -415,31 +378,6 @@ class Laps:
         (loss * share).backward()  # type: ignore[no-untyped-call]
         if timeline is not None:
             timeline.end()
-
-    def _rounds(self, loop: Loop) -> Iterator[Round]:
-        """What this member, or its crew, has to compute; all of a crew come to the same."""
-        seat, crew = self._group.seat, self.tokens.place.crew
-        assert seat is not None
-        shards = sorted(shard for rank in crew for shard in seat.plan.shards_of(rank))
-        together = len(crew) > 1
-        return rounds(self._standings, shards, loop.epoch.shards, loop.epoch.steps, together=together)
-
-    def _mine(self, doing: Round) -> list[int]:
-        seat = self._group.seat
-        assert seat is not None
-        return [shard for shard in doing.shards if shard in seat.plan.shards_of(seat.rank)]
-
-    def _load(self, loop: Loop) -> Ahead:
-        pieces = (
-            self._slice(loop, doing.offset, shard)
-            for doing in self._rounds(loop)
-            for shard in self._mine(doing)
-        )
-        return loop.batches(pieces, self._group.spec.seed)
-
-    def _slice(self, loop: Loop, offset: int, shard: int) -> Slice:
-        step = self._group.calls.base + offset
-        return Slice(("step", step, shard), shard, loop.epoch.rows(offset, shard))
 
     @property
     def _running(self) -> Loop:

@@ -64,7 +64,7 @@ class Leasing:
 
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
-        self._tenant.turns.leave(self._group.timeline)
+        self._tenant.turns.leave()
 
     def request_stop(self) -> None:
         self._tenant.request_stop()
@@ -103,8 +103,6 @@ class Leasing:
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """Backward of one slice; its gradient is on the way when this returns."""
         turn, report = self._tenant.turns.end(loss, weight, values)
-        if self._group.timeline is not None:
-            self._group.timeline.end()
         if self._tenant.way is None:
             return
         try:

@@ -62,7 +62,7 @@ class Rounds:
         self._group = group
         self._outlet = outlet
         self._device = device
-        self._turns = Turns(group.spec.seed)
+        self._turns = Turns(group.spec.seed, group.timeline)
         self._leaving = Leaving(group)
         self.recorder = Recorder(group)
         self._reports: dict[int, SliceReport] = {}
@@ -105,7 +105,7 @@ class Rounds:
 
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
-        self._turns.leave(self._group.timeline)
+        self._turns.leave()
 
     def request_stop(self) -> None:
         self._stop = True
@@ -143,8 +143,6 @@ class Rounds:
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """One inner step of the running replica; on the worker's last one the exchange, the outer step, the commit."""
         turn, report = self._turns.end(loss, weight, values)
-        if self._group.timeline is not None:
-            self._group.timeline.end()
         if self._failed or self._span is None:
             return
         self._reports[self._span.slot(self._offset, turn.shard)] = report
@@ -171,8 +169,6 @@ class Rounds:
                     batch = to_device(next(pieces), self._device)
                 step = self._group.step + offset - span.offsets.start
                 self._turns.begin(_slice(loop.epoch, offset, shard, step))
-                if self._group.timeline is not None:
-                    self._group.timeline.begin("forward", slice=shard)
                 yield batch
                 self._turns.check_ended()
                 if self._failed:

@@ -73,7 +73,7 @@ class Steps:
         self._group = group
         self._outlet = outlet
         self._device = device
-        self._turns = Turns(group.spec.seed)
+        self._turns = Turns(group.spec.seed, group.timeline)
         self._leaving = Leaving(group)
         self.recorder = Recorder(group)
         self._last_lane = -1
@@ -110,7 +110,7 @@ class Steps:
 
     def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
-        self._turns.leave(self._group.timeline)
+        self._turns.leave()
 
     def request_stop(self) -> None:
         """Between two slices of a batch it is as if behind the last one: who has fewer of them is there already."""
@@ -164,8 +164,6 @@ class Steps:
             with self._group.split.idle():
                 batch = to_device(next(pieces), self._device)
             self._turns.begin(self._slice(loop, offset, lane, self._group.step))
-            if self._group.timeline is not None:
-                self._group.timeline.begin("forward", slice=lane)
             yield batch
             self._turns.check_ended()
             if self._failed:
@@ -176,8 +174,6 @@ class Steps:
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """Backward of one slice; on the last one the exchange and the commit."""
         turn, report = self._turns.end(loss, weight, values)
-        if self._group.timeline is not None:
-            self._group.timeline.end()
         if self._failed:
             return
         self._reports[turn.shard] = report

@@ -57,7 +57,7 @@ class Tenant:
         advance: Callable[[Loop, int], None],
         progress: Callable[[Loop, str], None],
     ) -> None:
-        self.turns = Turns(group.spec.seed)
+        self.turns = Turns(group.spec.seed, group.timeline)
         self.way: Way | None = None
         self._group = group
         self._device = device
@@ -121,8 +121,6 @@ class Tenant:
                 self._take_over(way)
             self._group.buffers.rewind()
             self.turns.begin(piece)
-            if timeline is not None:
-                timeline.begin("forward", slice=piece.shard)
             yield batch
             self.turns.check_ended()
             if self.way is None:

@@ -16,27 +16,30 @@ from ringleader.train.word import MAX_METRICS, SliceReport
 
 
 class Turns:
-    """The running turn, and the metrics' names that every turn has to give.
+    """The running turn, and the metrics' names that every turn has to give. In a trace its forward is a span.
 
     Attributes:
         running: the slice the loop body is at.
         names: of the metrics, sorted.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, timeline: Timeline | None) -> None:
         self.running: Slice | None = None
         self.names: tuple[str, ...] = ()
         self._seed = seed
+        self._timeline = timeline
 
     def begin(self, piece: Slice) -> None:
         self.running = piece
         seed_all(self._seed, *piece.stream)
+        if self._timeline is not None:
+            self._timeline.begin("forward", slice=piece.shard)
 
-    def leave(self, timeline: Timeline | None) -> None:
+    def leave(self) -> None:
         """The loop was left by `break`: its last turn, if any, is not part of a step."""
         self.running = None
-        if timeline is not None:
-            timeline.unwind("the loop was left")
+        if self._timeline is not None:
+            self._timeline.unwind("the loop was left")
 
     def end(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> tuple[Slice, SliceReport]:
         """`step` was called: the slice, and what it says about itself.
@@ -56,6 +59,8 @@ class Turns:
             raise StepMisuse(f"session.step got weight={weight}.", hint="Weights are finite and above 0.")
         slots = tuple(torch.as_tensor(values[name], dtype=torch.float32).detach().mean() for name in names)
         sign = crc32("\n".join(names).encode()) & 0xFF_FFFF
+        if self._timeline is not None:
+            self._timeline.end()
         return turn, SliceReport(weight, loss.detach(), checksum(turn.rows), sign, slots)
 
     def check_ended(self) -> None:
