@@ -1,4 +1,7 @@
-"""One member on a device of its own: native and canonical sums, then a wait that somebody else's death has to end."""
+"""One member on a device of its own: native and canonical sums, then a wait that somebody else's death has to end.
+
+The device is not the first that this process sees: what runs on other threads has to be told which it is.
+"""
 
 import json
 import os

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from ringleader.comm.transports.flags import SUPPORTED
 from ringleader.comm.transports.gloo import GlooTransport, first_line
 from ringleader.comm.transports.mixed import MixedTransport
-from ringleader.comm.transports.nccl import NcclTransport, apart, own_device
+from ringleader.comm.transports.nccl import NcclTransport, apart, own_device, stay_on, this_device
 from ringleader.comm.transports.shared import Place, SharedTransport
 from ringleader.comm.transports.transport import Transport
 from ringleader.errors import ExchangeBroken
@@ -84,7 +84,7 @@ def meet(
     Raises:
         ExchangeBroken: somebody did not come in time, or the meeting was cancelled.
     """
-    meeting = _Meeting(call, clients or Clients())
+    meeting = _Meeting(call, clients or Clients(), this_device() if NCCL in call.kinds else None)
     threading.Thread(target=meeting.hold, name=f"ringleader-meet-{call.rank}", daemon=True).start()
     return meeting.result(min(call.deadline_s, MEET_S), cancelled)
 
@@ -95,6 +95,7 @@ class _Meeting:
 
     call: Call
     clients: Clients
+    device: int | None = None
     transport: Transport | None = None
     why: str = ""
     given_up: bool = False
@@ -103,6 +104,7 @@ class _Meeting:
 
     def hold(self) -> None:
         try:
+            stay_on(self.device)
             transport = _connect(self.call, self.clients)
         except (RuntimeError, OSError) as error:
             self.why = first_line(error)

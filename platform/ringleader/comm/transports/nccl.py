@@ -39,6 +39,17 @@ def own_device() -> str:
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
 
 
+def this_device() -> int | None:
+    """The calling thread's device, which is another thread's only if that is told; None where there is none."""
+    return torch.cuda.current_device() if torch.cuda.is_available() else None
+
+
+def stay_on(device: int | None) -> None:
+    """Make it the calling thread's device."""
+    if device is not None:
+        torch.cuda.set_device(device)
+
+
 def apart(devices: Sequence[str]) -> bool:
     """Whether every member has a device of its own, which is what NCCL needs."""
     return all(devices) and len(set(devices)) == len(devices)
@@ -119,12 +130,13 @@ class NcclTransport:
         options.config.blocking = 0  # else nobody could end a connection that a lost member never makes
         backend = nccl(store, far.rank, far.size, options)
         backend._set_sequence_number_for_group()
-        backend.eager_connect_single_device(torch.device("cuda", torch.cuda.current_device()))
         kind: Any = dist.ProcessGroup.BackendType.NCCL
         group: Any = dist.ProcessGroup(store, far.rank, far.size)
         group._set_default_backend(kind)
         group._register_backend(torch.device("cuda"), kind, backend)
-        return NcclTransport(far, group, deadline_s)
+        transport = NcclTransport(far, group, deadline_s)
+        transport._connect()
+        return transport
 
     @property
     def together(self) -> "NcclTransport":
@@ -165,6 +177,21 @@ class NcclTransport:
     def close(self) -> None:
         self._end("the transport is closed")
         self._far.close()
+
+    def _connect(self) -> None:
+        """The first collective connects all devices, and waits for that: an eager connection that does not block cannot
+        be waited for, and messages between some of the members would connect no more than these.
+
+        Raises:
+            RuntimeError: somebody did not come.
+        """
+        try:
+            self.native_all_reduce(torch.zeros(1, device=self._device)).wait()
+            return
+        except ExchangeBroken as error:
+            why = error.why
+        self.close()
+        raise RuntimeError(why)
 
     def _in_one(self, group: Any, sends: Messages, receives: Messages) -> Any:
         group._start_coalescing(self._device)
