@@ -3,12 +3,17 @@
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ringleader.bench.postgres import MISSING, Postgres, binaries, postgres
+
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "unit")]
+
+from databases import Databases  # noqa: E402 - it lies there
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -35,6 +40,28 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """A PostgreSQL server of one's own."""
+    with postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def databases(postgres_server: Postgres) -> Databases:
+    return Databases(postgres_server)
+
+
+@pytest.fixture
+def on_postgres(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Control planes of this test keep what they know on PostgreSQL: one database for each home."""
+    import control_plane
+
+    with databases.lent() as lent:
+        monkeypatch.setattr(control_plane.Database, "of", lent.__getitem__)
+        yield
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Browser tests need a browser, GPU tests a GPU; chaos runs only when asked for."""
     for item in items:
@@ -42,6 +69,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("browser")
         if item.get_closest_marker("browser") and chromium() is None:
             item.add_marker(pytest.mark.skip(reason="no Chromium: set CHROMIUM or put one on PATH"))
+        if "postgres_server" in getattr(item, "fixturenames", ()) and binaries() is None:
+            item.add_marker(pytest.mark.skip(reason=MISSING))
         if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
         if item.get_closest_marker("chaos") and "chaos" not in (config.option.markexpr or ""):

@@ -180,10 +180,17 @@ class Stage:
         return answer.json()
 
 
+class Database:
+    """Where the control planes of a test keep what they know: SQLite in their home, unless `of` says another."""
+
+    of: Callable[[Path], str] = staticmethod(lambda home: "")
+
+
 def stage(home: Path, cluster: FakeCluster | None = None, **settings: Any) -> Stage:
     """An application whose threads do not run: tests call `tick`."""
     cluster = cluster or FakeCluster()
     time = Time()
+    settings.setdefault("database_url", Database.of(home))
     made = create_app(Settings(home=home, public_url=URL, **settings), cluster, time)
     control: Control = made.state.control
     token = (home / "token").read_text()

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from sqlalchemy.exc import DataError, IntegrityError
 from starlette.exceptions import HTTPException
 
 from ringleader import __version__
@@ -135,6 +136,26 @@ def _add_errors(app: FastAPI) -> None:
         detail = "; ".join(f"{f['pointer']}: {f['message']}" for f in found)
         return problem(
             422, detail, code="invalid", errors=found, request_id=request.scope.get(REQUEST_ID, "")
+        )
+
+    @app.exception_handler(IntegrityError)
+    async def _second(request: Request, error: IntegrityError) -> Response:
+        """Two requests made the same thing at the same moment, on a database that lets them."""
+        return problem(
+            409,
+            "somebody else has stored the same thing at the same moment.",
+            code="conflict",
+            request_id=request.scope.get(REQUEST_ID, ""),
+        )
+
+    @app.exception_handler(DataError)
+    @app.exception_handler(OverflowError)
+    async def _unstorable(request: Request, error: Exception) -> Response:
+        return problem(
+            422,
+            "a value of the request is larger or longer than what is stored.",
+            code="invalid",
+            request_id=request.scope.get(REQUEST_ID, ""),
         )
 
 

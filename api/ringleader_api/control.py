@@ -3,8 +3,11 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from ringleader_api.backend import Backend
 from ringleader_api.clock import Clock, utc_now
@@ -12,7 +15,7 @@ from ringleader_api.edge.credentials import Credentials, first_token
 from ringleader_api.edge.provider import Provider
 from ringleader_api.edge.rate import Allowance
 from ringleader_api.log import Log
-from ringleader_api.reconciling import Growing, Launching, Reconciler
+from ringleader_api.reconciling import Growing, Launching, Leased, Reconciler
 from ringleader_api.services.artifacts import Artifacts
 from ringleader_api.services.audit import AuditLog
 from ringleader_api.services.faults import Faults
@@ -28,7 +31,7 @@ from ringleader_api.services.submission import Submissions
 from ringleader_api.services.tokens import Tokens
 from ringleader_api.services.users import Users
 from ringleader_api.settings import Settings
-from ringleader_api.store import Store
+from ringleader_api.store import Fenced, Lease, Store, lease_for
 from ringleader_api.telemetry import Telemetry
 from ringleader_api.tracking import Exporter, Mlflow
 
@@ -65,6 +68,7 @@ class Control:
     exporter: Exporter | None
     provider: Provider | None
     signin: SignIn | None
+    leases: Sequence[Lease] = ()
     logins: Allowance = field(default_factory=lambda: Allowance(LOGINS_PER_S, LOGINS_AT_ONCE))
     streams: Counter[str] = field(default_factory=Counter)
     leaving: threading.Event = field(default_factory=threading.Event)
@@ -94,6 +98,9 @@ class Control:
             self.exporter.close()
         if self.provider is not None:
             self.provider.close()
+        for lease in self.leases:
+            with suppress(SQLAlchemyError):  # then it runs out
+                lease.let_go()
         self.backend.close()
         self.store.close()
 
@@ -121,12 +128,16 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
     """Open the home folder and the database, and put the parts together."""
     home = settings.home
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    store = Store.at(home)
+    store = Store.at(home, settings.database_url)
+    lease = lease_for(store, home, "reconciler", settings.lease_s)
+    ours = Fenced(store, lease)
+    backend = Leased(backend, lease)
     telemetry = Telemetry(store)
+    exports = lease_for(store, home, "exporter", settings.lease_s)
     packages = Packages(store, now, home)
     secrets = Secrets(store, now, home)
     launching = Launching(
-        store,
+        ours,
         backend,
         packages,
         secrets,
@@ -144,11 +155,12 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         patience_s=settings.autoscale_patience_s,
     )
     reconciler = Reconciler(
-        store,
+        ours,
         backend,
         launching,
         growing,
         now,
+        lease=lease,
         home=home,
         vanish_after_s=settings.vanish_after_s,
         start_timeout_s=settings.start_timeout_s,
@@ -176,10 +188,17 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         packages=packages,
         artifacts=Artifacts(store, home),
         reconciler=reconciler,
-        exporter=Exporter(store, Mlflow(settings.mlflow_url)) if settings.mlflow_url else None,
+        exporter=_exporter(settings, store, exports),
+        leases=[lease, exports],
         provider=provider,
         signin=SignIn(store, now, provider) if provider is not None else None,
     )
+
+
+def _exporter(settings: Settings, store: Store, lease: Lease) -> Exporter | None:
+    if not settings.mlflow_url:
+        return None
+    return Exporter(Fenced(store, lease), Mlflow(settings.mlflow_url), lease, store.shared)
 
 
 def _provider(settings: Settings) -> Provider | None:

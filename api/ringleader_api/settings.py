@@ -27,6 +27,8 @@ class Settings(BaseModel):
 
     Attributes:
         home: where token, database, packages and artifacts live.
+        database_url: postgresql://user:password@host/name for several replicas; empty: SQLite in home, for one.
+        lease_s: how long a replica that does not answer any more keeps the roles that one of them has.
         ray_address: the Ray cluster, `host:port`.
         mlflow_url: MLflow with its static prefix, e.g. http://127.0.0.1:5000/mlflow; empty: no tracking.
         public_url: how users reach the API; default http://host:port.
@@ -50,6 +52,8 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: Path
+    database_url: Annotated[str, Field(repr=False)] = ""
+    lease_s: Seconds = 15.0
     ray_address: str = ""
     mlflow_url: str = ""
     host: str = "127.0.0.1"
@@ -87,6 +91,14 @@ class Settings(BaseModel):
                 "beyond this machine requests are taken under one name only: set RINGLEADER_PUBLIC_URL to the address "
                 "users take"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _known_database(self) -> Self:
+        if self.database_url and not self.database_url.startswith(
+            ("postgresql://", "postgres://", "sqlite:///")
+        ):
+            raise ValueError("RINGLEADER_DATABASE_URL begins with postgresql:// (or is left out, for SQLite)")
         return self
 
     @model_validator(mode="after")
@@ -135,8 +147,9 @@ class Settings(BaseModel):
 
     @property
     def ingest_url(self) -> str:
-        """The address supervisors post to: the process itself where it is on loopback."""
-        return f"http://{self.host}:{self.port}" if is_loopback(self.host) else self.url
+        """The address supervisors post to: the process itself where it is alone and on loopback."""
+        alone = is_loopback(self.host) and not self.database_url
+        return f"http://{self.host}:{self.port}" if alone else self.url
 
 
 def is_loopback(host: str) -> bool:

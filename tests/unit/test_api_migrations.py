@@ -1,8 +1,8 @@
 """The database of the first version, with jobs in it, becomes today's: nothing is lost, everything has an owner."""
 
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
@@ -10,9 +10,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from control_plane import Stage, stage
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, text
 
-from ringleader_api.store.database import MIGRATIONS
+from ringleader_api.store.database import MIGRATIONS, Store
 from ringleader_api.store.tables import Base
 
 JOB = "job_" + "1" * 26
@@ -28,66 +28,76 @@ def move_to(engine: Engine, revision: str, *, back: bool = False) -> None:
         (command.downgrade if back else command.upgrade)(config, revision)
 
 
-def fill(path: Path) -> None:
+def rows(engine: Engine, query: str, **values: Any) -> list[tuple[Any, ...]]:
+    with engine.begin() as connection:
+        return [tuple(row) for row in connection.execute(text(query), values)]
+
+
+def fill(engine: Engine) -> None:
     """A job with an event, a metric, a key and a session, as the first version stored them."""
-    first = (
-        "id name project owner labels spec submitted state attempt launched generation world_size step epoch"
-    )
-    second = (
-        "workers failures_before failures_reported grace_s cancel_sent created_at queued_at ran_s version"
-    )
-    columns = f"{first} {second} event_seq log_seq logs_dropped".split()
     spec = '{"name": "old", "max_failures": 3}'
-    values = [JOB, "old", "vision", "operator", "{}", spec, spec, "succeeded", 1, 1, 1, 0, 9, 0, "[]"]
-    values += [0, 0, 30.0, 0, AT, AT, 1.0, 1, 1, 0, 0]
-    with sqlite3.connect(path) as database:
-        marks = ", ".join("?" * len(columns))
-        database.execute(f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks})", values)
-        database.execute("INSERT INTO events VALUES (?, 1, 'job.queued', ?, 0, 0, '{}')", (JOB, AT))
-        database.execute("INSERT INTO metrics VALUES (1, ?, 'loss', 8, 0.5, ?, 1)", (JOB, AT))
-        database.execute("INSERT INTO idempotency_keys VALUES ('k', 'b', ?, ?)", (JOB, AT))
-        database.execute("INSERT INTO login_sessions VALUES (?, '2999-01-01')", (COOKIE_SHA,))
+    job: dict[str, Any] = {
+        "id": JOB, "name": "old", "project": "vision", "owner": "operator", "labels": "{}", "spec": spec,
+        "submitted": spec, "state": "succeeded", "attempt": 1, "launched": True, "generation": 1, "world_size": 0,
+        "step": 9, "epoch": 0, "workers": "[]", "failures_before": 0, "failures_reported": 0, "grace_s": 30.0,
+        "cancel_sent": False, "created_at": AT, "queued_at": AT, "ran_s": 1.0, "version": 1, "event_seq": 1,
+        "log_seq": 0, "logs_dropped": 0,
+    }  # fmt: skip
+    with engine.begin() as connection:
+        names, marks = ", ".join(job), ", ".join(f":{name}" for name in job)
+        connection.execute(text(f"INSERT INTO jobs ({names}) VALUES ({marks})"), job)
+        for table, values in (
+            ("events", f"'{JOB}', 1, 'job.queued', '{AT}', 0, 0, '{{}}'"),
+            ("metrics", f"1, '{JOB}', 'loss', 8, 0.5, '{AT}', 1"),
+            ("idempotency_keys", f"'k', 'b', '{JOB}', '{AT}'"),
+            ("login_sessions", f"'{COOKIE_SHA}', '2999-01-01'"),
+        ):
+            connection.exec_driver_sql(f"INSERT INTO {table} VALUES ({values})")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ringleader.db'}"
+    return str(request.getfixturevalue("postgres_server").url())
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Iterator[Engine]:
-    engine = create_engine(f"sqlite:///{tmp_path / 'ringleader.db'}")
-    move_to(engine, "0001")
-    fill(tmp_path / "ringleader.db")
-    yield engine
-    engine.dispose()
+def old(url: str) -> Iterator[Engine]:
+    store = Store(url)
+    move_to(store.engine(), "0001")
+    fill(store.engine())
+    yield store.engine()
+    store.close()
 
 
-def test_what_the_first_version_held_is_there_and_the_admins(old: Engine, tmp_path: Path) -> None:
-    here: Stage = stage(tmp_path)
+def test_what_the_first_version_held_is_there_and_the_admins(old: Engine, url: str, tmp_path: Path) -> None:
+    here: Stage = stage(tmp_path, database_url=url)
     job = here.job(JOB)
     assert (job["owner"], job["project"], job["progress"]["step"]) == ("admin", "vision", 9)
     assert here.events(JOB) == ["job.queued"]
     assert here.client.get(f"/api/v1/jobs/{JOB}/metrics?name=loss").json()["points"][0]["value"] == 0.5
     projects = here.client.get("/api/v1/projects").json()["items"]
     assert [(p["name"], p["role"]) for p in projects] == [("default", "admin"), ("vision", "admin")]
-    with sqlite3.connect(tmp_path / "ringleader.db") as database:
-        keys = database.execute("SELECT owner, key, job_id FROM idempotency_keys_of_owners").fetchall()
-        assert keys == [("admin", "k", JOB)]
-        sessions = database.execute("SELECT user FROM login_sessions WHERE sha256 = ?", (COOKIE_SHA,))
-        assert sessions.fetchall() == [("admin",)]
+    assert rows(old, "SELECT owner, key, job_id FROM idempotency_keys_of_owners") == [("admin", "k", JOB)]
+    sessions = rows(old, 'SELECT "user" FROM login_sessions WHERE sha256 = :sha', sha=COOKIE_SHA)
+    assert sessions == [("admin",)]
+    here.control.close()
 
 
 def test_jobs_of_before_there_were_shares_may_have_what_they_want_and_projects_weigh_the_same(
-    old: Engine, tmp_path: Path
+    old: Engine,
 ) -> None:
     move_to(old, "0002")
-    with sqlite3.connect(tmp_path / "ringleader.db") as database:
-        database.execute("INSERT INTO projects VALUES ('small', ?)", (AT,))
+    with old.begin() as connection:
+        connection.exec_driver_sql(f"INSERT INTO projects VALUES ('small', '{AT}')")
     move_to(old, "head")
-    with sqlite3.connect(tmp_path / "ringleader.db") as database:
-        jobs = database.execute("SELECT id, granted, granted_at, preempted FROM jobs").fetchall()
-        due = database.execute("SELECT name, weight, quota_workers, quota_cpus, quota_gpus FROM projects")
-        assert jobs == [(JOB, None, None, 0)]
-        assert ("small", 1.0, None, None, None) in due.fetchall()
+    assert rows(old, "SELECT id, granted, granted_at, preempted FROM jobs") == [(JOB, None, None, False)]
+    due = rows(old, "SELECT name, weight, quota_workers, quota_cpus, quota_gpus FROM projects")
+    assert ("small", 1.0, None, None, None) in due
     move_to(old, "0002", back=True)
-    with sqlite3.connect(tmp_path / "ringleader.db") as database:
-        assert database.execute("SELECT id FROM jobs").fetchall() == [(JOB,)]
+    assert rows(old, "SELECT id FROM jobs") == [(JOB,)]
 
 
 def test_the_tables_are_those_of_the_code(old: Engine) -> None:
@@ -96,11 +106,12 @@ def test_the_tables_are_those_of_the_code(old: Engine) -> None:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
 
 
-def test_back_to_the_first_version_and_up_again_loses_no_job(old: Engine, tmp_path: Path) -> None:
+def test_back_to_the_first_version_and_up_again_loses_no_job(old: Engine, url: str, tmp_path: Path) -> None:
     move_to(old, "head")
     move_to(old, "0001", back=True)
-    with sqlite3.connect(tmp_path / "ringleader.db") as database:
-        assert database.execute("SELECT owner FROM jobs").fetchall() == [("operator",)]
-        assert database.execute("SELECT key FROM idempotency_keys").fetchall() == [("k",)]
+    assert rows(old, "SELECT owner FROM jobs") == [("operator",)]
+    assert rows(old, "SELECT key FROM idempotency_keys") == [("k",)]
     move_to(old, "head")
-    assert stage(tmp_path).job(JOB)["owner"] == "admin"
+    here = stage(tmp_path, database_url=url)
+    assert here.job(JOB)["owner"] == "admin"
+    here.control.close()

@@ -3,16 +3,19 @@
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from control_plane import RESULT, FakeCluster, Stage, metric, outcome, stage, status
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from ringleader_api.backend import AttemptGone
-from ringleader_api.reconciling import Growing, Launching, Reconciler
-from ringleader_api.store import Store
+from ringleader_api.reconciling import Growing, Launching, Leased, Reconciler
+from ringleader_api.store import Fenced, Store, lease_for
+from ringleader_api.store.tables import LeaseRow
 
 
 class Killed(BaseException):
@@ -41,6 +44,7 @@ def test_an_accepted_job_is_started_once_whatever_statement_the_process_dies_at(
         here.control.close()
         cluster.cut = lambda where: None
         again = stage(home, cluster)
+        leases_run_out(again.control.store)
         again.tick(2)
         assert cluster.starts == [(job_id, 1)], f"died at boundary {last}"
         again.post(job_id, status=status("running"))
@@ -60,32 +64,10 @@ def _dies_at(here: Stage, boundary: int) -> bool:
         if next(passed) == boundary:
             raise Killed(where)
 
-    store = MortalStore.at(here.home)
+    store = MortalStore.at(here.home, here.control.settings.database_url)
     assert isinstance(store, MortalStore)
     store.cut = here.cluster.cut = cut
-    control = here.control
-    launching = Launching(
-        store,
-        here.cluster,
-        control.packages,
-        control.secrets,
-        telemetry=control.telemetry,
-        now=here.time,
-        ingest_base="http://x",
-        home=here.home,
-    )
-    reconciler = Reconciler(
-        store,
-        here.cluster,
-        launching,
-        Growing(here.cluster, None, here.time, cool_down_s=0, patience_s=1),
-        here.time,
-        home=here.home,
-        vanish_after_s=1,
-        start_timeout_s=300,
-        exporting=False,
-        cluster_seen=lambda up: None,
-    )
+    reconciler = reconciler_over(here, store)
     try:
         reconciler.tick()
         reconciler.tick()
@@ -94,6 +76,42 @@ def _dies_at(here: Stage, boundary: int) -> bool:
     finally:
         store.close()
     return True
+
+
+def reconciler_over(here: Stage, store: Store) -> Reconciler:
+    """One that works over `store`, with a lease of its own."""
+    lease = lease_for(store, here.home, "reconciler", lasts_s=60)
+    ours, cluster = Fenced(store, lease), Leased(here.cluster, lease)
+    control = here.control
+    launching = Launching(
+        ours,
+        cluster,
+        control.packages,
+        control.secrets,
+        telemetry=control.telemetry,
+        now=here.time,
+        ingest_base="http://x",
+        home=here.home,
+    )
+    return Reconciler(
+        ours,
+        cluster,
+        launching,
+        Growing(cluster, None, here.time, cool_down_s=0, patience_s=1),
+        here.time,
+        lease=lease,
+        home=here.home,
+        vanish_after_s=1,
+        start_timeout_s=300,
+        exporting=False,
+        cluster_seen=lambda up: None,
+    )
+
+
+def leases_run_out(store: Store) -> None:
+    """The time of whoever holds a role is over."""
+    with store.write() as session:
+        session.execute(update(LeaseRow).values(expires_at=datetime(2000, 1, 1, tzinfo=UTC)))
 
 
 class MortalStore(Store):

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import delete, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from ringleader.errors import RingleaderError
@@ -55,7 +56,8 @@ class Credentials:
         self._now = now
         # Cookies do not know ports: each instance names its own, so that two on one machine do not log each other out.
         self.cookie = f"ringleader_{sha256(first_token)[:8]}"
-        self._adopt(first_token)
+        with suppress(IntegrityError):  # a replica that starts with us was first
+            self._adopt(first_token)
 
     def by_token(self, token: str) -> Caller | None:
         """The user of a living token."""

@@ -2,6 +2,7 @@
 
 from ringleader_api.reconciling.growing import Growing
 from ringleader_api.reconciling.launching import Launching
+from ringleader_api.reconciling.leased import Leased
 from ringleader_api.reconciling.loop import Reconciler
 
-__all__ = ["Growing", "Launching", "Reconciler"]
+__all__ = ["Growing", "Launching", "Leased", "Reconciler"]

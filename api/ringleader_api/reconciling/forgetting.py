@@ -5,14 +5,14 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from ringleader_api.store import Store
+from ringleader_api.store import Transactions
 from ringleader_api.store.tables import ExportCursor, Job
 
 
 class Forgetting:
     """`exporting`: a tracker has to get everything of a job before its rows go."""
 
-    def __init__(self, store: Store, home: Path, exporting: bool) -> None:
+    def __init__(self, store: Transactions, home: Path, exporting: bool) -> None:
         self._store = store
         self._home = home
         self._exporting = exporting
@@ -28,6 +28,6 @@ class Forgetting:
             for folder in ("jobs", "checkpoints"):
                 shutil.rmtree(self._home / folder / job_id, ignore_errors=True)
             with self._store.write() as session:
-                job = session.get(Job, job_id)
+                job = session.get(Job, job_id, with_for_update={"skip_locked": True})
                 if job is not None:
                     session.delete(job)

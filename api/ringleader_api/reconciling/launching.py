@@ -1,6 +1,5 @@
 """Starting an attempt exactly once: its number is stored first, its supervisor is then asked for by that name."""
 
-import secrets
 from datetime import datetime
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from ringleader_api.services.attempts import attempt_failed
 from ringleader_api.services.claims import allowed
 from ringleader_api.services.packages import Packages
 from ringleader_api.services.secrets import SecretMissing, Secrets
-from ringleader_api.store import Store, move
+from ringleader_api.store import Transactions, move
 from ringleader_api.store.tables import IngestToken, Job
 from ringleader_api.telemetry import Telemetry
 
@@ -33,7 +32,7 @@ class Launching:
 
     def __init__(
         self,
-        store: Store,
+        store: Transactions,
         backend: Backend,
         packages: Packages,
         secrets: Secrets,
@@ -67,7 +66,8 @@ class Launching:
 
     def start(self, job_id: str, attempt: int) -> None:
         """Ask for the supervisor of a stored attempt; asking again after a crash names the same one."""
-        token = secrets.token_urlsafe(32)
+        # The same whoever asks: another control plane may be asking for this supervisor at the same time.
+        token = self._secrets.derived(f"ingest {job_id} {attempt}")
         with self._store.write() as session:
             job = self._current(session, job_id, attempt)
             if job is None or job.state is not State.STARTING:

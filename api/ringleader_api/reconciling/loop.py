@@ -28,7 +28,7 @@ from ringleader_api.reconciling.queue import Queue
 from ringleader_api.scheduling import Facts, Seen, lifecycle, next_act
 from ringleader_api.services.attempts import attempt_failed
 from ringleader_api.services.claims import ADMITTED
-from ringleader_api.store import Store, move
+from ringleader_api.store import Lease, LeaseLost, Transactions, move
 from ringleader_api.store.tables import Job
 
 log = Log("ringleader.reconciler")
@@ -40,17 +40,19 @@ class Reconciler:
     """The only caller of the backend. `tick` does one round; `run` ticks until stopped.
 
     Args:
+        lease: the role; without it a round only looks.
         exporting: whether a tracker has to get everything of a deleted job before its rows go.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: Transactions,
         backend: Backend,
         launching: Launching,
         growing: Growing,
         now: Clock,
         *,
+        lease: Lease,
         home: Path,
         vanish_after_s: float,
         start_timeout_s: float,
@@ -64,6 +66,7 @@ class Reconciler:
         self._growing = growing
         self._forgetting = Forgetting(store, home, exporting)
         self._now = now
+        self._lease = lease
         self._vanish_after_s = vanish_after_s
         self._start_timeout_s = start_timeout_s
         self._cluster_seen = cluster_seen
@@ -81,6 +84,8 @@ class Reconciler:
             self._wake.clear()
             try:
                 self.tick()
+            except LeaseLost as lost:
+                log.warning("reconciler.relieved", why=lost.message)
             except Exception:  # the loop must outlive any round
                 log.exception("reconciler.round_failed")
             self.beat_at = time.monotonic()
@@ -95,9 +100,13 @@ class Reconciler:
         self._wake.set()
 
     def tick(self) -> None:
-        """One round."""
-        self._forgetting.purge()
+        """One round. Raises LeaseLost where another control plane took over in the middle of it."""
         alive = self._look()
+        if not self._lease.hold():
+            self._missing_since.clear()  # what we saw before we get the role says nothing then
+            self._growing.forget()
+            return
+        self._forgetting.purge()
         if alive is None:
             self._queue.hold_all(self.trouble)
             return
@@ -156,6 +165,8 @@ class Reconciler:
         """One job's trouble must not keep the round from the others."""
         try:
             self._advance(facts, alive)
+        except LeaseLost:
+            raise
         except Exception:
             log.exception("reconciler.job_failed", job=facts.job_id, attempt=facts.attempt)
 
@@ -247,5 +258,7 @@ class Reconciler:
         """A deed that is done again next round when it fails."""
         try:
             deed(job_id, attempt)
+        except LeaseLost:
+            raise
         except Exception:
             log.exception("reconciler.job_failed", job=job_id, attempt=attempt)

@@ -10,7 +10,7 @@ from ringleader_api.reconciling.launching import Launching
 from ringleader_api.scheduling import Admit, Demand, Evict, Grant, Hold, Seen, plan
 from ringleader_api.services.attempts import TRUE_STATES
 from ringleader_api.services.claims import allowed, jobs_of, snapshot_of
-from ringleader_api.store import Store, move, record
+from ringleader_api.store import LeaseLost, Transactions, move, record
 from ringleader_api.store.tables import Job
 
 log = Log("ringleader.queue")
@@ -19,7 +19,7 @@ log = Log("ringleader.queue")
 class Queue:
     """Called by the reconciler only."""
 
-    def __init__(self, store: Store, launching: Launching, now: Clock) -> None:
+    def __init__(self, store: Transactions, launching: Launching, now: Clock) -> None:
         self._store = store
         self._launching = launching
         self._now = now
@@ -85,6 +85,8 @@ class Queue:
             return
         try:
             self._launching.start(job_id, attempt)
+        except LeaseLost:
+            raise
         except Exception:  # the attempt is stored: the next round asks again
             log.exception("queue.start_failed", job=job_id, attempt=attempt)
 
@@ -95,6 +97,7 @@ class Queue:
             if job is None or job.pending_reason == reason:
                 return
         with self._store.write() as session:
-            job = session.get(Job, job_id, with_for_update=True)
+            # A row that somebody is changing is told in the next round.
+            job = session.get(Job, job_id, with_for_update={"skip_locked": True})
             if job is not None and job.state is State.QUEUED:
                 job.pending_reason = reason

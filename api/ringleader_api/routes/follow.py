@@ -23,7 +23,8 @@ Item = TypeVar("Item", EventView, LogLine)
 Read = Callable[[str, int, int], list[Item]]
 CHUNK = 500
 LOOK_S = 0.05
-LOOK_ANYWAY_S = 2.0
+LOOK_ANYWAY_S, LOOK_SHARED_S = 2.0, 0.3
+"""After which a stream looks for rows that another process may have written; the second where several do write."""
 PING_S = 2.0
 FULL_S = 5.0
 ASK_AGAIN = timedelta(seconds=30)
@@ -118,7 +119,7 @@ def _still(request: Request, here: Control, job_id: str) -> Callable[[], bool]:
 
 async def _until_news(here: Control, version: int, pinged_at: float) -> AsyncIterator[bytes]:
     """Wait for a write to the store; keep-alives meanwhile. Looks anyway now and then: others may write too."""
-    look_at = time.monotonic() + LOOK_ANYWAY_S
+    look_at = time.monotonic() + (LOOK_SHARED_S if here.store.shared else LOOK_ANYWAY_S)
     while here.store.version == version and time.monotonic() < look_at and not here.leaving.is_set():
         await asyncio.sleep(LOOK_S)
         if time.monotonic() - pinged_at >= PING_S:

@@ -7,6 +7,7 @@ from ringleader.wire.access import EVERY
 from ringleader_api.problems import Forbidden, NotFound
 from ringleader_api.rights import NEEDS, Action, Caller, may
 from ringleader_api.store import Store, audit
+from ringleader_api.store.database import WRITES
 from ringleader_api.store.people import Project
 from ringleader_api.store.tables import Job
 
@@ -17,7 +18,7 @@ def load(session: Session, job_id: str) -> Job:
     Raises:
         NotFound: there is no such job, or it was deleted.
     """
-    job = session.get(Job, job_id, with_for_update=True)
+    job = session.get(Job, job_id, with_for_update=session.info.get(WRITES, False))
     if job is None or job.deleted_at is not None:
         raise _no_job(job_id)
     return job

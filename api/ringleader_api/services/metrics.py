@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, cast, func, or_, select
+from sqlalchemy import BigInteger, ColumnElement, cast, func, or_, select
 from sqlalchemy.orm import Session
 
 from ringleader.wire.views import MetricPoint, View
@@ -58,7 +58,9 @@ def _points(session: Session, job_id: str, name: str, max_points: int) -> Any:
         return select(*columns).where(*mine).order_by(Metric.step)
     # Two points a stretch, and the two ends.
     stretches = max(1, (max_points - 2) // 2)
-    stretch: ColumnElement[int] = cast((Metric.step - first) * stretches, Integer).op("/")(last - first + 1)
+    stretch: ColumnElement[int] = cast((Metric.step - first) * stretches, BigInteger).op("/")(
+        last - first + 1
+    )
     ranked = (
         select(
             *columns,

@@ -1,7 +1,10 @@
 """Secrets: written, never read back; handed to the jobs that name them, and masked in what these tell."""
 
+import hashlib
+import hmac
 import json
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -113,13 +116,23 @@ class Secrets:
     def _seal(self, project: str, name: str, value: str) -> bytes:
         return self._cipher().encrypt(json.dumps({"project": project, "name": name, "value": value}).encode())
 
+    def derived(self, purpose: str) -> str:
+        """A token that this home alone knows how to make, the same each time."""
+        return hmac.new(self._key(), purpose.encode(), hashlib.sha256).hexdigest()
+
     def _cipher(self) -> Fernet:
+        return Fernet(self._key())
+
+    def _key(self) -> bytes:
         if not self._key_file.exists():
+            partial = self._key_file.with_name(f".secrets.key.{os.getpid()}.{secrets.token_hex(4)}")
+            descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(Fernet.generate_key())
             with suppress(FileExistsError):  # another process was first: its key holds
-                descriptor = os.open(self._key_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(Fernet.generate_key())
-        return Fernet(self._key_file.read_bytes().strip())
+                os.link(partial, self._key_file)
+            partial.unlink()
+        return self._key_file.read_bytes().strip()
 
 
 def masked(told: Any, masks: Sequence[str]) -> Any:

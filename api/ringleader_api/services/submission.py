@@ -4,6 +4,7 @@ import hashlib
 import json
 from typing import Any
 
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from ringleader.spec import JobSpec
@@ -69,6 +70,12 @@ class Submissions:
         if key is not None and (known := self._replayed(who.name, key, digest)):
             return known, False
         spec = self._checked(who, body, seen)
+        try:
+            return self._accept(who, spec, key, digest)
+        except IntegrityError:  # the same key, or a first job of the same project, at the same moment
+            return self._accept(who, spec, key, digest)
+
+    def _accept(self, who: Caller, spec: JobSpec, key: str | None, digest: str) -> tuple[str, bool]:
         with self._store.write() as session:
             if key is not None and (known := _replay(session, who.name, key, digest)):
                 return known, False

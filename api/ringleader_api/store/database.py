@@ -1,45 +1,71 @@
-"""The database: short transactions, one writer at a time on SQLite, migrations run at start."""
+"""The database: short transactions, one writer at a time on SQLite, row locks on PostgreSQL, migrated at start."""
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import URL, Engine, create_engine, event, make_url, text
 from sqlalchemy.orm import Session
 
 from ringleader_api.store import audit
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_MS = 10_000
+WRITES = "writes"
+_MIGRATING = 0x72696E67
+"""The advisory lock under which one of several replicas that start together migrates."""
+
+
+class Transactions(Protocol):
+    """What those who work on rows need of a store."""
+
+    @property
+    def version(self) -> int:
+        """Grows with every committed write of this process."""
+
+    def read(self) -> AbstractContextManager[Session]: ...
+
+    def write(self) -> AbstractContextManager[Session]: ...
 
 
 class Store:
-    """Hands out sessions. `version` grows with every committed write, for those who wait for news."""
+    """Hands out sessions. `version` grows with every committed write of this process, for those who wait for news."""
 
-    def __init__(self, url: str) -> None:
-        self.version = 0
-        self._engine = create_engine(url, pool_size=16, max_overflow=48)
-        if self._engine.dialect.name == "sqlite":
+    def __init__(self, url: str | URL) -> None:
+        self._version = 0
+        address = _with_driver(make_url(url))
+        self.shared = address.get_backend_name() != "sqlite"
+        """Whether other processes may write too."""
+        self._engine = create_engine(address, pool_size=16, max_overflow=48, pool_pre_ping=self.shared)
+        if self.shared:
+            _tune_postgresql(self._engine)
+        else:
             _tune_sqlite(self._engine)
         self._writer = self._engine.execution_options(begin="BEGIN IMMEDIATE")
         # SQLite has one writer; queueing here is fair and free, its busy handler polls.
-        self._one_writer = threading.Lock()
+        self._one_writer: AbstractContextManager[Any] = nullcontext() if self.shared else threading.Lock()
 
     @classmethod
-    def at(cls, home: Path) -> "Store":
-        """The SQLite database of a home folder, migrated to the newest shape."""
-        store = cls(f"sqlite:///{home / 'ringleader.db'}")
+    def at(cls, home: Path, url: str = "") -> "Store":
+        """The database at `url`, or the SQLite one of a home folder; migrated to the newest shape."""
+        store = cls(url or f"sqlite:///{home / 'ringleader.db'}")
         store.migrate()
         return store
+
+    @property
+    def version(self) -> int:
+        return self._version
 
     def migrate(self) -> None:
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS))
         with self._writer.begin() as connection:
+            if self.shared:
+                connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATING})"))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 
@@ -56,12 +82,13 @@ class Store:
         The first one of a request holds the row of the audit log that names who asked for it.
         """
         with self._one_writer:
-            with Session(self._writer, expire_on_commit=False) as session, session.begin():
+            made = Session(self._writer, expire_on_commit=False, info={WRITES: True})
+            with made as session, session.begin():
                 yield session
                 deed = audit.add_to(session)
             if deed is not None:
                 deed.recorded = True
-            self.version += 1
+            self._version += 1
 
     def ping(self) -> None:
         """Raise where the database does not answer."""
@@ -73,6 +100,11 @@ class Store:
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def _with_driver(url: URL) -> URL:
+    """`postgres://` and `postgresql://` go through psycopg 3."""
+    return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgres", "postgresql") else url
 
 
 def _tune_sqlite(engine: Engine) -> None:
@@ -90,3 +122,16 @@ def _tune_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
         connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
+
+
+def _tune_postgresql(engine: Engine) -> None:
+    """Text may hold a NUL everywhere but there: it is spelt out, rather than keeping a job from telling its end."""
+    from psycopg.types.string import StrDumperUnknown
+
+    class Spelt(StrDumperUnknown):
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", "\\x00"))
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: Any) -> None:
+        connection.adapters.register_dumper(str, Spelt)

@@ -236,3 +236,14 @@ class ExportCursor(Base):
     metric_id: Mapped[int] = mapped_column(BigInteger, default=0)
     event_seq: Mapped[int] = mapped_column(BigInteger, default=0)
     finished: Mapped[bool] = mapped_column(Boolean, default=False)
+
+
+class LeaseRow(Base):
+    """A role that one of several control planes has. `token` grows with every change of hands."""
+
+    __tablename__ = "leases"
+
+    role: Mapped[str] = mapped_column(String(32), primary_key=True)
+    holder: Mapped[str] = mapped_column(String(200))
+    token: Mapped[int] = mapped_column(BigInteger)
+    expires_at: Mapped[datetime]

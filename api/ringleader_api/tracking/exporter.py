@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import or_, select
 
 from ringleader_api.log import Log
-from ringleader_api.store import Store
+from ringleader_api.store import Lease, LeaseLost, Transactions
 from ringleader_api.store.tables import Event, ExportCursor, Job, Metric
 from ringleader_api.tracking import records
 from ringleader_api.tracking.mlflow import Mlflow, Point, TrackerDown, TrackerRefused
@@ -31,10 +31,18 @@ class _Patience:
 
 
 class Exporter:
-    """`round` copies what is new of every job; `run` does so until stopped, slower while MLflow is away."""
+    """`round` copies what is new of every job; `run` does so until stopped, slower while MLflow is away.
 
-    def __init__(self, store: Store, mlflow: Mlflow) -> None:
+    `lease`: the role, where another process could have it. `shared`: other processes write to the store too, so that
+    its version does not tell whether there is news.
+    """
+
+    def __init__(
+        self, store: Transactions, mlflow: Mlflow, lease: Lease | None = None, shared: bool = False
+    ) -> None:
         self._store = store
+        self._lease = lease
+        self._shared = shared
         self._mlflow = mlflow
         self._certain: set[str] = set()
         self._refused: dict[str, _Patience] = {}
@@ -47,10 +55,16 @@ class Exporter:
         while not self._stop.wait(wait_s):
             try:
                 version = self._store.version
-                if version != self._seen_version or self.trouble or self._refused:
+                if self._lease is not None and not self._lease.hold():
+                    self._certain.clear()
+                    continue
+                if self._shared or version != self._seen_version or self.trouble or self._refused:
                     self.round()
                     self._seen_version = version
                 wait_s = every_s
+            except LeaseLost as lost:
+                self._certain.clear()
+                log.warning("tracking.relieved", why=lost.message)
             except TrackerDown as down:
                 wait_s = min(SLOWEST_S, wait_s * 2)
                 self._down(down)
@@ -74,7 +88,7 @@ class Exporter:
             try:
                 self._export(job_id)
                 self._refused.pop(job_id, None)
-            except TrackerDown:
+            except (TrackerDown, LeaseLost):
                 self._certain.discard(job_id)
                 raise
             except TrackerRefused as refused:

@@ -1,0 +1,50 @@
+"""The backend as the holder of a role may use it: nothing is done to the cluster once the role is another's."""
+
+from ringleader_api.backend import Backend, Launch
+from ringleader_api.scheduling import Demand, Seen
+from ringleader_api.store import Lease
+
+
+class Leased:
+    """`Backend`; whatever changes something raises LeaseLost first where it is not ours to do."""
+
+    def __init__(self, backend: Backend, lease: Lease) -> None:
+        self._backend = backend
+        self._lease = lease
+
+    def start(self, launch: Launch) -> None:
+        self._lease.require()
+        self._backend.start(launch)
+
+    def supervisors(self) -> set[tuple[str, int]]:
+        return self._backend.supervisors()
+
+    def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
+        self._lease.require()
+        self._backend.resize(job_id, attempt, workers_min, workers_max)
+
+    def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
+        self._lease.require()
+        self._backend.cancel(job_id, attempt, grace_s)
+
+    def pause(self, job_id: str, attempt: int, grace_s: float) -> None:
+        self._lease.require()
+        self._backend.pause(job_id, attempt, grace_s)
+
+    def release(self, job_id: str, attempt: int) -> None:
+        self._lease.require()
+        self._backend.release(job_id, attempt)
+
+    def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
+        """For whoever asks, at whichever control plane."""
+        return self._backend.fault(job_id, attempt, fault, worker, for_s)
+
+    def capacity(self) -> Seen:
+        return self._backend.capacity()
+
+    def ask(self, demand: Demand) -> None:
+        self._lease.require()
+        self._backend.ask(demand)
+
+    def close(self) -> None:
+        self._backend.close()
