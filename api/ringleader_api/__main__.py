@@ -5,13 +5,14 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
 
 from ringleader.errors import RingleaderError
 from ringleader_api.app import create_app
-from ringleader_api.backend import RayBackend
+from ringleader_api.backend import Backend, RayBackend
 from ringleader_api.control import Control
 from ringleader_api.edge.credentials import require_set_up
 from ringleader_api.log import to_stderr
@@ -38,7 +39,16 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def main() -> int:
+def on_ray(settings: Settings) -> Backend:
+    return RayBackend(
+        settings.ray_address,
+        warm_per_node=settings.warm_per_node,
+        idle_s=settings.autoscale_cool_down_s if settings.reach else None,
+    )
+
+
+def main(backend_of: Callable[[Settings], Backend] = on_ray) -> int:
+    """Serve until a signal ends it; `backend_of` makes the cluster that jobs run on."""
     to_stderr()
     os.umask(0o077)  # the database holds jobs' environments: its owner's alone
     try:
@@ -46,12 +56,7 @@ def main() -> int:
         require_set_up(settings.home, settings.host, settings.oidc_issuer)
         listening = _listen(settings)
         settings = settings.model_copy(update={"port": listening.getsockname()[1]})
-        backend = RayBackend(
-            settings.ray_address,
-            warm_per_node=settings.warm_per_node,
-            idle_s=settings.autoscale_cool_down_s if settings.reach else None,
-        )
-        app = create_app(settings, backend)
+        app = create_app(settings, backend_of(settings))
     except RingleaderError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

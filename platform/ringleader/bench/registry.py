@@ -38,6 +38,7 @@ class Benchmark(Protocol):
 
 
 BENCHMARKS: dict[str, str] = {
+    "api": "ringleader.bench.api",
     "allreduce": "ringleader.bench.allreduce",
     "checkpoint": "ringleader.bench.checkpoint",
     "codec": "ringleader.bench.codec",

@@ -1,0 +1,87 @@
+"""A control plane as a process, over a cluster that is a folder: what it holds outlives whoever is killed.
+
+`python -m ringleader.bench.plane FOLDER` with the `RINGLEADER_*` variables of `python -m ringleader_api`. A supervisor
+is a file; nothing trains.
+"""
+
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from ringleader.bench.children import die_with_parent
+from ringleader_api.__main__ import main
+from ringleader_api.backend import AttemptGone, Launch, NobodyThere
+from ringleader_api.scheduling import Demand, Node, Seen
+
+
+class FolderCluster:
+    """`Backend`: `alive/JOB.ATTEMPT` is a supervisor, `gone/JOB.ATTEMPT` one that was released.
+
+    Args:
+        cpus: of its one node.
+    """
+
+    def __init__(self, folder: Path, cpus: float) -> None:
+        self._alive = folder / "alive"
+        self._gone = folder / "gone"
+        self._cpus = cpus
+        for place in (self._alive, self._gone):
+            place.mkdir(parents=True, exist_ok=True)
+
+    def start(self, launch: Launch) -> None:
+        """As Ray's named actors: asking again for one that is there changes nothing."""
+        name = f"{launch.job_id}.{launch.attempt}"
+        if (self._gone / name).exists():
+            raise AttemptGone(f"{name} has been here.")
+        partial = self._alive / f".{name}.{os.getpid()}"
+        partial.write_text(json.dumps({"url": launch.ingest_url, "token": launch.ingest_token}))
+        with suppress(FileExistsError):
+            os.link(partial, self._alive / name)
+        partial.unlink()
+
+    def supervisors(self) -> set[tuple[str, int]]:
+        return attempts_in(self._alive)
+
+    def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None: ...
+
+    def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
+        self.release(job_id, attempt)
+
+    def pause(self, job_id: str, attempt: int, grace_s: float) -> None:
+        self.release(job_id, attempt)
+
+    def release(self, job_id: str, attempt: int) -> None:
+        name = f"{job_id}.{attempt}"
+        with suppress(FileNotFoundError):
+            (self._alive / name).rename(self._gone / name)
+
+    def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
+        raise NobodyThere("nothing trains here.")
+
+    def capacity(self) -> Seen:
+        return Seen(nodes=[Node("n1", self._cpus, 0, 1e9)])
+
+    def ask(self, demand: Demand) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def attempts_in(folder: Path) -> set[tuple[str, int]]:
+    """The job and the number of each attempt that has a file there."""
+    names = (file.name for file in folder.iterdir() if not file.name.startswith("."))
+    return {(job_id, int(attempt)) for job_id, _, attempt in (name.partition(".") for name in names)}
+
+
+def _log_to(path: Path) -> None:
+    """What is logged goes there; standard output says where the process listens."""
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    where = Path(sys.argv[1])
+    _log_to(where.with_name("plane.log"))
+    sys.exit(main(lambda settings: FolderCluster(where, float(sys.argv[2]))))
