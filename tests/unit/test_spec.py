@@ -62,6 +62,23 @@ WRONG = [
         "auto or direct with this codec, or codec: none",
     ),
     ({"sync": {"codec": "fp16", "algorithm": "native"}}, "/sync", "auto or direct with this codec"),
+    ({"precision": "fp8"}, "/precision", "'fp32', 'bf16' or 'fp16'"),
+    (
+        {"precision": "fp16", "sync": "local_sgd"},
+        "/precision",
+        "makes its steps alone; allowed: precision bf16",
+    ),
+    ({"precision": "fp16", "sync": "token_ring"}, "/precision", "no two workers make the same update"),
+    ({"precision": "fp16", "sync": {"inter_node": "token_ring"}}, "/precision", "precision bf16"),
+    ({"precision": "fp16", "sync": SERVERS | {"consistency": "ssp"}}, "/precision", "synchronous servers"),
+    ({"precision": "fp16", "sync": SERVERS | {"consistency": "async"}}, "/precision", "different scales"),
+    (
+        {"precision": "fp16", "sync": SERVERS | {"backup_workers": 1}, "workers": {"max": 3}},
+        "/precision",
+        "lease items",
+    ),
+    ({"precision": "fp16", "sync": {"codec": "int8"}}, "/precision", "codec: int8 keeps what it lost"),
+    ({"precision": "fp16", "sync": {"codec": "fp16"}}, "/precision", "codec none or bf16"),
     (
         {"sync": {"intra_node": "parameter_server", "inter_node": "parameter_server", "codec": "onebit"}},
         "/sync",

@@ -202,6 +202,7 @@ def _result(job: Job) -> str:
         f"{result.exposed_communication_s:.1f}, idle {result.idle_s:.1f}, recovery {result.recovery_s:.2f})",
         "reproducible": "yes" if result.reproducible else f"no: {result.reproducible_why}",
         "staleness": _histogram(result.staleness),
+        "skipped updates": result.skipped_updates or "",
         "weights": f"sha256 {result.weights_sha256}",
     }
     return "\nresult\n" + pairs({f"  {k}": v for k, v in shown.items()})

@@ -82,6 +82,7 @@ class Result(Mapping[str, Any]):
     Attributes:
         staleness: gradients by how many updates lay between the pull of their weights and their own: none, 1, ..., 15,
             more. Empty where workers do not lease items.
+        skipped_updates: steps whose gradient had overflowed, with `precision: fp16`: they changed no weight.
     """
 
     steps: int
@@ -103,6 +104,7 @@ class Result(Mapping[str, Any]):
     trace_uri: str
     checkpoint_uri: str
     staleness: list[int]
+    skipped_updates: int
 
     @classmethod
     def of(cls, view: views.Result) -> Self:

@@ -151,6 +151,7 @@ class Outlet:
             idle_s=finished["idle_s"],
             recovery_s=finished["recovery_s"],
             staleness=finished.get("staleness", []),
+            skipped_updates=finished.get("skipped_updates", 0),
         )
 
     def _finite(self, scores: dict[str, float]) -> dict[str, float]:

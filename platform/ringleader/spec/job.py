@@ -29,6 +29,9 @@ INIT_FROM = r"^(job_[0-9A-Z]{26}$|(/|[a-z][a-z0-9]*://)[^?]*$)"
 
 SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
 """Of the file systems that a checkpoint may be written to: those of pyarrow."""
+Precision = Literal["fp32", "bf16", "fp16"]
+SCALED_CODECS = frozenset({"none", "bf16"})
+"""Codecs that pass on a gradient of any size, and owe nothing that was computed at another loss scale."""
 NO_PART = frozenset({"model_type", "model_attributes_type", "dict_type"})
 """Pydantic's words for something else where a mapping belongs."""
 
@@ -115,6 +118,7 @@ class JobSpec(Part):
     workers: Workers = Workers()
     batch: Batch = Batch()
     sync: Sync = Sync()
+    precision: Precision = "fp32"
     checkpoint: Checkpoint = Checkpoint()
     init_from: Annotated[str, Field(max_length=2000, pattern=INIT_FROM)] | None = None
     seed: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] = 0
@@ -145,6 +149,28 @@ class JobSpec(Part):
         """A variable comes from `env` or from `secrets`."""
         if both := sorted(self.env.keys() & self.secrets.keys()):
             raise ValueError(f"{both[0]} is in env and in secrets; allowed: one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _scalable(self) -> Self:
+        """The loss scale of fp16 is agreed on with the one update of a batch."""
+        sync = self.sync
+        reasons = {
+            f"each replica of {sync.architecture} makes its steps alone": sync.outer_step is not None,
+            f"with {sync.architecture} no two workers make the same update": sync.circulates,
+            "workers lease items there, and those of one update may have different scales": sync.leased,
+            f"codec: {sync.codec} keeps what it lost, or cuts off what is large": sync.codec
+            not in SCALED_CODECS,
+        }
+        why = next((why for why, holds in reasons.items() if holds), None)
+        if self.precision == "fp16" and why is not None:
+            raise Impossible(
+                "precision",
+                self.precision,
+                f"precision: fp16 needs one loss scale for all gradients of an update, and {why}; allowed: "
+                f"precision bf16, which needs none, or fp16 with sync ring or synchronous servers and codec none or "
+                f"bf16",
+            )
         return self
 
     @model_validator(mode="after")

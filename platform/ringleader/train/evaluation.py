@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.sync import Exchange
+from ringleader.train.casting import Casting
 from ringleader.train.cursor import shard_span
 from ringleader.train.group import Group
 from ringleader.train.seams import Outlet
@@ -33,10 +34,11 @@ class Question:
 class Evaluation:
     """One numbered evaluation after the other."""
 
-    def __init__(self, group: Group, outlet: Outlet, device: torch.device) -> None:
+    def __init__(self, group: Group, outlet: Outlet, device: torch.device, casting: Casting) -> None:
         self._group = group
         self._outlet = outlet
         self._device = device
+        self._casting = casting
 
     def run(self, number: int, question: Question) -> dict[str, float]:
         """The mean of every score over all rows, the same number on every member and for any world."""
@@ -107,7 +109,7 @@ class Evaluation:
             for piece, batch in zip(pieces, batches, strict=True):
                 self._progress()
                 self._group.buffers.rewind()
-                values = question.score(to_device(batch, self._device))
+                values = self._score(question, batch)
                 names = self._checked_names(values)
                 fresh[piece.shard][0] += len(piece.rows)
                 for slot, name in enumerate(names):
@@ -138,7 +140,12 @@ class Evaluation:
             return []
         batch = next(load(question.dataset, [piece], seed=0, collate=question.collate, loader_workers=0))
         with self._eval_mode():
-            return self._checked_names(question.score(to_device(batch, self._device)))
+            return self._checked_names(self._score(question, batch))
+
+    def _score(self, question: Question, batch: Any) -> Mapping[str, Tensor]:
+        """The user's values of one batch, in the job's precision."""
+        with self._casting.body():
+            return question.score(to_device(batch, self._device))
 
     def _checked_names(self, values: Mapping[str, Tensor]) -> list[str]:
         if len(values) > MAX_SCORES:

@@ -83,6 +83,7 @@ class Recorder:
                 "world_size": float(group.seat.plan.world),
                 "comm_exposed_fraction": exposed,
                 **group.traffic(),
+                **(group.scaling.told() if group.scaling else {}),
             }
             records.append(Record(first + k, group.seat.plan.generation, values))
             if group.spec.debug.ledger:

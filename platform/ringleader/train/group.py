@@ -23,6 +23,7 @@ from ringleader.train.held import Held
 from ringleader.train.outer import Outer
 from ringleader.train.reporter import Reporter
 from ringleader.train.saving import Saver
+from ringleader.train.scaling import Scaling
 from ringleader.train.seams import Coordinator, Parked, Seat
 from ringleader.train.tables import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
 from ringleader.train.word import WordLayout
@@ -49,6 +50,7 @@ class Group:
         inside: the same of the checkpoint that this attempt began with.
         boundary: the global step at the transaction before: what is due behind it has been copied for a checkpoint.
         coding: how gradients are coded, from the first exchange on; None where they are not.
+        scaling: the loss scale of fp16; None in other precisions.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Group:
         self.coding: Coding | None = None
         self._counted_bytes = 0
         self._outer: Outer | None = None
+        self.scaling = Scaling() if spec.precision == "fp16" else None
         self.healing = Healing(self)
         self._told: dict[str, Any] | None = None
 

@@ -135,6 +135,7 @@ class Healing:
             "outer": group.outer.state_dict() if group.outer else {},
             "opened": group.opened,
             "ticked": group.ticked,
+            "scaling": group.scaling.state_dict() if group.scaling else {},
         }
 
     def _restore(self, rest: dict[str, Any], *, whole: bool) -> None:
@@ -155,6 +156,8 @@ class Healing:
         if group.outer:
             group.outer.load_state_dict(rest["outer"])
         group.opened, group.ticked = rest["opened"], rest["ticked"]
+        if group.scaling:
+            group.scaling.load_state_dict(rest["scaling"])
         group.inside, group.boundary = rest["inside"], group.step
         group.heals += 1
         group.buffers.adopt()

@@ -146,16 +146,17 @@ class Held:
             for block in block_sums([p for group in optimizer.param_groups for p in group["params"]])
         ]
 
-    def after_update(self, *, published: bool = False) -> None:
+    def after_update(self, *, published: bool = False, skipped: bool = False) -> None:
         """What happens once per committed step on every member.
 
         Args:
             published: the weights here are what servers have made of them, who ran the callbacks themselves.
+            skipped: no optimiser made a step, so schedules make none either.
 
         Raises:
             StepMisuse: a callback changed such weights.
         """
-        for scheduler in self.schedulers:
+        for scheduler in () if skipped else self.schedulers:
             scheduler.step()
         named = self.spoken_parameters if published and self.callbacks else {}
         before = {name: parameter._version for name, parameter in named.items()}

@@ -136,6 +136,7 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
         yield session
         session._group.reporter.settle()  # nobody is left who could take the last step back
     finally:
+        session._casting.leave()
         session._group.close()
         outlet.leave_trace(checked, artifacts or Path())
         outlet.leave_ledger(checked, artifacts or Path())

@@ -29,6 +29,7 @@ class Finished:
     Attributes:
         digest: `weights_sha256` of the model.
         staleness: gradients by the versions between pull and update, where items are leased.
+        skipped_updates: steps whose scaled gradient had overflowed, with fp16.
     """
 
     digest: str
@@ -45,6 +46,7 @@ class Finished:
     idle_s: float
     recovery_s: float
     staleness: list[int] = field(default_factory=list)
+    skipped_updates: int = 0
 
 
 def load_function(entrypoint: str, path: Path | None = None) -> TrainingFunction:
@@ -99,6 +101,7 @@ def run(
         _call(function, session)
         return _finish(session, outlet, artifacts)
     finally:
+        session._casting.leave()
         session._group.close()
 
 
@@ -148,6 +151,7 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
         idle_s=split.idle_s,
         recovery_s=split.recovery_s,
         staleness=group.staleness,
+        skipped_updates=group.scaling.skipped if group.scaling else 0,
     )
 
 

@@ -12,6 +12,7 @@ from ringleader.comm.timeline import Timeline
 from ringleader.errors import StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.calls import Calls, Ended
+from ringleader.train.casting import Casting
 from ringleader.train.clock import Split
 from ringleader.train.cursor import Epoch, steps_in_epoch
 from ringleader.train.evaluation import Evaluation, Question, Score
@@ -59,7 +60,8 @@ class Session:
         )
         self._device = torch.device("cuda" if spec.workers.gpus and torch.cuda.is_available() else "cpu")
         self._steps = _transaction(spec)(self._group, outlet, self._device)
-        self._evaluation = Evaluation(self._group, outlet, self._device)
+        self._casting = Casting(spec.precision, self._device)
+        self._evaluation = Evaluation(self._group, outlet, self._device, self._casting)
         self._rehearsal = Rehearsal(self._group, self._device)
         self._epochs = 0
         self._total_steps: int | None = None
@@ -169,8 +171,9 @@ class Session:
             StepMisuse: when called twice in a turn or outside the loop.
             NonFiniteLoss: when the loss over all rows is NaN or infinite.
         """
+        self._casting.leave()
         if not self._rehearsal.runs:
-            self._steps.step(loss, weight, metrics)
+            self._steps.step(self._casting.wide(loss), weight, metrics)
 
     def evaluate(
         self, dataset: Any, score: Score, *, collate: Collate | None = None, loader_workers: int = 0
@@ -227,7 +230,7 @@ class Session:
         self._open_call = loop.number
         self._inside, self._past = True, None
         try:
-            yield from self._rehearsal.watch(place, self._steps.run(loop))
+            yield from self._casting.turns(self._rehearsal.watch(place, self._steps.run(loop)))
         finally:
             self._inside = False
             self._past = None
@@ -237,7 +240,7 @@ class Session:
         self._past = self._calls.finished[loop.number]
         self._inside = True
         try:
-            yield from self._rehearsal.turns(place, loop)
+            yield from self._casting.turns(self._rehearsal.turns(place, loop))
         finally:
             self._inside = False
 

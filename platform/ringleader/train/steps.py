@@ -14,6 +14,7 @@ from ringleader.train.evidence import Recorder, check
 from ringleader.train.group import Group
 from ringleader.train.leaving import Leaving
 from ringleader.train.norms import scale_by
+from ringleader.train.scaling import finite, unscale
 from ringleader.train.seams import Outlet
 from ringleader.train.slices import Ahead, Collate, Slice, load, to_device
 from ringleader.train.streams import seed_all
@@ -189,8 +190,9 @@ class Steps:
         if timeline is not None:
             timeline.begin("backward", slice=lane)
         exchange.begin_slice(lane)
-        rows = loop.epoch.batch_rows(self._group.calls.offset)
-        (loss * (self._reports[lane].weight / rows)).backward()  # type: ignore[no-untyped-call]
+        share = self._reports[lane].weight / loop.epoch.batch_rows(self._group.calls.offset)
+        scale = self._group.scaling.scale if self._group.scaling else 1.0
+        (loss * (share * scale)).backward()  # type: ignore[no-untyped-call]
         exchange.end_slice()
         if timeline is not None:
             timeline.end()
@@ -241,14 +243,15 @@ class Steps:
         slices = {lane: self._shards_of_lane(lane) for lane in self._present}
         check(report, loop.epoch, group.calls.offset, group.step + 1, slices)
         seed_all(group.spec.seed, "update", group.step)
+        skipped = self._overflowed(report)
         # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
         if exchange.updates:
-            self._update(report)
-            self._commit(report, reduced)
+            self._update(report, skipped=skipped)
+            self._commit(report, reduced, skipped=skipped)
             exchange.publish()
         else:
             exchange.publish()
-            self._commit(report, reduced)
+            self._commit(report, reduced, skipped=skipped)
         group.committed()
 
     def _leave(self, loop: Loop, report: StepReport) -> None:
@@ -259,7 +262,27 @@ class Steps:
             self._group.leave_at_boundary()
 
     @torch.no_grad()
-    def _update(self, report: StepReport) -> None:
+    def _overflowed(self, report: StepReport) -> bool:
+        """Where losses are scaled: whether the reduced gradient is no number, here or where its other parts are. If it
+        is one, the scale goes out of it."""
+        group, scaling = self._group, self._group.scaling
+        if scaling is None:
+            return False
+        assert group.seat is not None
+        assert group.exchange is not None
+        used = [parameter for parameter, used in zip(group.parameters, report.used, strict=True) if used]
+        broken = torch.zeros(len(group.seat.plan.members), dtype=torch.float64)
+        broken[group.seat.rank] = not finite(used)
+        if group.seat.plan.servers:  # only they hold gradients, each its part
+            broken = group.exchange.all_reduce(broken)
+        if bool(broken.any()):
+            scaling.check(group.step + 1)
+            return True
+        unscale(used, scaling.scale)
+        return False
+
+    @torch.no_grad()
+    def _update(self, report: StepReport, *, skipped: bool) -> None:
         group, loop = self._group, self._loop
         assert loop is not None
         if group.timeline is not None:
@@ -271,11 +294,12 @@ class Steps:
             elif report.weight != rows and parameter.grad is not None:
                 scale_by(parameter.grad, rows / report.weight)
         assert group.exchange is not None
-        group.held.update(group.exchange.complete, applied=group.ahead)
+        if not skipped:
+            group.held.update(group.exchange.complete, applied=group.ahead)
         if group.timeline is not None:
             group.timeline.end()
 
-    def _commit(self, report: StepReport, reduced: Tensor) -> None:
+    def _commit(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
         group, loop, exchange = self._group, self._loop, self._group.exchange
         assert loop is not None
         assert exchange is not None
@@ -290,7 +314,9 @@ class Steps:
         group.loss = report.loss
         self._reports = {}
         self._leaving.committed(turns=self._last_lane >= 0)
-        group.held.after_update(published=not exchange.updates)
+        group.held.after_update(published=not exchange.updates, skipped=skipped)
+        if group.scaling is not None:
+            group.scaling.commit(overflowed=skipped)
         group.reporter.open(self.recorder.records(loop.epoch, offset, [report], self._turns.names))
         if report.stop:
             group.finish_call(loop.number)

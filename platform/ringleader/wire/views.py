@@ -57,6 +57,7 @@ class Result(View):
     Attributes:
         staleness: gradients by how many updates lay between the pull of their weights and their own: none, 1, ..., 15,
             more. Empty where workers do not lease items.
+        skipped_updates: steps whose gradient had overflowed, with `precision: fp16`: they changed no weight.
     """
 
     steps: int
@@ -78,6 +79,7 @@ class Result(View):
     trace_uri: str = ""
     checkpoint_uri: str = ""
     staleness: list[int] = []
+    skipped_updates: int = 0
 
 
 class JobView(View):
