@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,11 @@ class Autoscaled:
     address: str
     token: Path
     log: Path
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """For a process that connects to it."""
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token)}
 
 
 @contextmanager
@@ -66,11 +71,8 @@ def autoscaled(*, node_cpus: int, max_nodes: int, idle_s: float = 3.0) -> Iterat
             )
             yield Autoscaled(f"{LOOPBACK}:{port}", token, log)
         finally:
-            head.terminate()
-            try:
-                head.wait(END_S)
-            finally:
-                _end(folder)
+            wait_for("the end of the cluster", lambda: None if _end(folder) else True, END_S, lambda: None)
+            head.wait(END_S)
 
 
 def _cluster(gcs: str, node_cpus: int, max_nodes: int, idle_s: float) -> dict[str, object]:
@@ -137,13 +139,17 @@ def _text(log: Path) -> str:
     return log.read_text(errors="replace")
 
 
-def _end(folder: Path) -> None:
-    """Kill what is left of the nodes: the autoscaler that started them is gone, and nobody else knows them."""
-    mark = os.fsencode(folder)
+def _end(folder: Path) -> bool:
+    """Kill every process of the cluster, the nodes that its autoscaler has started too; whether there were any. Asked
+    to end, the autoscaler takes half a minute."""
+    mark, found = os.fsencode(folder), False
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             line = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
         except OSError:
             continue
         if mark in line and int(entry.name) != os.getpid():
-            os.kill(int(entry.name), signal.SIGKILL)
+            found = True
+            with suppress(ProcessLookupError):
+                os.kill(int(entry.name), signal.SIGKILL)
+    return found

@@ -40,6 +40,7 @@ class Benchmark(Protocol):
 BENCHMARKS: dict[str, str] = {
     "api": "ringleader.bench.api",
     "allreduce": "ringleader.bench.allreduce",
+    "autoscale": "ringleader.bench.autoscale",
     "checkpoint": "ringleader.bench.checkpoint",
     "codec": "ringleader.bench.codec",
     "network": "ringleader.bench.network",

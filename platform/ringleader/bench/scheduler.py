@@ -59,7 +59,11 @@ def _full(draw: random.Random, jobs: int) -> Snapshot:
     """The cluster with as many of the jobs at work as passes from an empty one have admitted."""
     nodes = [Node(f"n{n}", 64, 8 if n % 2 else 0, 512) for n in range(NODES)]
     snapshot = Snapshot(nodes, [], [_job(draw, number) for number in range(jobs)], PROJECTS)
-    return _carried_out(snapshot, decide(snapshot))
+    while True:
+        after = _carried_out(snapshot, decide(snapshot))
+        if len(after.admitted) == len(snapshot.admitted):
+            return after
+        snapshot = after
 
 
 def _job(draw: random.Random, number: int) -> Claim:
@@ -87,5 +91,7 @@ def _carried_out(snapshot: Snapshot, decisions: Sequence[Decision]) -> Snapshot:
         if c.job_id in started
     ]
     return replace(
-        snapshot, admitted=admitted, queued=[c for c in snapshot.queued if c.job_id not in started]
+        snapshot,
+        admitted=[*snapshot.admitted, *admitted],
+        queued=[c for c in snapshot.queued if c.job_id not in started],
     )

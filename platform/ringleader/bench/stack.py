@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ringleader.bench.broken import BrokenPromise
@@ -11,7 +11,9 @@ from ringleader.bench.children import Child
 from ringleader.bench.commits import Commits
 from ringleader.bench.trained import ENTRYPOINT
 from ringleader.cli.stack.home import Home
-from ringleader.cli.stack.stack import running
+from ringleader.cli.stack.recipes import REAL
+from ringleader.cli.stack.service import Recipe
+from ringleader.cli.stack.stack import Cluster, running
 from ringleader.client import Client, Job
 
 WORKERS = 3
@@ -36,16 +38,22 @@ class Stack:
             child.answers(WARM_DEADLINE_S)
 
     def submit(
-        self, name: str, *, workload: str, epochs: int, sync: Mapping[str, object] | None = None
+        self,
+        name: str,
+        *,
+        workload: str,
+        epochs: int,
+        sync: Mapping[str, object] | None = None,
+        workers: Mapping[str, int] | None = None,
     ) -> "Run":
-        """Submit the job on three workers, at least two; `sync` as in the job file."""
+        """Submit the job, on three workers and at least two by default; `sync` and `workers` as in the job file."""
         commits = self.folder / name
         commits.mkdir()
         spec = {
             "name": name,
             "entrypoint": ENTRYPOINT,
             "params": {"workload": workload, "commits": str(commits), "epochs": epochs},
-            "workers": {"min": 2, "max": WORKERS},
+            "workers": dict(workers or {"min": 2, "max": WORKERS}),
             "batch": {"global_size": 96},
             "max_failures": 1000,
             **({"sync": dict(sync)} if sync else {}),
@@ -72,11 +80,30 @@ class Run:
 
 
 @contextmanager
-def up(num_cpus: int = CPUS) -> Iterator[Stack]:
-    """Everything embedded, in a temporary home; stopped when the block is left."""
+def up(
+    num_cpus: int = CPUS, *, cluster: Cluster | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[Stack]:
+    """Everything embedded, in a temporary home; stopped when the block is left.
+
+    Args:
+        cluster: a Ray cluster to use instead of one of its own.
+        settings: variables of the API's process.
+    """
+
+    def api(home: Home, port: int, ray_address: str, mlflow_url: str) -> Recipe:
+        usual = REAL.api(home, port, ray_address, mlflow_url)
+        return replace(usual, environ={**usual.environ, **(settings or {})})
+
     with tempfile.TemporaryDirectory(prefix="rl", ignore_cleanup_errors=True) as folder:
         home = Home(Path(folder) / "home")
-        with running(home, num_cpus=num_cpus, say=lambda text: None) as started:
+        with running(
+            home,
+            num_cpus=num_cpus,
+            say=lambda text: None,
+            recipes=replace(REAL, api=api),
+            cluster=cluster,
+        ) as started:
             own = started.profile
+            address = cluster.address if cluster else str(started.services["ray"].said["address"])
             with Client(own.url, own.token) as client:
-                yield Stack(client, Path(folder), home, str(started.services["ray"].said["address"]))
+                yield Stack(client, Path(folder), home, address)

@@ -6,10 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import ray
-from ray._private.state import available_resources_per_node, state
-from ray.util.placement_group import placement_group_table
-
 from ringleader.runtime.messages import parse_name
 
 _GROUP = re.compile(r"(?P<attempt>job-.+-a\d+)-(floor|surplus-(?P<worker>.+))")
@@ -36,6 +32,10 @@ class Layout:
 
 def look() -> Layout:
     """Ask Ray. What is free lags a little behind: `others` may hold what attempts have just let go of."""
+    import ray
+    from ray._private.state import available_resources_per_node, state
+    from ray.util.placement_group import placement_group_table
+
     free = {node: _amounts(resources) for node, resources in available_resources_per_node().items()}
     groups = [g for g in placement_group_table().values() if g["state"] in _PLACED]
     draining = state.get_draining_nodes()

@@ -1,0 +1,29 @@
+"""Where attempts have their places, read from Ray's table of placement groups."""
+
+from collections.abc import Mapping
+
+from ringleader.runtime.layout import Layout, lasting, places_of
+
+JOB = "job-job_01M7ZW9AWEHEJAZN2204WBPFD7-a2"
+
+
+def group(name: str, *nodes: str) -> Mapping[str, object]:
+    return {"name": name, "bundles_to_node_id": dict(enumerate(nodes))}
+
+
+def test_the_gang_comes_first_then_the_surplus_in_the_order_of_its_workers() -> None:
+    groups = [
+        group(f"{JOB}-surplus-w10", "b"),
+        group(f"{JOB}-surplus-w9", "c"),
+        group(f"{JOB}-floor", "a", "b", "a", ""),
+        group("somebody's-floor", "a"),
+    ]
+    found = places_of(groups)
+    assert found == {("job_01M7ZW9AWEHEJAZN2204WBPFD7", 2): (("a", 2), ("b", 1), ("c", 1), ("b", 1))}
+
+
+def test_what_has_just_been_let_go_of_is_not_taken_for_somebody_elses() -> None:
+    first = Layout({}, {"a": (2.0, 0.0, 1.0), "b": (1.0, 0.0, 0.0)}, {})
+    then = Layout({}, {"a": (1.0, 1.0, 1.0), "c": (1.0, 0.0, 0.0)}, {})
+    assert lasting(None, first) == {}
+    assert lasting(first, then) == {"a": (1.0, 0.0, 1.0)}
