@@ -15,7 +15,7 @@ class Process:
     """A worker's process as it really is, which the machine only hears about. `updated`: the steps that the parameters
     it updates have applied; one more than `applied` where a server repeats a step. `new`: a server that has not got its
     part of the state. `line`: for each step it has applied, in which generation that was computed. `cut`: its node is
-    cut off: it lives, and nobody hears it."""
+    cut off: it lives, and nobody hears it. `said`: with what it parked, while it waits."""
 
     role: str
     generation: int = 0
@@ -32,6 +32,7 @@ class Process:
     line: tuple[int, ...] = ()
     cut: bool = False
     node: int = 0
+    said: ev.Parked | None = None
 
 
 @dataclass
@@ -151,12 +152,16 @@ class World:
                 assert process.applied == plan.start_step, "somebody behind does not heal"
                 assert process.generation > 0 or plan.start_step == 0
         assert workers
+        self.plans.append(plan)
+        self.deliver(plan, members)
+
+    def deliver(self, plan: Plan, members: list[Process]) -> None:
         for process in members:
+            process.said = None
             process.new = process.new and plan.start_step > 0
             process.parked, process.interrupted, process.announced = False, False, False
             process.computing, process.generation, process.plan = process.alive, plan.generation, plan
             process.healed = process.healed and process.applied == plan.start_step
-        self.plans.append(plan)
 
     def check_parts(self, plan: Plan) -> None:
         """Every part is held by somebody who has it, and who is new takes it from servers that are level."""
@@ -200,7 +205,7 @@ class World:
         process = self.processes[worker]
         if process.alive and not process.cut and process.generation == 0 and not process.parked:
             process.parked = True
-            self.tell(ev.Parked(worker, 0, 0, 0, "", self.now))
+            self.say(ev.Parked(worker, 0, 0, 0, "", self.now))
 
     def commit(self, only: int | None = None) -> None:
         """All apply the next step; with `only` the first so many do before something happens."""
@@ -248,7 +253,11 @@ class World:
             process.computing, process.parked = False, True
         for member in members:
             p = self.processes[member]
-            self.tell(ev.Parked(member, p.generation, p.applied, p.updated, "", self.now))
+            self.say(ev.Parked(member, p.generation, p.applied, p.updated, "", self.now))
+
+    def say(self, parked: ev.Parked) -> None:
+        self.processes[parked.worker].said = parked
+        self.tell(parked)
 
     def die(self, worker: str) -> None:
         process = self.processes[worker]
@@ -310,7 +319,7 @@ class World:
         generation, step = process.generation, process.updated
         if self.state.rules.backups and process.role == "server" and process.new:
             process.generation, step = 0, -1
-        self.tell(ev.Parked(worker, generation, process.applied, step, "broken pipe", self.now))
+        self.say(ev.Parked(worker, generation, process.applied, step, "broken pipe", self.now))
 
     def raise_in(self, worker: str, where: tuple[int, int]) -> None:
         process = self.processes[worker]
@@ -332,17 +341,21 @@ class World:
         for _ in range(60):
             if self.end:
                 return
-            self.miss()
-            while self.notices and not self.end:
-                self.hear()
-            for worker in self.alive():
-                self.boot(worker)
-                self.sense(worker)
-            self.commit()
-            self.tick(0.5 if not any(p.cut for p in self.processes.values()) else 11.0)
+            self.hustle()
             if not self.notices and self.settled():
                 return
         raise AssertionError(f"not quiet after 60 rounds: {self.state}")
+
+    def hustle(self) -> None:
+        """Everybody does what there is to do."""
+        self.miss()
+        for _ in range(len(self.notices)):
+            self.hear()
+        for worker in self.alive():
+            self.boot(worker)
+            self.sense(worker)
+        self.commit()
+        self.tick(0.5 if not any(p.cut for p in self.processes.values()) else 11.0)
 
     def settled(self) -> bool:
         return self.end is not None or (
@@ -356,4 +369,7 @@ class World:
 
     def finish(self) -> None:
         for worker in self.current():
-            self.tell(ev.Finished(worker, "same", self.now))
+            self.pass_barrier(worker)
+
+    def pass_barrier(self, worker: str) -> None:
+        self.tell(ev.Finished(worker, "same", self.now))

@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from membership_absence import MortalWorld
 from membership_world import World
 
 from ringleader.elastic import events as ev
@@ -22,6 +23,9 @@ RARE = ("partial", "kill", "tick", "resize", "drain", "evict", "wait", "raise", 
 RARER = ("slow", "echo", "stall", "node", "split", "mend")
 moment = st.tuples(st.sampled_from(FREQUENT + RARE + RARER), st.integers(0, 7), st.integers(0, 7))
 moments = st.lists(moment, min_size=5, max_size=60)
+SUPERVISOR = ("crash", "restart", "vanish")
+LONELY = (*RARE, *RARER, "partial", "resize", *("crash", "restart") * 5, "vanish", *("hustle",) * 9)
+lonely = st.tuples(st.sampled_from(LONELY), st.integers(0, 7), st.integers(0, 7))
 
 
 def happen(world: World, moment: str, a: int, b: int) -> None:
@@ -45,6 +49,8 @@ def happen(world: World, moment: str, a: int, b: int) -> None:
             world.miss()
             world.tick(11.0)
             world.come_back()
+        case "hustle":
+            world.hustle()
         case "pause" if b == 0:
             world.tell(ev.Pause(1000.0, world.now))
         case "resize":
@@ -91,10 +97,10 @@ any_start = st.fixed_dictionaries(
 )
 
 
-def play(start: dict[str, Any], history: list[tuple[str, int, int]]) -> World:
+def play(start: dict[str, Any], history: list[tuple[str, int, int]], kind: type[World] = World) -> World:
     """A history to its quiet end. Every instruction and every commit is checked by the world."""
     servers, kept = start["servers"], start["kept"]
-    world = World.of(
+    world = kind.of(
         minimum=start["minimum"],
         maximum=start["minimum"] + start["more"],
         shards=8,
@@ -108,7 +114,10 @@ def play(start: dict[str, Any], history: list[tuple[str, int, int]]) -> World:
     for moment, a, b in history:
         if world.end:
             break
-        happen(world, moment, a, b)
+        if isinstance(world, MortalWorld) and moment in SUPERVISOR:
+            world.suffer(moment, b)
+        else:
+            happen(world, moment, a, b)
     if not world.end:
         world.come_back()
         world.calm()
@@ -122,6 +131,14 @@ def play(start: dict[str, Any], history: list[tuple[str, int, int]]) -> World:
 @given(start=any_start, history=moments)
 def test_every_history_keeps_the_invariants_and_ends_quiet(start, history):
     play(start, history)
+
+
+@settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(start=any_start, history=st.lists(lonely, min_size=5, max_size=60))
+def test_every_history_keeps_the_invariants_though_the_supervisor_is_killed_between_any_two_deeds(
+    start, history
+):
+    play(start, history, MortalWorld)
 
 
 @pytest.mark.chaos

@@ -1,6 +1,7 @@
 """What can happen to an attempt. Every event carries the time it was seen, in seconds of one monotonic clock."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,38 @@ class Tick:
     unhurried: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a supervisor that came back found of one worker.
+
+    Attributes:
+        process: here; gone for certain (`cause`); silent: it does not answer; none: it never got one.
+        generation: the newest plan that the worker has, 0 without any.
+        parked: what it says while it waits for the plan after that; None while it does not.
+    """
+
+    worker: str
+    process: Literal["here", "gone", "silent", "none"]
+    generation: int = 0
+    parked: Parked | None = None
+    cause: str = "died"
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The supervisor is a new process: what it wrote down, it has; what was said meanwhile, and what the one before it
+    did not get to say, is lost.
+
+    Attributes:
+        start: the number of this start of the supervisor.
+        found: each worker that was written down.
+    """
+
+    start: int
+    found: tuple[Found, ...]
+    now: float
+
+
 Event = (
     Waiting
     | Placed
@@ -208,4 +241,5 @@ Event = (
     | Cancel
     | Pause
     | Tick
+    | Returned
 )

@@ -21,7 +21,7 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
         case ev.Placed(worker=worker):
             return _move(state, worker, Phase.WAITING, Phase.STARTING, event.now), ()
         case ev.Parked():
-            return _parked(state, event), ()
+            return park(state, event), ()
         case ev.Seated(generation=generation):
             return _mark(state, generation, "seated", event.now), ()
         case ev.Healed(generation=generation):
@@ -117,7 +117,7 @@ def _move(state: Membership, worker: str, old: Phase, new: Phase, now: float) ->
     return state.put(replace(found, phase=new, since=now))
 
 
-def _parked(state: Membership, event: ev.Parked) -> Membership:
+def park(state: Membership, event: ev.Parked) -> Membership:
     found = state.find(event.worker)
     if found is None or event.generation != found.generation:
         return state  # a ghost of an earlier generation

@@ -67,6 +67,7 @@ def form(state: Membership, start_step: int, now: float) -> Step:
         parts=state.rules.servers,
         backups=state.rules.backups,
         slots=tuple(s.slot for s in servers),
+        start=state.start,
     )
     joined = [m for m in members if m.generation == 0]
     state, dismissed = _dismiss(_seat(state, members, plan, now), plan)

@@ -12,6 +12,7 @@ from ringleader.elastic import events as ev
 from ringleader.elastic.facts import condemn, end, lose, note, report_losses
 from ringleader.elastic.forming import form, newest
 from ringleader.elastic.instructions import Announce, Dismiss, End, Instruction, Interrupt, Kill, Role, Start
+from ringleader.elastic.returning import returned
 from ringleader.elastic.state import Membership, Phase, Rules, Worker
 
 Step = tuple[Membership, tuple[Instruction, ...]]
@@ -31,7 +32,7 @@ def handle(state: Membership, event: ev.Event) -> Step:
     """
     if state.ended:
         return state, ()
-    state, out = note(state, event)
+    state, out = returned(state, event) if isinstance(event, ev.Returned) else note(state, event)
     if isinstance(event, ev.Tick) and not state.ended:
         state, more = _expire(state, event)
         out += more

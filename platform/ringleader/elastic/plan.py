@@ -25,6 +25,7 @@ class Plan:
         parts: into how many the servers' state is cut, for the job's life; 0: as many as there are servers.
         backups: how many servers hold a part beside the one whose own it is.
         slots: which of the parts is each server's own, in rank order; empty: 0, 1, ...
+        start: which start of the supervisor made it; a worker that knows a later one refuses it.
     """
 
     attempt: int
@@ -40,6 +41,7 @@ class Plan:
     parts: int = 0
     backups: int = 0
     slots: tuple[int, ...] = ()
+    start: int = 1
 
     @property
     def held_by(self) -> tuple[tuple[int, ...], ...]:

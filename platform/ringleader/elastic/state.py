@@ -106,6 +106,7 @@ class Membership:
 
     Attributes:
         min, max: the size the job shall have.
+        start: how often the supervisor was started; with `generation` it names a membership once and for all.
         workers: those known, in the order they were started.
         named: how many were ever named.
         generation: the last one issued; `plan` is its plan.
@@ -126,6 +127,7 @@ class Membership:
     rules: Rules
     min: int
     max: int
+    start: int = 1
     workers: tuple[Worker, ...] = ()
     named: int = 0
     generation: int = 0

@@ -1,0 +1,71 @@
+"""A supervisor that was killed is back: what it had written down, put right by what it finds.
+
+The state is written down before anything that follows from it is done, so the last deeds may be undone and the last
+words of the workers unheard. Nothing is done twice that would harm: a plan that did not reach somebody is given up for
+the next one, everything else is said again.
+"""
+
+from dataclasses import replace
+
+from ringleader.elastic import events as ev
+from ringleader.elastic.facts import condemn, lose, park
+from ringleader.elastic.instructions import Instruction, Kill, Report, Start
+from ringleader.elastic.state import Membership, Phase, Worker
+
+Step = tuple[Membership, tuple[Instruction, ...]]
+
+UNREACHED = "the plan of this generation did not reach everybody before the supervisor was lost"
+
+
+def returned(state: Membership, event: ev.Returned) -> Step:
+    """Take over from the supervisor before this one. Whoever is known and was not looked for counts as gone."""
+    state = replace(state, start=event.start, announced=0)
+    out: tuple[Instruction, ...] = (_report(state, event),)
+    found = {f.worker: f for f in event.found}
+    for worker in state.workers:
+        if state.ended:
+            return state, out
+        if worker.phase is not Phase.FINISHED:
+            state, more = _take(state, worker, found.get(worker.id, ev.Found(worker.id, "none")), event.now)
+            out += more
+    for member in state.members:
+        if state.broken and member.phase is Phase.ACTIVE:
+            state = state.put(replace(member, interrupted=None))
+    return state, out
+
+
+def _take(state: Membership, worker: Worker, found: ev.Found, now: float) -> Step:
+    coming = worker.phase in (Phase.WAITING, Phase.STARTING)
+    match found.process:
+        case "none" if coming:
+            return state, (Start(worker.id, worker.role),)
+        case "none" | "gone":
+            return lose(state, worker.id, found.cause, now)
+        case "silent" if not coming:
+            state, out = condemn(state, worker.id, "frozen", now)
+            return state, out or (Kill(worker.id, worker.cause),)
+        case _ if worker.phase is Phase.CONDEMNED:
+            return state, (Kill(worker.id, worker.cause),)
+        case _:
+            return _hear(state, worker, found, now), ()
+
+
+def _hear(state: Membership, worker: Worker, found: ev.Found, now: float) -> Membership:
+    """It lives. Where it waits for a plan, and that is not known, or it has not got the current one, it says so now."""
+    if worker.phase is Phase.WAITING:
+        state = state.put(replace(worker, phase=Phase.STARTING, since=now))
+    parked = found.parked
+    if parked is None:
+        return state
+    if worker.phase is Phase.ACTIVE and parked.generation < worker.generation:
+        # As if it had taken the plan and not met the others. Who never was a member has nothing that counts.
+        new = not parked.generation and state.plan is not None and state.plan.start_step > 0
+        parked = replace(
+            parked, generation=worker.generation, step=-1 if new else parked.step, why=UNREACHED, now=now
+        )
+    return park(state, parked)
+
+
+def _report(state: Membership, event: ev.Returned) -> Report:
+    gone = [f.worker for f in event.found if f.process == "gone" and state.find(f.worker)]
+    return Report("supervisor.returned", state.generation, {"start": event.start, "gone": gone})
