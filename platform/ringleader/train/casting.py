@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ringleader.spec import Precision
 
@@ -48,10 +47,6 @@ class Casting:
         running, self._running = self._running, None
         if running is not None:
             running.__exit__(None, None, None)
-
-    def wide(self, loss: Tensor) -> Tensor:
-        """A loss that the body left in 16 bits, in float32: so large a product as with a loss scale fits there only."""
-        return loss if self._dtype is None else loss.to(torch.promote_types(loss.dtype, torch.float32))
 
     def _end(self, enabled: bool, dtype: torch.dtype) -> None:
         """`step` inside the user's own autocast left before that: what it then put back is ours, and goes."""

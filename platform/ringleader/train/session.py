@@ -173,7 +173,7 @@ class Session:
         """
         self._casting.leave()
         if not self._rehearsal.runs:
-            self._steps.step(self._casting.wide(loss), weight, metrics)
+            self._steps.step(loss, weight, metrics)
 
     def evaluate(
         self, dataset: Any, score: Score, *, collate: Collate | None = None, loader_workers: int = 0
