@@ -114,6 +114,7 @@ class Buckets:
         self.tainted = False
         self._home = {p: (bucket, k) for bucket in self.buckets for k, p in enumerate(bucket.members)}
         self._reached = [False] * len(self.parameters)
+        self._views: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}
         self._row = 0
         self._adds = 0
         self._complete: Callable[[Bucket], None] = _ignore
@@ -156,9 +157,14 @@ class Buckets:
 
     def view(self, bucket: Bucket, member: int, row: int) -> Tensor:
         """The member's part of a row, in the parameter's shape."""
-        start, stop = bucket.starts[member], bucket.starts[member + 1]
-        parameter = self.parameters[bucket.members[member]]
-        return bucket.row(row)[start:stop].view(parameter.shape)
+        flat = bucket.row(row)
+        if bucket.alone:  # its row may be another tensor in every step
+            return flat.view(self.parameters[bucket.members[0]].shape)
+        place = bucket.number, row
+        known = self._views.get(place)
+        if known is None or known[0] is not flat:
+            known = self._views[place] = flat, self.views(bucket, flat)
+        return known[1][member]
 
     def views(self, bucket: Bucket, flat: Tensor) -> list[Tensor]:
         """The members' parts of a (length,) tensor, each in its parameter's shape."""
