@@ -43,6 +43,7 @@ def test_members_of_several_nodes_measure_the_same_costs_and_train_to_the_same_b
     costs = found[0][0]
     assert costs.between.latency_s > 0
     assert costs.add_s_per_byte > 0
+    assert costs.tried
     for _, net in found:
         assert all(torch.equal(alone[name], net[name]) for name in alone)
 

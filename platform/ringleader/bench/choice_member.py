@@ -1,4 +1,4 @@
-"""One rank of the benchmark of `algorithm: auto`: the choice by measured costs, then every schedule, by turns."""
+"""One rank of the benchmark of `algorithm: auto`: the choice as a job makes it, then every schedule, by turns."""
 
 import argparse
 import json
@@ -21,9 +21,11 @@ from ringleader.comm.memory import keep_freed_memory
 from ringleader.comm.probe import Lines, probe
 from ringleader.comm.schedules import SCHEDULES, Part, Step
 from ringleader.comm.segments import Arena
+from ringleader.comm.simulator import Costs
 from ringleader.comm.transports import Board, Transport
 from ringleader.comm.transports.meeting import Call, meet
 from ringleader.comm.tree import Node, tree_over
+from ringleader.comm.trial import sums, try_out
 from ringleader.sync.side import Side
 
 DEADLINE_S = 120.0
@@ -31,6 +33,7 @@ BLOCK_S = 0.03
 """How long a block should last; the number of sums in it is the same for all members."""
 
 IN_PLACE = "in_place"
+TAG = 64
 Sum = Callable[[], object]
 
 
@@ -53,6 +56,8 @@ def main() -> None:
     board = transport.board(len(asked.nbytes))
     for slot, nbytes in enumerate(asked.nbytes):
         part = _part(transport, nbytes // 4)
+        if not transport.shared:
+            costs = _tried(communicator, part, costs, side)
         chosen = IN_PLACE if transport.shared else choose(part, costs, canonical=False)
         ways = _ways(communicator, part, chosen)
         if board is not None:
@@ -68,8 +73,21 @@ def main() -> None:
     communicator.close()
     dist.destroy_process_group()
     if asked.rank == 0:
-        found["costs"] = asdict(costs)
+        found["costs"] = asdict(replace(costs, tried=()))
         print(json.dumps(found), flush=True)
+
+
+def _tried(communicator: Communicator, part: Part, costs: Costs, side: Side) -> Costs:
+    """As at the start of a job whose buckets have that size."""
+    like = torch.zeros(1)
+    return try_out(
+        [part],
+        costs,
+        canonical=False,
+        element_bytes=like.element_size(),
+        way=lambda part: sums(communicator, part, like, TAG),
+        tell=side.all_reduce,
+    )
 
 
 def _part(transport: Transport, length: int) -> Part:
@@ -108,7 +126,7 @@ def _distinct(part: Part, chosen: str) -> dict[str, tuple[Step, ...]]:
 
 def _over(communicator: Communicator, steps: Sequence[Step], row: Tensor) -> Sum:
     return lambda: communicator.wait(
-        [communicator.submit(steps, [row], tag=64, phase="reduce", bucket=0, lane=BULK)]
+        [communicator.submit(steps, [row], tag=TAG, phase="reduce", bucket=0, lane=BULK)]
     )
 
 

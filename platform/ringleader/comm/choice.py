@@ -1,4 +1,4 @@
-"""Which schedule sums a bucket soonest, by what the cluster's links and adds cost."""
+"""Which schedule sums a bucket soonest: what was tried, else by what the cluster's links and adds cost."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -16,17 +16,25 @@ the simulator of."""
 
 
 def choose(part: Part, costs: Costs, *, canonical: bool, element_bytes: int = 4) -> str:
-    """The name of the schedule with about the least simulated time; of several the one with the fewest messages, the
-    least time, the first name. All ranks choose alike.
+    """The name of the schedule that was soonest where that was tried, else of that with about the least simulated time;
+    of several the one with the fewest messages, the least time, the first name. All ranks choose alike.
 
     Args:
         part: any rank's part.
         canonical: admit only schedules whose result has the canonical bits for this part.
         element_bytes: of one element of the bucket.
     """
-    # Buckets of about one size share an answer: a regroup must not wait for many simulations.
-    about = 1 << max(0, part.length - 1).bit_length()
-    return _choose(replace(part, rank=0, length=about), costs, canonical, element_bytes)
+    like = alike(part)
+    for tried in costs.tried:
+        if (tried.part, tried.canonical, tried.element_bytes) == (like, canonical, element_bytes):
+            return tried.schedule
+    return _choose(like, replace(costs, tried=()), canonical, element_bytes)
+
+
+def alike(part: Part) -> Part:
+    """What stands for all buckets of about one size, that share an answer: a regroup must not wait for many
+    simulations."""
+    return replace(part, rank=0, length=1 << max(0, part.length - 1).bit_length())
 
 
 def forecasts(part: Part, costs: Costs, *, canonical: bool, element_bytes: int = 4) -> dict[str, Forecast]:

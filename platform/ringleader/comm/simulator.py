@@ -29,6 +29,21 @@ NOTHING = Link(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
+class Tried:
+    """What was soonest when members tried it.
+
+    Attributes:
+        part: rank 0's, of the size up to which buckets share an answer.
+        canonical: whether only canonical schedules stood to choose.
+    """
+
+    part: Part
+    canonical: bool
+    element_bytes: int
+    schedule: str
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """The costs of a cluster.
 
@@ -38,12 +53,14 @@ class Costs:
         add_s_per_byte: γ, of adding one row to another, by the bytes of one.
         crowded: what a message inside a node adds to every other one there; nothing where each rank has a machine of
             its own. As the gap of LogP, Culler et al., "LogP: towards a realistic model of parallel computation", 1993.
+        tried: sums for which no simulation is asked any more.
     """
 
     inside: Link
     between: Link
     add_s_per_byte: float
     crowded: Link = NOTHING
+    tried: tuple[Tried, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

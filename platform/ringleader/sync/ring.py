@@ -17,6 +17,7 @@ from ringleader.comm.schedules.direct import DIRECT
 from ringleader.comm.simulator import Costs
 from ringleader.comm.timeline import Timeline
 from ringleader.comm.transports import Transport
+from ringleader.comm.trial import sums, try_out
 from ringleader.elastic import Plan
 from ringleader.sync.coded import CodedSums, Coding
 from ringleader.sync.contribution import Contribution
@@ -163,7 +164,21 @@ class Ring:
         if self._all_know(known, size):
             return known
         lines = Lines(self._side.ping_pong, self._side.shift, self._side.all_reduce)
-        return probe(self._rank, self._groups, size, lines)
+        return self._tried(probe(self._rank, self._groups, size, lines))
+
+    def _tried(self, costs: Costs) -> Costs:
+        """What the forecasts leave open is tried once, with the sums of a batch in which all shards have rows."""
+        assert self._communicator is not None
+        communicator, buckets = self._communicator, self._buckets.buckets
+        like = buckets[0].like
+        return try_out(
+            (self._mine.part(b) for b in buckets if b.like.dtype == like.dtype),
+            costs,
+            canonical=self._same_bits,
+            element_bytes=like.element_size(),
+            way=lambda part: sums(communicator, part, like, BUCKETS),
+            tell=self._side.all_reduce,
+        )
 
     def _all_know(self, known: Costs | None, size: int) -> bool:
         """Whether all members know the same: a break may have come when some had measured and others not."""

@@ -1,0 +1,127 @@
+"""Which schedule is soonest here: those that the forecasts call near sum a bucket a few times, all members together.
+
+The simulator does not know how the ranks of one machine wait for its cores: where there are fewer cores than ranks,
+whom the kernel lets run next decides between schedules whose messages and bytes cost about the same.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.choice import alike, forecasts
+from ringleader.comm.communicator import BULK, Communicator
+from ringleader.comm.schedules import SCHEDULES, Part, Step
+from ringleader.comm.simulator import Costs, Tried
+
+NEAR, MOST = 2.5, 4
+"""Of the schedules whose forecast is at most so many times the least, so many are tried."""
+
+BUDGET_S = 0.4
+"""For all turns at the start of a job. Before them each schedule sums once or twice."""
+
+TURN_S, TURNS = 2e-3, 9
+"""Shorter sums are made several times a turn. The median of so many turns counts, of fewer where they are long."""
+
+Way = Callable[[str], None]
+"""Sum once with the schedule of that name; every member calls it."""
+
+
+def try_out(
+    parts: Iterable[Part],
+    costs: Costs,
+    *,
+    canonical: bool,
+    element_bytes: int,
+    way: Callable[[Part], Way],
+    tell: Callable[[Tensor], Tensor],
+    clock: Callable[[], float] = time.perf_counter,
+) -> Costs:
+    """The costs, with what was soonest for these sums. Every member calls this at the same time, with the same answer.
+
+    Args:
+        parts: this rank's in what is to be summed, in the same order on all; of one size the first is tried.
+        way: how a part is summed.
+        tell: the sum of everybody's values; everybody calls it.
+        clock: seconds.
+    """
+    questions: dict[Part, Part] = {}
+    for part in parts:
+        questions.setdefault(alike(part), part)
+    names = {like: near(like, costs, canonical=canonical, element_bytes=element_bytes) for like in questions}
+    open_ones = [like for like in questions if len(names[like]) > 1]
+    tried = []
+    for like in open_ones:
+        trial = _Trial(names[like], way(questions[like]), tell, clock)
+        tried.append(Tried(like, canonical, element_bytes, trial.soonest(BUDGET_S / len(open_ones))))
+    return replace(costs, tried=(*costs.tried, *tried))
+
+
+def sums(communicator: Communicator, part: Part, like: Tensor, tag: int) -> Way:
+    """Sums of nothing, over rows like that of a bucket."""
+    count = max(1, len(part.rows[part.rank]))
+    rows = [torch.zeros(part.length, dtype=like.dtype, device=like.device) for _ in range(count)]
+    known: dict[str, tuple[Step, ...]] = {}
+
+    def way(name: str) -> None:
+        if name not in known:
+            known[name] = tuple(SCHEDULES[name].steps(part))
+        ticket = communicator.submit(known[name], rows, tag=tag, phase="probe", bucket=None, lane=BULK)
+        communicator.wait([ticket])
+
+    return way
+
+
+def near(part: Part, costs: Costs, *, canonical: bool, element_bytes: int) -> list[str]:
+    """The schedules that may be the soonest, by their forecasts; of those that take the same steps one."""
+    found = forecasts(part, costs, canonical=canonical, element_bytes=element_bytes)
+    least = min(forecast.seconds for forecast in found.values())
+    names: dict[tuple[object, ...], str] = {}
+    for name in sorted(found, key=lambda name: (found[name].seconds, found[name].messages, name)):
+        if found[name].seconds <= NEAR * least:
+            steps = SCHEDULES[name].steps
+            names.setdefault(tuple(tuple(steps(replace(part, rank=r))) for r in range(part.world)), name)
+    return list(names.values())[:MOST]
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Of schedules that sum the same."""
+
+    names: Sequence[str]
+    way: Way
+    tell: Callable[[Tensor], Tensor]
+    clock: Callable[[], float]
+
+    def soonest(self, budget_s: float) -> str:
+        """The one with the least median; how often they take turns is agreed by how long each takes."""
+        self.way(self.names[0])  # the first sum finds cold memory
+        once = self._agreed([self._seconds(name, 1) for name in self.names])
+        counts = [max(1, int(TURN_S / max(seconds, TURN_S / 20))) for seconds in once]
+        turn_s = sum(count * seconds for count, seconds in zip(counts, once, strict=True))
+        turns = min(TURNS, int(budget_s / max(turn_s, 1e-9)))
+        agreed = self._agreed(self._medians(counts, turns)) if turns > 1 else once
+        return self.names[agreed.index(min(agreed))]
+
+    def _medians(self, counts: Sequence[int], turns: int) -> list[float]:
+        places = range(len(self.names))
+        took: list[list[float]] = [[] for _ in places]
+        for turn in range(turns):
+            first = turn % len(places)
+            for place in (*places[first:], *places[:first]):
+                took[place].append(self._seconds(self.names[place], counts[place]))
+        return [median(one) for one in took]
+
+    def _seconds(self, name: str, count: int) -> float:
+        since = self.clock()
+        for _ in range(count):
+            self.way(name)
+        return (self.clock() - since) / count
+
+    def _agreed(self, seconds: Sequence[float]) -> list[float]:
+        """The mean of all members, the same everywhere."""
+        *total, members = self.tell(torch.tensor([*seconds, 1.0], dtype=torch.float64)).tolist()
+        return [one / members for one in total]

@@ -1,0 +1,92 @@
+"""Schedules that the forecasts call near are tried: all members take the one that was soonest, and it costs little."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_comm_choice import LAN
+from test_comm_simulator import part_of
+
+from ringleader.comm.choice import choose
+from ringleader.comm.schedules import SCHEDULES
+from ringleader.comm.simulator import Costs
+from ringleader.comm.trial import BUDGET_S, MOST, near, try_out
+
+PART = part_of(4, 1 << 18)
+
+
+class Cluster:
+    """Sums take as long as one says."""
+
+    def __init__(self, **seconds: float) -> None:
+        self.now = 0.0
+        self.sums: list[str] = []
+        self._seconds = seconds
+
+    def way(self, _):
+        return self.sum
+
+    def sum(self, name: str) -> None:
+        self.sums.append(name)
+        self.now += self._seconds.get(name, 1e-3)
+
+    def tried(self, *parts, costs: Costs = LAN, tell=torch.clone, canonical: bool = False) -> Costs:
+        return try_out(
+            parts,
+            costs,
+            canonical=canonical,
+            element_bytes=4,
+            way=self.way,
+            tell=tell,
+            clock=lambda: self.now,
+        )
+
+
+def names(canonical: bool = False) -> list[str]:
+    return near(PART, LAN, canonical=canonical, element_bytes=4)
+
+
+@pytest.mark.parametrize("canonical", [False, True])
+def test_the_soonest_is_chosen_whatever_the_forecast_says(canonical):
+    assert len(names(canonical)) > 1
+    for name in names(canonical):
+        costs = Cluster(**{name: 5e-4}).tried(PART, canonical=canonical)
+        assert choose(PART, costs, canonical=canonical) == name
+        assert choose(replace(PART, rank=3, length=PART.length - 1), costs, canonical=canonical) == name
+
+
+def test_what_was_not_tried_is_chosen_by_its_forecast():
+    costs = Cluster(**{names()[-1]: 5e-4}).tried(PART)
+    for other in (part_of(4, 1), part_of(3, PART.length)):
+        assert choose(other, costs, canonical=False) == choose(other, LAN, canonical=False)
+    assert choose(PART, costs, canonical=True) == choose(PART, LAN, canonical=True)
+
+
+def test_of_schedules_that_take_the_same_steps_one_is_tried():
+    two = part_of(2, 1 << 18)
+    steps = [
+        tuple(tuple(SCHEDULES[name].steps(replace(two, rank=r))) for r in range(2))
+        for name in near(two, LAN, canonical=False, element_bytes=4)
+    ]
+    assert len(set(steps)) == len(steps) <= MOST
+
+
+def test_what_the_others_measured_counts_as_much_as_what_this_member_did():
+    first, second, *_ = names()
+    alone = Cluster(**{first: 5e-4}).tried(PART)
+    assert choose(PART, alone, canonical=False) == first
+
+    def with_another(values):
+        return values + torch.tensor(
+            [9.0 if n == first else 0.0 for n in names()] + [1.0], dtype=torch.float64
+        )
+
+    costs = Cluster(**{first: 5e-4, second: 6e-4}).tried(PART, tell=with_another)
+    assert choose(PART, costs, canonical=False) == second
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 1e-3, 3e-2, 1.0])
+def test_a_trial_costs_the_budget_and_each_schedule_twice_at_most(seconds):
+    cluster = Cluster(**dict.fromkeys(names(), seconds))
+    cluster.tried(PART, part_of(4, 1 << 10), part_of(4, (1 << 10) - 1))
+    assert cluster.now <= BUDGET_S + 2 * (MOST + 1) * seconds + 1e-9
