@@ -1,15 +1,21 @@
-"""A file system that hangs does not hold training up."""
+"""Training goes on while a process writes what was copied; neither that process nor a file system holds it up."""
 
 import os
+import signal
+import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from ringleader.bench.harness import Nowhere
-from ringleader.checkpoint.manifest import Position, Saved
+from ringleader.checkpoint.folder import Folder
+from ringleader.checkpoint.manifest import Manifest, Position, Saved
 from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.snapshot import read
 from ringleader.spec import JobSpec
 from ringleader.train.saving import Saver
 
@@ -23,6 +29,7 @@ class Heard(Nowhere):
     def __init__(self) -> None:
         self.failed: list[tuple[int, str]] = []
         self.steps: list[int] = []
+        self.parts: dict[int, Saved] = {}
         self.news = threading.Event()
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
@@ -31,6 +38,7 @@ class Heard(Nowhere):
 
     def saved(self, saved: Saved) -> None:
         self.steps.append(saved.position.step)
+        self.parts[saved.position.step] = saved
         self.news.set()
 
 
@@ -79,3 +87,79 @@ def test_the_end_of_a_run_does_not_wait_for_ever_for_its_last_checkpoint(tmp_pat
     closing.join(HANG_GUARD_S)
     assert not closing.is_alive()
     read_to_its_end(pipe)
+
+
+def process_of(saver: Saver) -> int:
+    """Of whoever writes, which has been asked to before."""
+    process = saver._writer._process
+    assert process is not None
+    return process.pid
+
+
+def saved_while_stopped(
+    saver: Saver, state: dict[str, Any], step: int, meanwhile: Callable[[int], None]
+) -> None:
+    """Something happens between the copy and the first byte of the file."""
+    pid = process_of(saver)
+    os.kill(pid, signal.SIGSTOP)
+    saver.save(state, Part(), at(step))
+    meanwhile(pid)
+    assert saver._idle.wait(HANG_GUARD_S)
+
+
+def test_a_checkpoint_holds_its_step_although_training_goes_on_before_it_is_written(tmp_path: Path) -> None:
+    heard, weight = Heard(), torch.arange(1000.0)
+    state = {"models": [{"weight": weight}], "optimizers": [], "rest": {"step": 2}}
+    saver = Saver(SPEC, str(tmp_path), heard)
+    saver.save(state, Part(), at(1))
+    assert saver.written()
+
+    def train(pid: int) -> None:
+        weight.add_(1.0)
+        state["rest"]["step"] = 3
+        os.kill(pid, signal.SIGCONT)
+
+    saved_while_stopped(saver, state, 2, train)
+    saver.close()
+    folder = Folder(str(tmp_path))
+    folder.commit(at(2).name, Manifest(at(2), heard.parts[2].pieces, {}))
+    (found,) = read(folder, at(2).name).states
+    assert torch.equal(found["models"][0]["weight"], torch.arange(1000.0))
+    assert found["rest"] == {"step": 2}
+
+
+def test_where_the_process_that_writes_is_killed_the_next_checkpoint_has_another(tmp_path: Path) -> None:
+    heard, state = Heard(), {"weight": torch.ones(4)}
+    saver = Saver(SPEC, str(tmp_path), heard)
+    saver.save(state, Part(), at(1))
+    assert saver.written()
+    saved_while_stopped(saver, state, 2, lambda pid: os.kill(pid, signal.SIGKILL))
+    assert heard.failed == [(2, "the process that writes ended with -9")]
+    saver.save(state, Part(), at(3))
+    assert saver.written()
+    last = process_of(saver)
+    saver.close()
+    assert heard.steps == [1, 3]
+    assert not Path(f"/proc/{last}").exists()
+
+
+def test_a_child_that_user_code_forked_does_not_keep_the_process_that_writes(tmp_path: Path) -> None:
+    saver = Saver(SPEC, str(tmp_path), Heard())
+    saver.save({"weight": torch.ones(4)}, Part(), at(1))
+    assert saver.written()
+    process, line = saver._writer._process, saver._writer._line
+    assert process is not None
+    assert line is not None
+    with socket.socket(fileno=os.dup(line.fileno())):  # as a forked child holds it
+        saver.close()
+    assert process.returncode == 0
+
+
+def test_what_no_process_can_map_is_written_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringleader.checkpoint.snapshot.SHARED", False)
+    heard = Heard()
+    saver = Saver(SPEC, str(tmp_path), heard)
+    saver.save({"weight": torch.ones(4)}, Part(), at(1))
+    saver.close()
+    assert heard.steps == [1]
+    assert saver._writer._process is None

@@ -1,7 +1,7 @@
 """The folder of a job's checkpoints, on any file system that pyarrow knows."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,13 +18,19 @@ class Folder:
 
     Args:
         uri: a path, or a URI of a pyarrow file system such as `s3://bucket/folder`.
+        chunk_bytes: what is written at once.
+        rest: called after each chunk.
 
     Raises:
         ValueError: pyarrow knows no such file system.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(
+        self, uri: str, chunk_bytes: int = CHUNK_BYTES, rest: Callable[[], None] = lambda: None
+    ) -> None:
         self.uri = uri.rstrip("/")
+        self._chunk_bytes = chunk_bytes
+        self._rest = rest
         self._fs: fs.FileSystem
         self._root: str
         try:
@@ -43,11 +49,12 @@ class Folder:
         self._fs.create_dir(folder, recursive=True)
         with self._fs.open_output_stream(f"{folder}/{file}") as stream:
             for part in parts:
-                for start in range(0, len(part), CHUNK_BYTES):
+                for start in range(0, len(part), self._chunk_bytes):
                     # Neither call holds the interpreter: whoever trains in this process goes on meanwhile.
-                    chunk = part[start : start + CHUNK_BYTES]
+                    chunk = part[start : start + self._chunk_bytes]
                     digest.update(chunk)
                     stream.write(pa.py_buffer(chunk))
+                    self._rest()
                 size_bytes += len(part)
         return Piece(file, size_bytes, digest.hexdigest())
 

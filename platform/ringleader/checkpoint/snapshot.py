@@ -1,6 +1,7 @@
 """One member's part of a committed state: copied at a boundary, written while training goes on."""
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,19 +17,38 @@ from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Piece
 from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.pieces import assign, put_together, take_apart, weights_in
 from ringleader.checkpoint.tensor_file import TensorFile
+from ringleader.checkpoint.writer import Order
+from ringleader.comm.segments import Segment
+
+SHARED = hasattr(os, "memfd_create")
+"""Whether this system has memory that another process can map through its owner."""
 
 
 class Room:
-    """Host memory that one snapshot after the other is copied into: what was used before costs no page faults."""
+    """Host memory that one snapshot after the other is copied into: what was used before costs no page faults. A
+    process that writes can map it, where there is such memory."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
+        self._segment: Segment | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """Of this process, to be mapped by another; -1: it cannot be."""
+        return -1 if self._segment is None else self._segment.descriptor
 
     def take(self, size_bytes: int) -> Tensor:
         """(size_bytes,) uint8; the snapshot before must not be needed any more."""
         if self._memory.numel() < size_bytes:
-            self._memory = torch.empty(size_bytes, dtype=torch.uint8)
+            self._memory = self._grown(size_bytes)
         return self._memory[:size_bytes]
+
+    def _grown(self, size_bytes: int) -> Tensor:
+        self._memory, self._segment = torch.empty(0, dtype=torch.uint8), None
+        if not SHARED:
+            return torch.empty(size_bytes, dtype=torch.uint8)
+        self._segment = Segment.create(size_bytes)
+        return self._segment.tensor(0, size_bytes, torch.uint8)
 
 
 class Snapshot:
@@ -53,23 +73,31 @@ class Snapshot:
             if owner == part.writer
         }
         self._part = part
-        self._skeleton = skeleton if part.writer == 0 else None
-        self._names = json.dumps(weights_in(state, tensors)).encode() if part.writer == 0 else b""
+        self._small: tuple[tuple[str, bytes], ...] = ()
+        if part.writer == 0:
+            names = json.dumps(weights_in(state, tensors)).encode()
+            self._small = ((part.skeleton, skeleton), (part.names, names))
         self._file = TensorFile.of(own)
-        self._memory = (room or Room()).take(self._file.size_bytes)
+        self._room = room or Room()
+        self._memory = self._room.take(self._file.size_bytes)
         self._file.fill(self._memory, own)
         self.size_bytes = self._file.size_bytes
         self.took_s = time.perf_counter() - since
 
     def write(self, folder: Folder, name: str) -> list[Piece]:
         """Write the files; returns what the manifest has to say of them."""
-        pieces = []
-        if self._skeleton is not None:
-            pieces.append(folder.write(name, self._part.skeleton, self._skeleton))
-            pieces.append(folder.write(name, self._part.names, self._names))
+        pieces = [folder.write(name, file, content) for file, content in self._small]
         content = self._memory.numpy().data
-        pieces.append(folder.write(name, self._part.tensors, self._file.head, content))
-        return pieces
+        return [*pieces, folder.write(name, self._part.tensors, self._file.head, content)]
+
+    def order(self, place: str, name: str) -> Order | None:
+        """The same for another process; None where none can map the memory."""
+        descriptor = self._room.descriptor
+        if descriptor < 0 and self.size_bytes:
+            return None
+        return Order(
+            place, name, self._small, self._part.tensors, self._file.head, descriptor, self.size_bytes
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,26 @@
 """This member's part of the job's checkpoints: when one is due, what it holds, and where a new attempt starts."""
 
-import os
 import queue
-import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
 from typing import Any
 
 from ringleader.checkpoint.folder import Folder
-from ringleader.checkpoint.manifest import Position, Saved
+from ringleader.checkpoint.manifest import Piece, Position, Saved
 from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.snapshot import Found, Room, Snapshot, newest
+from ringleader.checkpoint.writer import NotWritten, Writer, give_way
 from ringleader.spec import JobSpec
 from ringleader.train.seams import Outlet
 
 Work = tuple[Snapshot, Part, Position]
 PATIENCE_S = 60.0
 TOLD_S = 1.0
-LEAST_URGENT = 19
-"""The niceness of the thread that writes."""
 
 
 class Saver:
-    """Copies at a boundary, writes on a thread of its own, one checkpoint at a time.
+    """Copies at a boundary, has a process write it, one checkpoint at a time.
 
     Args:
         place: the URI of the folder of the job's checkpoints; None: there are none.
@@ -39,6 +35,7 @@ class Saver:
         self._outlet = outlet
         self._patience_s = patience_s
         self._room = Room()
+        self._writer = Writer()
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
@@ -120,26 +117,26 @@ class Saver:
         while (work := self._work.get()) is not None:
             self._write(*work)
             self._idle.set()
+        self._writer.close()
 
     def _write(self, snapshot: Snapshot, part: Part, position: Position) -> None:
-        assert self._place is not None
         try:
-            pieces = tuple(snapshot.write(Folder(self._place), position.name))
+            pieces = tuple(self._written(snapshot, position.name))
+        except NotWritten as error:
+            self._failed(position, str(error))
         except Exception as error:  # of whatever file system: training goes on
             print(traceback.format_exc())
             self._failed(position, f"{type(error).__name__}: {error}")
         else:
             self._outlet.saved(Saved(position, part.number, part.count, pieces, snapshot.took_s))
 
+    def _written(self, snapshot: Snapshot, name: str) -> list[Piece]:
+        assert self._place is not None
+        order = snapshot.order(self._place, name)
+        return snapshot.write(Folder(self._place), name) if order is None else self._writer.write(order)
+
     def _failed(self, position: Position, why: str) -> None:
         self._outlet.event("checkpoint.failed", position.generation, {"why": why, "step": position.step})
-
-
-def give_way() -> None:
-    """The calling thread runs where the others of this machine leave time, which on Linux is a thread's own matter."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_URGENT)
 
 
 def joined(states: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,163 @@
+"""A process that writes what its parent has copied, so that nothing of it ever asks for the parent's interpreter.
+
+A thread would need the interpreter's lock between two chunks. As the least urgent of its machine it gets that lock when
+the training thread gives it up, and then no core to go on: training waits for both.
+"""
+
+import ctypes
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
+
+from ringleader.checkpoint.folder import Folder
+from ringleader.checkpoint.manifest import Piece
+
+PR_SET_PDEATHSIG = 1
+LEAST_URGENT = 19
+
+CHUNK_BYTES = 256 << 10
+RESTS, MOST_REST_S = 3.0, 2.0
+"""After each chunk the process rests so many times as long as it computed, not longer than that all in all: what it
+did at once, beside the copy, would show in one step."""
+
+PATIENCE_S = 10.0
+Answer = tuple[list[Piece], str]
+Line: TypeAlias = "Connection[Any, Any]"
+
+
+class NotWritten(Exception):
+    """A file could not be written; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Files of one checkpoint.
+
+    Attributes:
+        place: the folder's URI.
+        name: of the checkpoint.
+        small: files, and what is in them.
+        large: the file that begins with `head` and goes on with the memory.
+        descriptor: the parent's, of the shared memory.
+    """
+
+    place: str
+    name: str
+    small: tuple[tuple[str, bytes], ...]
+    large: str
+    head: bytes
+    descriptor: int
+    size_bytes: int
+
+
+class Writer:
+    """Starts the process with the first order, and again if it has died. Used by one thread, which outlives it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: Line | None = None
+
+    def write(self, order: Order) -> list[Piece]:
+        """Returns what a manifest has to say of the files. Raises NotWritten."""
+        if self._process is None or self._line is None or self._process.poll() is not None:
+            self.close()
+            self._process, self._line = _start()
+        try:
+            self._line.send(order)
+            answer: Answer = self._line.recv()
+        except (OSError, EOFError):
+            code = self._process.wait()
+            self.close()
+            raise NotWritten(f"the process that writes ended with {code}") from None
+        pieces, why = answer
+        if why:
+            raise NotWritten(why)
+        return pieces
+
+    def close(self) -> None:
+        """Nothing is being written. Idempotent."""
+        process, line = self._process, self._line
+        self._process = self._line = None
+        if process is None or line is None:
+            return
+        with suppress(OSError):  # it is gone
+            line.send(None)  # whoever was forked here may hold the line open
+        line.close()
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def serve(descriptor: int) -> None:
+    """The process: write what comes, until nobody can send any more."""
+    parent = os.getppid()
+    with suppress(OSError, AttributeError):  # elsewhere than on Linux the end of the line has to do
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    give_way()
+    line: Line = Connection(descriptor)
+    with suppress(OSError, EOFError):
+        while (order := line.recv()) is not None:
+            line.send(_answer(order, parent))
+
+
+def give_way() -> None:
+    """The calling thread runs where the others of this machine leave time, which on Linux is a thread's own matter."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, LEAST_URGENT)
+
+
+class _Rest:
+    """After each chunk of one checkpoint."""
+
+    def __init__(self) -> None:
+        self._seen_s = time.process_time()
+        self._left_s = MOST_REST_S
+
+    def __call__(self) -> None:
+        now_s = time.process_time()
+        rest_s = min(RESTS * (now_s - self._seen_s), self._left_s)
+        self._left_s -= rest_s
+        self._seen_s = now_s
+        time.sleep(rest_s)
+
+
+def _start() -> tuple["subprocess.Popen[bytes]", Line]:
+    here, there = Pipe()
+    number = there.fileno()
+    code = f"import sys; sys.path[:] = {sys.path!r}; from ringleader.checkpoint.writer import serve; serve({number})"
+    with there:
+        command = [sys.executable, "-c", code]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(number,)), here
+
+
+def _answer(order: Order, parent: int) -> Answer:
+    try:
+        return _written(order, parent), ""
+    except Exception as error:  # of whatever file system
+        return [], f"{type(error).__name__}: {error}"
+
+
+def _written(order: Order, parent: int) -> list[Piece]:
+    folder = Folder(order.place, CHUNK_BYTES, _Rest())
+    pieces = [folder.write(order.name, file, content) for file, content in order.small]
+    if not order.size_bytes:
+        return [*pieces, folder.write(order.name, order.large, order.head)]
+    descriptor = os.open(f"/proc/{parent}/fd/{order.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        memory = mmap.mmap(descriptor, order.size_bytes, prot=mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
+    with memory, memoryview(memory) as content:
+        return [*pieces, folder.write(order.name, order.large, order.head, content)]
