@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LinearLR
 
 from ringleader.bench import members
 from ringleader.bench.modes import MODES, REFERENCE, Mode
-from ringleader.bench.nodes import NODES, pretended
+from ringleader.bench.nodes import NODES, WORKERS, pretended
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.spec.sync import Architecture, Consistency, Sync
@@ -41,13 +41,15 @@ def train(session: Session) -> None:
 
 
 def asked(mode: Mode) -> JobSpec:
-    """A worker on each of two nodes that share no memory."""
+    """A worker on each of two nodes that share no memory; where weights travel as tokens two, because what concurrent
+    moves do to each other grows with the workers."""
+    workers = WORKERS if mode.family == "tokens" else NODES
     return JobSpec.parse(
         {
             "name": mode.name,
             "entrypoint": "test_convergence:train",
             "params": {"epochs": EPOCHS, "lr": RATE * mode.rate},
-            "workers": {"min": NODES, "max": NODES},
+            "workers": {"min": workers, "max": workers},
             "sync": dict(mode.sync),
         }
     )

@@ -38,6 +38,8 @@ CODED: frozenset[str] = frozenset({"auto", "direct"})
 MAX_SERVERS = 64
 MAX_TOKENS = 4096
 MAX_STALENESS = 64
+TOKEN_STALENESS = 2
+"""Left out of a token ring's job file. Four workers on digits end where the ring does, and not without a bound."""
 INNER_STEPS = 16
 MAX_ROUND_SLICES = 1 << 18
 
@@ -311,6 +313,12 @@ class Sync(Part):
             "sync.reproducible is false for this job": True,
         }
         return "" if self.same_bits else next(why for why, holds in reasons.items() if holds)
+
+    @property
+    def token_staleness(self) -> int:
+        """Where weights travel as tokens: how many rounds of a worker, or of a crew, may be on their way when it begins
+        another."""
+        return TOKEN_STALENESS if self.staleness is None else self.staleness
 
     @property
     def leased(self) -> bool:

@@ -178,10 +178,10 @@ class Laps:
 
     def _begins(self, loop: Loop, doing: Round) -> bool:
         """The same for a member that nobody conducts."""
-        most = self._group.spec.sync.staleness
+        most = self._group.spec.sync.token_staleness
         while self._circulation is not None and not self._circulation.halted:
             self._look(loop)
-            if most is None or self.tokens.spans.num_owed <= most * len(doing.shards):
+            if self.tokens.spans.num_owed <= most * len(doing.shards):
                 break
             self._progress(loop, "exchange")
             self._call(Kind.WAIT)

@@ -16,18 +16,17 @@ from torch import Tensor
 from ringleader.comm.buckets import Bucket
 from ringleader.comm.communicator import Communicator, Ticket
 from ringleader.elastic.items import Items
-from ringleader.elastic.leases import Batches, Bounded, Discipline, EachAlone, FirstCome, Leases, Verdict
+from ringleader.elastic.leases import EachAlone, Verdict
 from ringleader.elastic.roll import Roll
 from ringleader.errors import ExchangeBroken
-from ringleader.spec.sync import Sync
 from ringleader.sync.errands import NOT_YET, OVER, Answer, Ask, Push, Wish
 from ringleader.sync.lessor import Check, Extras, Reply, Rows
 from ringleader.train.arrivals import Arrival
 from ringleader.train.clocks import Clocks
-from ringleader.train.cursor import present_shards
 from ringleader.train.ends import Ends
 from ringleader.train.group import Group
 from ringleader.train.naming import Naming
+from ringleader.train.queue import queue_of
 from ringleader.train.staging import Staging
 from ringleader.train.steps import Loop
 from ringleader.train.stock import Stock
@@ -36,18 +35,6 @@ from ringleader.train.updating import Counted, Updates
 
 LOOK_S = 0.05
 """How often a waiting thread looks whether the generation is over, or a newer plan is announced."""
-
-
-def discipline_of(sync: Sync) -> Discipline:
-    if sync.consistency == "async":
-        return EachAlone()
-    return FirstCome(sync.backup_workers) if sync.backup_workers else Bounded(sync.staleness or 0)
-
-
-def batches_of(loop: Loop) -> Batches:
-    epoch = loop.epoch
-    last = present_shards(epoch.batch_rows(epoch.steps - 1), epoch.shards)
-    return Batches(epoch.steps, epoch.shards, tuple(sorted(last)))
 
 
 class Office:
@@ -72,7 +59,7 @@ class Office:
     ) -> None:
         self.loop = loop
         self.base = group.step - group.calls.offset
-        self.leases = Leases(batches_of(loop), discipline_of(group.spec.sync))
+        self.leases = queue_of(loop, group.spec.sync)
         self._group = group
         self._committed = committed
         self._updates = Updates(group, loop, self.leases.discipline, blocks, staleness)
