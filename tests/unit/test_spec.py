@@ -316,6 +316,13 @@ def test_one_word_sets_both_architectures() -> None:
     assert spec.sync.intra_node == spec.sync.inter_node == "parameter_server"
 
 
+def test_items_on_their_way_in_a_token_ring_are_bounded_unless_the_job_file_says_how_many() -> None:
+    def bound(**keys: int) -> int:
+        return JobSpec.parse(GOOD | {"sync": TOKENS | keys}).sync.token_staleness
+
+    assert (bound(), bound(staleness=0), bound(staleness=64)) == (2, 0, 64)
+
+
 def test_only_local_sgd_has_rounds_of_several_batches() -> None:
     ring, local = (JobSpec.parse(GOOD | {"sync": sync}).sync for sync in ("ring", "local_sgd"))
     assert (ring.round_steps, ring.outer_step) == (1, None)

@@ -173,11 +173,18 @@ def test_the_loss_of_weights_that_nobody_else_has_ends_the_attempt(kind: str, tm
 
 @pytest.mark.parametrize("staleness", [0, 1])
 @pytest.mark.parametrize("kind", LEVELS)
-def test_few_items_on_their_way_are_enough(kind: str, staleness: int, tmp_path: Path) -> None:
+def test_few_items_on_their_way_are_enough_and_the_wait_for_them_is_logged(
+    kind: str, staleness: int, tmp_path: Path
+) -> None:
+    """What rank 0 waits for is on its way: after its first item for tokens, or for its conductor."""
     sync = KINDS[kind] | {"staleness": staleness, "tokens": 2}
     nets, spec = Nets(), job(sync)
     where = homes(NODES["pairs"], spec.sync.server_count)
-    check(ThreadedCast(spec, nets, artifacts=tmp_path, nodes=where).play(), nets)
+    play = ThreadedCast(spec, nets, artifacts=tmp_path, nodes=where).play()
+    check(play, nets)
+    exposed = [values["comm_exposed_fraction"] for _, values in play.values]
+    assert all(0 <= share <= 1 for share in exposed)
+    assert any(exposed)
 
 
 def leave_early(session: Session) -> None:
