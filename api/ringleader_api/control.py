@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -71,6 +72,8 @@ class Control:
     leases: Sequence[Lease] = ()
     logins: Allowance = field(default_factory=lambda: Allowance(LOGINS_PER_S, LOGINS_AT_ONCE))
     streams: Counter[str] = field(default_factory=Counter)
+    channels: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """The feeds that somebody follows, by job and feed; the routes keep them."""
     leaving: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 

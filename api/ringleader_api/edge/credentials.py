@@ -62,12 +62,18 @@ class Credentials:
     def by_token(self, token: str) -> Caller | None:
         """The user of a living token."""
         now = self._now()
+        query = select(Token, User.disabled_at, RoleRow.project, RoleRow.role).where(
+            Token.sha256 == sha256(token)
+        )
+        query = query.join(User, User.name == Token.user).outerjoin(RoleRow, RoleRow.user == Token.user)
         with self._store.read() as session:
-            row = session.scalar(select(Token).where(Token.sha256 == sha256(token)))
-            caller = _caller_with(session, row, now) if row is not None else None
-        if row is not None and caller is not None:
-            self._note_use(row, now)
-        return caller
+            found = session.execute(query).all()
+        if not found or found[0].disabled_at is not None or not _living(found[0].Token, now):
+            return None
+        row: Token = found[0].Token
+        roles = {project: Role(role) for _, _, project, role in found if project is not None}
+        self._note_use(row, now)
+        return Caller(row.user, roles, _scope(row), row.id, row.expires_at)
 
     def by_cookie(self, value: str) -> Caller | None:
         """The user of a session; it lives no longer than the token that it was made with."""
@@ -152,12 +158,17 @@ def sha256(text: str) -> str:
 
 
 def _caller_with(session: Session, token: Token | None, now: datetime) -> Caller | None:
-    if token is None or token.revoked_at is not None:
+    if token is None or not _living(token, now):
         return None
-    if token.expires_at is not None and token.expires_at <= now:
-        return None
-    scope = {project: Role(role) for project, role in token.scope.items()}
-    return _caller(session, token.user, scope, token.id, token.expires_at)
+    return _caller(session, token.user, _scope(token), token.id, token.expires_at)
+
+
+def _living(token: Token, now: datetime) -> bool:
+    return token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
+
+
+def _scope(token: Token) -> dict[str, Role]:
+    return {project: Role(role) for project, role in token.scope.items()}
 
 
 def _caller(

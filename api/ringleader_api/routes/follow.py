@@ -1,30 +1,21 @@
 """Server-sent events from a numbered feed: id = seq, resumed by Last-Event-ID, ended when all has been sent."""
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from typing import TypeVar
 
 from anyio import to_thread
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
-from fastapi.sse import format_sse_event
 
-from ringleader.wire.views import EventView, LogLine
 from ringleader_api.control import Control
 from ringleader_api.edge.guard import AGAIN, PRINCIPAL
-from ringleader_api.problems import NotFound, Refused, TooMany
+from ringleader_api.problems import Refused, TooMany
 from ringleader_api.rights import Action, Caller
+from ringleader_api.routes.channel import CHUNK, Item, Read, followed, spelt
 from ringleader_api.services.access import permit_job
 
-Item = TypeVar("Item", EventView, LogLine)
-Read = Callable[[str, int, int], list[Item]]
-CHUNK = 500
-LOOK_S = 0.05
-LOOK_ANYWAY_S, LOOK_SHARED_S = 2.0, 0.3
-"""After which a stream looks for rows that another process may have written; the second where several do write."""
 PING_S = 2.0
 FULL_S = 5.0
 ASK_AGAIN = timedelta(seconds=30)
@@ -78,29 +69,26 @@ async def items(
     """
     pinged_at = time.monotonic()
     ask_at = here.now() + ASK_AGAIN
-    while not here.leaving.is_set():
-        if here.now() >= ask_at:
-            if not await to_thread.run_sync(still):
+    async with followed(here, job_id, after, read) as channel:
+        while not here.leaving.is_set():
+            if here.now() >= ask_at:
+                if not await to_thread.run_sync(still):
+                    return
+                ask_at = here.now() + ASK_AGAIN
+            if after < channel.base:  # it began later, or has let go of that
+                found = await to_thread.run_sync(read, job_id, after, CHUNK)
+                after = found[-1].seq if found else channel.base
+                yield b"".join(map(spelt, found))
+            elif chunk := channel.since(after):
+                after, text = chunk
+                yield text
+            elif channel.over:
                 return
-            ask_at = here.now() + ASK_AGAIN
-        version = here.store.version
-        try:
-            ended = await to_thread.run_sync(
-                here.feeds.ended, job_id
-            )  # asked first: what it wrote is then seen
-        except NotFound:
-            return
-        found = await to_thread.run_sync(read, job_id, after, CHUNK)
-        for item in found:
-            after = item.seq
-            yield format_sse_event(data_str=item.model_dump_json(), id=str(item.seq))
-        if len(found) == CHUNK:
-            continue
-        if ended:
-            return
-        async for ping in _until_news(here, version, pinged_at):
-            pinged_at = time.monotonic()
-            yield ping
+            else:
+                await channel.wait(PING_S)
+                if time.monotonic() - pinged_at >= PING_S:
+                    pinged_at = time.monotonic()
+                    yield PING
 
 
 def _still(request: Request, here: Control, job_id: str) -> Callable[[], bool]:
@@ -115,13 +103,3 @@ def _still(request: Request, here: Control, job_id: str) -> Callable[[], bool]:
         return True
 
     return still
-
-
-async def _until_news(here: Control, version: int, pinged_at: float) -> AsyncIterator[bytes]:
-    """Wait for a write to the store; keep-alives meanwhile. Looks anyway now and then: others may write too."""
-    look_at = time.monotonic() + (LOOK_SHARED_S if here.store.shared else LOOK_ANYWAY_S)
-    while here.store.version == version and time.monotonic() < look_at and not here.leaving.is_set():
-        await asyncio.sleep(LOOK_S)
-        if time.monotonic() - pinged_at >= PING_S:
-            pinged_at = time.monotonic()
-            yield PING

@@ -20,7 +20,7 @@ def load(session: Session, job_id: str) -> Job:
     """
     job = session.get(Job, job_id, with_for_update=session.info.get(WRITES, False))
     if job is None or job.deleted_at is not None:
-        raise _no_job(job_id)
+        raise no_job(job_id)
     return job
 
 
@@ -52,7 +52,7 @@ def permit_job(store: Store, who: Caller, action: Action, job_id: str) -> None:
     with store.read() as session:
         found = session.execute(query).one_or_none()
     if found is None or not may(who, Action.READ, found.project):
-        raise _no_job(job_id)
+        raise no_job(job_id)
     audit.about(project=found.project, target=job_id)
     if action is Action.STEER and found.owner == who.name:
         action = Action.STEER_OWN
@@ -75,5 +75,5 @@ def no_project(project: str) -> NotFound:
     return NotFound(f"there is no project {project!r}.", hint="List yours with GET /api/v1/projects.")
 
 
-def _no_job(job_id: str) -> NotFound:
+def no_job(job_id: str) -> NotFound:
     return NotFound(f"there is no job {job_id!r}.", hint="List the jobs with GET /api/v1/jobs.")

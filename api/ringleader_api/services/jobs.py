@@ -19,7 +19,7 @@ from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, PreconditionFailed, Unprocessable
 from ringleader_api.rights import Action, Caller
 from ringleader_api.scheduling import Seen
-from ringleader_api.services.access import load, permit
+from ringleader_api.services.access import load, no_job, permit
 from ringleader_api.services.submission import placeable
 from ringleader_api.services.views import etag, job_view
 from ringleader_api.store import Store, move, record, retarget
@@ -49,8 +49,12 @@ class Jobs:
 
     def view(self, job_id: str) -> tuple[JobView, str]:
         """The job and its entity tag."""
+        query = select(Job, ExportCursor).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
         with self._store.read() as session:
-            return self._view(session, load(session, job_id))
+            found = session.execute(query.where(Job.id == job_id, Job.deleted_at.is_(None))).one_or_none()
+        if found is None:
+            raise no_job(job_id)
+        return job_view(found[0], found[1], self._url), etag(found[0])
 
     def page(
         self, which: Filter, limit: int, cursor: str | None, projects: Collection[str] | None

@@ -2,11 +2,16 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.spec.job import JOB_ID, PACKAGE
 from ringleader.wire.states import State
@@ -19,11 +24,14 @@ from ringleader_api.services.access import have_project, load, permit, permit_jo
 from ringleader_api.services.checkpoints import checkpoints
 from ringleader_api.services.claims import claim_of_spec, jobs_of, snapshot_of
 from ringleader_api.services.secrets import Secrets
-from ringleader_api.store import Store, audit, record
+from ringleader_api.services.together import Together
+from ringleader_api.store import Store
+from ringleader_api.store.audit import AT_HAND, Deed
 from ringleader_api.store.people import Project
-from ringleader_api.store.tables import IdempotencyKey, Job, Package
+from ringleader_api.store.tables import Event, IdempotencyKey, Job, Package
 
 MAX_KEY = 200
+MOST_AT_ONCE = 64
 
 
 class Preview(View):
@@ -49,6 +57,7 @@ class Submissions:
         self._store = store
         self._now = now
         self._secrets = secrets
+        self._together: Together[_Asked, tuple[str, bool]] = Together(self._store_all, most=MOST_AT_ONCE)
 
     def accept(self, who: Caller, body: Any, key: str | None, seen: Seen | None) -> tuple[str, bool]:
         """Store the job with its first event.
@@ -70,32 +79,41 @@ class Submissions:
         if key is not None and (known := self._replayed(who.name, key, digest)):
             return known, False
         spec = self._checked(who, body, seen)
+        asked = _Asked(who, spec, key, digest, AT_HAND.get())
         try:
-            return self._accept(who, spec, key, digest)
-        except IntegrityError:  # the same key, or a first job of the same project, at the same moment
-            return self._accept(who, spec, key, digest)
+            return self._together(asked)
+        except IntegrityError:  # another process has stored the same key or project at the same moment
+            return self._together(asked)
 
-    def _accept(self, who: Caller, spec: JobSpec, key: str | None, digest: str) -> tuple[str, bool]:
-        with self._store.write() as session:
-            if key is not None and (known := _replay(session, who.name, key, digest)):
-                return known, False
-            job = _new_job(spec, who.name, self._now())
-            have_project(session, who, spec.project, Project(name=spec.project, created_at=job.created_at))
-            audit.about(project=spec.project, target=job.id)
-            session.add(job)
-            session.flush()
-            record(session, job, "job.queued", job.created_at, {"who": job.owner})
-            if key is not None:
-                session.add(
-                    IdempotencyKey(
-                        owner=job.owner,
-                        key=key,
-                        body_sha256=digest,
-                        job_id=job.id,
-                        created_at=job.created_at,
-                    )
-                )
-            return job.id, True
+    def _store_all(self, asked: Sequence["_Asked"]) -> list[tuple[str, bool] | Exception]:
+        """Everything that came in while the last transaction was on its way to the disk, in one."""
+        deeds: list[Deed] = []
+        rows = _Rows()
+        answers: list[tuple[str, bool] | Exception] = []
+        with self._store.write(deeds) as session:
+            for one in asked:
+                try:
+                    job_id, new = self._take(session, one, rows)
+                except RingleaderError as error:
+                    answers.append(error)
+                    continue
+                answers.append((job_id, new))
+                if one.deed is not None:
+                    one.deed.project, one.deed.target = one.spec.project, job_id
+                    deeds.append(one.deed)
+            rows.store(session)
+        return answers
+
+    def _take(self, session: Session, one: "_Asked", rows: "_Rows") -> tuple[str, bool]:
+        owner = one.who.name
+        if one.key is not None and (known := rows.replay(session, owner, one.key, one.digest)):
+            return known, False
+        at = self._now()
+        have_project(session, one.who, one.spec.project, Project(name=one.spec.project, created_at=at))
+        session.flush()
+        job = _row_of(one.spec, owner, at)
+        rows.add(job, one.key, one.digest)
+        return job["id"], True
 
     def preview(self, who: Caller, body: Any, seen: Seen | None) -> Preview:
         """The same checks, and what the scheduler would decide now; nothing is stored."""
@@ -199,38 +217,93 @@ def _wrong(pointer: str, value: Any, allowed: str, message: str) -> Unprocessabl
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A submission that has been checked. `deed` names it in the audit log."""
+
+    who: Caller
+    spec: JobSpec
+    key: str | None
+    digest: str
+    deed: Deed | None
+
+
+class _Rows:
+    """The rows of several submissions, inserted together."""
+
+    def __init__(self) -> None:
+        self._jobs: list[dict[str, Any]] = []
+        self._keys: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def replay(self, session: Session, owner: str, key: str, digest: str) -> str | None:
+        """The job that this key has made, also a moment ago."""
+        fresh = self._keys.get((owner, key))
+        if fresh is None:
+            return _replay(session, owner, key, digest)
+        _same_body(key, fresh["body_sha256"], digest)
+        return str(fresh["job_id"])
+
+    def add(self, job: dict[str, Any], key: str | None, digest: str) -> None:
+        self._jobs.append(job)
+        if key is not None:
+            told = {"owner": job["owner"], "key": key, "body_sha256": digest, "job_id": job["id"]}
+            self._keys[job["owner"], key] = {**told, "created_at": job["created_at"]}
+
+    def store(self, session: Session) -> None:
+        """Each job with its first event."""
+        if not self._jobs:
+            return
+        events = [
+            {
+                "job_id": job["id"],
+                "seq": 1,
+                "type": "job.queued",
+                "at": job["created_at"],
+                "attempt": 0,
+                "generation": 0,
+                "data": {"who": job["owner"]},
+            }
+            for job in self._jobs
+        ]
+        for table, rows in ((Job, self._jobs), (Event, events), (IdempotencyKey, list(self._keys.values()))):
+            if rows:
+                session.execute(insert(table), rows)
+
+
 def _replay(session: Session, owner: str, key: str, digest: str) -> str | None:
     row = session.get(IdempotencyKey, (owner, key))
     if row is None:
         return None
-    if row.body_sha256 != digest:
+    _same_body(key, row.body_sha256, digest)
+    return load(session, row.job_id).id
+
+
+def _same_body(key: str, before: str, now: str) -> None:
+    if before != now:
         raise Conflict(
             f"the Idempotency-Key {key!r} was used for another job.",
             hint="Use a new key for a new job.",
             code="idempotency_key_reused",
         )
-    return load(session, row.job_id).id
 
 
-def _new_job(spec: JobSpec, owner: str, at: Any) -> Job:
+def _row_of(spec: JobSpec, owner: str, at: datetime) -> dict[str, Any]:
     stored = spec.model_dump(mode="json")
-    return Job(
-        id=new_job_id(),
-        name=spec.name,
-        project=spec.project,
-        owner=owner,
-        labels=dict(spec.labels),
-        spec=stored,
-        submitted=stored,
-        package=spec.working_dir.removeprefix("sha256:") if spec.working_dir else None,
-        state=State.QUEUED,
-        workers=[],
-        created_at=at,
-        queued_at=at,
-        event_seq=0,
-        attempt=0,
-        generation=0,
-    )
+    return {
+        "id": new_job_id(),
+        "name": spec.name,
+        "project": spec.project,
+        "owner": owner,
+        "labels": dict(spec.labels),
+        "spec": stored,
+        "submitted": stored,
+        "package": spec.working_dir.removeprefix("sha256:") if spec.working_dir else None,
+        "state": State.QUEUED,
+        "workers": [],
+        "created_at": at,
+        "queued_at": at,
+        "event_seq": 1,
+    }
 
 
 def _unknown_cluster() -> Why:

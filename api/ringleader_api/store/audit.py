@@ -1,5 +1,6 @@
 """The deed of the request at hand: whatever it changes is stored in one transaction with a row that says who did it."""
 
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -60,10 +61,14 @@ def by(who: str, token: str | None) -> None:
         deed.who, deed.token = who, token
 
 
-def add_to(session: Session) -> Deed | None:
-    """Put the deed into the transaction that carries it out, once."""
+def at_hand() -> Sequence[Deed]:
+    """The deed of the request at hand, if it is one that is told."""
     deed = AT_HAND.get()
-    if deed is None or deed.recorded or not deed.who:
-        return None
-    session.add(deed.row(DONE))
-    return deed
+    return [deed] if deed is not None else []
+
+
+def add_to(session: Session, deeds: Iterable[Deed]) -> list[Deed]:
+    """Put deeds into the transaction that carries them out, each once."""
+    fresh = [deed for deed in deeds if deed.who and not deed.recorded]
+    session.add_all(deed.row(DONE) for deed in fresh)
+    return fresh

@@ -1,7 +1,7 @@
 """The database: short transactions, one writer at a time on SQLite, row locks on PostgreSQL, migrated at start."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,17 +76,18 @@ class Store:
             yield session
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self, deeds: Sequence[audit.Deed] | None = None) -> Iterator[Session]:
         """A transaction: committed at the end of the block, rolled back when it raises. Never nested.
 
-        The first one of a request holds the row of the audit log that names who asked for it.
+        The first one of a request holds the row of the audit log that names who asked for it; `deeds` are those of
+        several requests that it carries out together.
         """
         with self._one_writer:
             made = Session(self._writer, expire_on_commit=False, info={WRITES: True})
             with made as session, session.begin():
                 yield session
-                deed = audit.add_to(session)
-            if deed is not None:
+                told = audit.add_to(session, audit.at_hand() if deeds is None else deeds)
+            for deed in told:
                 deed.recorded = True
             self._version += 1
 

@@ -1,0 +1,135 @@
+"""One reader for all followers of a feed: what it finds is read and spelt out once, however many listen."""
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Generic, TypeVar
+
+from anyio import to_thread
+from fastapi.sse import format_sse_event
+
+from ringleader.wire.views import EventView, LogLine
+from ringleader_api.control import Control
+from ringleader_api.problems import NotFound
+
+Item = TypeVar("Item", EventView, LogLine)
+Read = Callable[[str, int, int], list[Item]]
+CHUNK = 500
+KEPT = 2_000
+LOOK_S = 0.05
+LOOK_ANYWAY_S, LOOK_SHARED_S = 2.0, 0.3
+"""After which a channel looks for rows that another process may have written; the second where several do write."""
+
+
+def spelt(item: EventView | LogLine) -> bytes:
+    return format_sse_event(data_str=item.model_dump_json(), id=str(item.seq))
+
+
+class Channel(Generic[Item]):
+    """What came after `base`, the newest `KEPT` items of it. `over`: nothing more will come."""
+
+    def __init__(self, here: Control, job_id: str, after: int, read: Read[Item]) -> None:
+        self._here = here
+        self._job_id = job_id
+        self._read: Read[Item] = read
+        self._seqs: list[int] = []
+        self._spelt: list[bytes] = []
+        self._joined: dict[int, tuple[int, bytes]] = {}
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.base = after
+        self.over = False
+        self.followers = 0
+
+    def since(self, after: int) -> tuple[int, bytes] | None:
+        """The newest seq of a chunk of what is above `after`, and its text; None where nothing is."""
+        if after not in self._joined:
+            first = bisect_right(self._seqs, after)
+            if first == len(self._seqs):
+                return None
+            last = min(first + CHUNK, len(self._seqs))
+            self._joined[after] = (self._seqs[last - 1], b"".join(self._spelt[first:last]))
+        return self._joined[after]
+
+    async def wait(self, for_s: float) -> None:
+        """Until something came, it is over, or the time has passed."""
+        if not self.over:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), for_s)
+
+    def begin(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    def end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while not self._here.leaving.is_set() and await self._round():
+                pass
+        finally:
+            self.over = True
+            self._tell()
+
+    async def _round(self) -> bool:
+        """Read what is new, or wait for it; False when nothing more can come."""
+        version = self._here.store.version
+        try:
+            # Asked first: what it wrote before it ended is then seen.
+            ended = await to_thread.run_sync(self._here.feeds.ended, self._job_id)
+        except NotFound:
+            return False
+        newest = self._seqs[-1] if self._seqs else self.base
+        found = await to_thread.run_sync(self._read, self._job_id, newest, CHUNK)
+        if found:
+            self._keep(found)
+        if len(found) == CHUNK:
+            return True
+        if not ended:
+            await self._until_news(version)
+        return not ended
+
+    def _keep(self, found: list[Item]) -> None:
+        self._seqs += [item.seq for item in found]
+        self._spelt += [spelt(item) for item in found]
+        if (more := len(self._seqs) - KEPT) > 0:
+            self.base = self._seqs[more - 1]
+            del self._seqs[:more], self._spelt[:more]
+        self._tell()
+
+    def _tell(self) -> None:
+        self._joined.clear()
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _until_news(self, version: int) -> None:
+        """Wait for a write to the store; look anyway now and then: others may write too."""
+        look_at = time.monotonic() + (LOOK_SHARED_S if self._here.store.shared else LOOK_ANYWAY_S)
+        while (
+            self._here.store.version == version
+            and time.monotonic() < look_at
+            and not self._here.leaving.is_set()
+        ):
+            await asyncio.sleep(LOOK_S)
+
+
+@asynccontextmanager
+async def followed(here: Control, job_id: str, after: int, read: Read[Item]) -> AsyncIterator[Channel[Item]]:
+    """The channel of this feed of the job; begun by the first follower, ended with the last."""
+    key = (job_id, read.__name__)
+    channel = here.channels.get(key)
+    if channel is None or channel.over:
+        channel = here.channels[key] = Channel(here, job_id, after, read)
+        channel.begin()
+    channel.followers += 1
+    try:
+        yield channel
+    finally:
+        channel.followers -= 1
+        if not channel.followers:
+            channel.end()
+            if here.channels.get(key) is channel:
+                del here.channels[key]
