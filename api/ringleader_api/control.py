@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
+from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from ringleader.wire.states import State
 from ringleader_api.backend import Backend
 from ringleader_api.clock import Clock, utc_now
 from ringleader_api.edge.credentials import Credentials, first_token
@@ -33,6 +36,7 @@ from ringleader_api.services.tokens import Tokens
 from ringleader_api.services.users import Users
 from ringleader_api.settings import Settings
 from ringleader_api.store import Fenced, Lease, Store, lease_for
+from ringleader_api.store.tables import Job
 from ringleader_api.telemetry import Telemetry
 from ringleader_api.tracking import Exporter, Mlflow
 
@@ -114,12 +118,28 @@ class Control:
             self.store.ping()
         except Exception as error:  # whatever the driver raises
             found.append(f"the database does not answer ({type(error).__name__})")
+        found += self._stuck_queue() if not found else []
         silent_s = time.monotonic() - self.reconciler.beat_at
         if silent_s > BEAT_LIMIT_S:
             found.append(f"the reconciler has been silent for {silent_s:.0f} s")
         if self.reconciler.trouble:
             found.append(f"the cluster is out of reach: {self.reconciler.trouble}")
         return found
+
+    def _stuck_queue(self) -> list[str]:
+        """A job that nobody has looked at, here or at another control plane."""
+        before = self.now() - timedelta(seconds=BEAT_LIMIT_S)
+        unseen = select(func.count()).where(
+            Job.state == State.QUEUED,
+            Job.queued_at < before,
+            Job.pending_reason.is_(None),
+            Job.deleted_at.is_(None),
+        )
+        with self.store.read() as session:
+            count = session.scalar(unseen)
+        return (
+            [f"{count} jobs wait that no scheduler has looked at for {BEAT_LIMIT_S:.0f} s"] if count else []
+        )
 
     def _spawn(self, name: str, run: Callable[[float], None], every_s: float) -> None:
         thread = threading.Thread(target=run, args=(every_s,), name=name, daemon=True)
@@ -135,7 +155,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
     lease = lease_for(store, home, "reconciler", settings.lease_s)
     ours = Fenced(store, lease)
     backend = Leased(backend, lease)
-    telemetry = Telemetry(store)
+    telemetry = Telemetry(store, now)
     exports = lease_for(store, home, "exporter", settings.lease_s)
     packages = Packages(store, now, home)
     secrets = Secrets(store, now, home)
@@ -169,6 +189,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         start_timeout_s=settings.start_timeout_s,
         exporting=bool(settings.mlflow_url),
         cluster_seen=telemetry.cluster_up.set,
+        took=telemetry.round_s.observe,
     )
     return Control(
         settings=settings,

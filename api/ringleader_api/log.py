@@ -3,7 +3,18 @@
 import json
 import logging
 import sys
+from contextvars import ContextVar
 from datetime import UTC, datetime
+
+AT_HAND: ContextVar[dict[str, str] | None] = ContextVar("log_fields", default=None)
+"""What every line of the request at hand carries: its number, and the job that it is about."""
+
+
+def about(**fields: str) -> None:
+    """Say what the request at hand turned out to be about."""
+    at_hand = AT_HAND.get()
+    if at_hand is not None:
+        at_hand.update(fields)
 
 
 class Log:
@@ -32,6 +43,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
+            **(AT_HAND.get() or {}),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:

@@ -1,6 +1,6 @@
 """What Prometheus reads at /metrics: counters kept here, job counts read from the store at each scrape."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 
 from ringleader.wire.states import State
+from ringleader_api.clock import Clock
 from ringleader_api.store import Store
 from ringleader_api.store.tables import Job
 
@@ -15,9 +16,9 @@ from ringleader_api.store.tables import Job
 class Telemetry:
     """One registry per application, so that tests can have several."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, now: Clock) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_JobsByState(store))
+        self.registry.register(_JobsByState(store, now))
         self.submissions = Counter("ringleader_submissions", "Jobs accepted.", registry=self.registry)
         self.recoveries = Counter("ringleader_recoveries", "Recoveries reported.", registry=self.registry)
         self.scheduling = Histogram(
@@ -37,6 +38,23 @@ class Telemetry:
             registry=self.registry,
         )
 
+        self.recovery_s = Histogram(
+            "ringleader_recovery_seconds",
+            "From a loss to the next committed step, as supervisors tell it.",
+            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60),
+            registry=self.registry,
+        )
+        self.round_s = Histogram(
+            "ringleader_reconciler_round_seconds",
+            "Rounds of the reconciler, with their pass of the scheduler.",
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+            registry=self.registry,
+        )
+
+    def watch(self, name: str, words: str, value: Callable[[], float]) -> None:
+        """A gauge that is asked for at each scrape."""
+        Gauge(name, words, registry=self.registry).set_function(value)
+
     def observe(self, method: str, route: str, status: int, took_s: float) -> None:
         self._requests.labels(method, route, str(status)).observe(took_s)
 
@@ -45,17 +63,28 @@ class Telemetry:
 
 
 class _JobsByState(Collector):
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, now: Clock) -> None:
         self._store = store
+        self._now = now
 
     def describe(self) -> Iterable[Metric]:
-        return [GaugeMetricFamily("ringleader_jobs", "Jobs by state.", labels=("state",))]
+        return [
+            GaugeMetricFamily("ringleader_jobs", "Jobs by state.", labels=("state",)),
+            GaugeMetricFamily("ringleader_queue_longest_wait_seconds", "Of the job that waits for longest."),
+        ]
 
     def collect(self) -> Iterable[Metric]:
         query = select(Job.state, func.count()).where(Job.deleted_at.is_(None)).group_by(Job.state)
+        waiting = select(func.min(Job.queued_at)).where(Job.state == State.QUEUED, Job.deleted_at.is_(None))
         with self._store.read() as session:
+            oldest = session.scalar(waiting)
             counts: dict[State, int] = {state: count for state, count in session.execute(query)}  # noqa: C416 (typed)
         family = GaugeMetricFamily("ringleader_jobs", "Jobs by state.", labels=("state",))
         for state in State:
             family.add_metric((state.value,), counts.get(state, 0))
-        return [family]
+        longest = GaugeMetricFamily(
+            "ringleader_queue_longest_wait_seconds", "Of the job that waits for longest."
+        )
+        waits_s = 0.0 if oldest is None else (self._now() - oldest).total_seconds()
+        longest.add_metric((), max(0.0, waits_s))
+        return [family, longest]

@@ -1,5 +1,6 @@
 """The outermost layer: a number for each request, its log line and metrics, and what an unforeseen error becomes."""
 
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -7,13 +8,14 @@ from collections.abc import Callable
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ringleader_api.log import Log
+from ringleader_api.log import AT_HAND, Log
 from ringleader_api.problems import problem
 
 REQUEST_ID = "ringleader.request_id"
 API = "/api/v1"
 Observe = Callable[[str, str, int, float], None]
 log = Log("ringleader.http")
+_JOB = re.compile(r"/api/v1/jobs/(job_[0-9A-Z]{26})(?:/|$)")
 
 _CSP = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
 # MLflow's page brings inline scripts, styles and workers of its own; it stays on this origin.
@@ -40,6 +42,9 @@ class Requests:
             await self._app(scope, receive, send)
             return
         scope[REQUEST_ID] = secrets.token_hex(8)
+        about = _JOB.match(scope["path"])
+        fields = {"request_id": scope[REQUEST_ID], **({"job": about[1]} if about else {})}
+        before = AT_HAND.set(fields)
         began = time.perf_counter()
         status = 0
 
@@ -64,6 +69,7 @@ class Requests:
             await _unforeseen(scope[REQUEST_ID])(scope, receive, told)
         finally:
             self._finish(scope, status, time.perf_counter() - began)
+            AT_HAND.reset(before)
 
     def _finish(self, scope: Scope, status: int, took_s: float) -> None:
         self._observe(scope["method"], _template(scope), status, took_s)

@@ -58,6 +58,7 @@ class Reconciler:
         start_timeout_s: float,
         exporting: bool,
         cluster_seen: Callable[[bool], None],
+        took: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -70,6 +71,7 @@ class Reconciler:
         self._vanish_after_s = vanish_after_s
         self._start_timeout_s = start_timeout_s
         self._cluster_seen = cluster_seen
+        self._took = took
         self._missing_since: dict[tuple[str, int], datetime] = {}
         self._looked_at: datetime | None = None
         self._wake = threading.Event()
@@ -82,6 +84,7 @@ class Reconciler:
         """Tick until `stop`; an error of one round is logged, the next round starts from the rows again."""
         while not self._stop.is_set():
             self._wake.clear()
+            began = time.monotonic()
             try:
                 self.tick()
             except LeaseLost as lost:
@@ -89,6 +92,7 @@ class Reconciler:
             except Exception:  # the loop must outlive any round
                 log.exception("reconciler.round_failed")
             self.beat_at = time.monotonic()
+            self._took(self.beat_at - began)
             self._wake.wait(every_s)
 
     def wake(self) -> None:

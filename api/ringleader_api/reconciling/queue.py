@@ -1,5 +1,7 @@
 """What the scheduler decides is stored: who starts, what the others wait for, who gives room and who leaves."""
 
+from collections.abc import Mapping
+
 from sqlalchemy import select
 
 from ringleader.wire.states import State
@@ -14,6 +16,7 @@ from ringleader_api.store import LeaseLost, Transactions, move, record
 from ringleader_api.store.tables import Job
 
 log = Log("ringleader.queue")
+TOLD_AT_ONCE = 200
 
 
 class Queue:
@@ -32,17 +35,19 @@ class Queue:
         attempts = {job.id: job.attempt for job in jobs}
         told = {job.id: job.pending_reason for job in jobs}
         decisions, demand = plan(snapshot)
+        waiting: dict[str, Why] = {}
         for decision in decisions:
             match decision:
                 case Admit(job_id=job_id, workers=workers):
                     self._start(job_id, workers)
                 case Hold(job_id=job_id, why=why):
                     if told[job_id] != why.model_dump():
-                        self._tell(job_id, why)
+                        waiting[job_id] = why
                 case Grant(job_id=job_id, workers=workers):
                     self._grant(job_id, attempts[job_id], workers)
                 case Evict(job_id=job_id, why=why):
                     self._evict(job_id, attempts[job_id], why)
+        self._tell(waiting)
         return demand
 
     def hold_all(self, trouble: str) -> None:
@@ -52,10 +57,10 @@ class Queue:
             message=f"the Ray cluster does not answer ({trouble})",
             hint="Running jobs are left alone; this one starts when the cluster is back.",
         )
+        query = select(Job.id, Job.pending_reason).where(Job.state == State.QUEUED).order_by(Job.id)
         with self._store.read() as session:
-            waiting = session.scalars(select(Job.id).where(Job.state == State.QUEUED).order_by(Job.id)).all()
-        for job_id in waiting:
-            self._tell(job_id, why)
+            waiting = [job_id for job_id, told in session.execute(query) if told != why.model_dump()]
+        self._tell(dict.fromkeys(waiting, why))
 
     def _grant(self, job_id: str, attempt: int, workers: int) -> None:
         """The next round tells the supervisor."""
@@ -90,14 +95,11 @@ class Queue:
         except Exception:  # the attempt is stored: the next round asks again
             log.exception("queue.start_failed", job=job_id, attempt=attempt)
 
-    def _tell(self, job_id: str, why: Why) -> None:
-        reason = why.model_dump()
-        with self._store.read() as session:
-            job = session.get(Job, job_id)
-            if job is None or job.pending_reason == reason:
-                return
-        with self._store.write() as session:
-            # A row that somebody is changing is told in the next round.
-            job = session.get(Job, job_id, with_for_update={"skip_locked": True})
-            if job is not None and job.state is State.QUEUED:
-                job.pending_reason = reason
+    def _tell(self, reasons: Mapping[str, Why]) -> None:
+        """Store why jobs wait, many in a transaction. A row that somebody is changing is told in the next round."""
+        ids = list(reasons)
+        for first in range(0, len(ids), TOLD_AT_ONCE):
+            some = select(Job).where(Job.id.in_(ids[first : first + TOLD_AT_ONCE]), Job.state == State.QUEUED)
+            with self._store.write() as session:
+                for job in session.scalars(some.with_for_update(skip_locked=True)):
+                    job.pending_reason = reasons[job.id].model_dump()

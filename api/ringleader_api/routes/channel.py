@@ -5,6 +5,7 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Generic, TypeVar
 
 from anyio import to_thread
@@ -119,7 +120,7 @@ class Channel(Generic[Item]):
 @asynccontextmanager
 async def followed(here: Control, job_id: str, after: int, read: Read[Item]) -> AsyncIterator[Channel[Item]]:
     """The channel of this feed of the job; begun by the first follower, ended with the last."""
-    key = (job_id, read.__name__)
+    key = (job_id, _named(read))
     channel = here.channels.get(key)
     if channel is None or channel.over:
         channel = here.channels[key] = Channel(here, job_id, after, read)
@@ -133,3 +134,10 @@ async def followed(here: Control, job_id: str, after: int, read: Read[Item]) -> 
             channel.end()
             if here.channels.get(key) is channel:
                 del here.channels[key]
+
+
+def _named(read: Callable[..., object]) -> str:
+    """The same for the same feed of the same lines."""
+    if isinstance(read, partial):
+        return f"{read.func.__name__} {read.keywords}"
+    return read.__name__

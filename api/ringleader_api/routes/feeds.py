@@ -1,17 +1,18 @@
 """/jobs/{id}/events and /logs: JSON pages, or a stream where the client accepts one."""
 
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 
 from ringleader_api.routes.follow import stream, wants_stream
 from ringleader_api.routes.here import ByReader, Here, refusals
-from ringleader_api.services.feeds import EventPage, LogPage
+from ringleader_api.services.feeds import EventPage, LogPage, Wanted
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["feeds"])
 
-After = Annotated[int, Query(ge=0, description="only items numbered above this")]
+After = Annotated[int, Query(ge=0, le=(1 << 63) - 1, description="only items numbered above this")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
@@ -32,9 +33,19 @@ async def events(
 
 @router.get("/logs", response_model=LogPage, responses=STREAMED)
 async def logs(
-    request: Request, here: Here, _: ByReader, job_id: str, after: After = 0, limit: Limit = 200
+    *,
+    request: Request,
+    here: Here,
+    _: ByReader,
+    job_id: str,
+    after: After = 0,
+    limit: Limit = 200,
+    worker: Annotated[str | None, Query(description="of this worker, or of the `supervisor`")] = None,
+    level: Literal["info", "error"] | None = None,
+    text: Annotated[str | None, Query(max_length=200, description="lines that hold it")] = None,
 ) -> LogPage | Response:
-    """What its workers printed."""
+    """What its workers and its supervisor printed, all or the lines that are asked for."""
+    wanted = Wanted(worker, level, text)
     if wants_stream(request):
-        return await stream(request, here, job_id, after, here.feeds.logs)
-    return await to_thread.run_sync(here.feeds.log_page, job_id, after, limit)
+        return await stream(request, here, job_id, after, partial(here.feeds.logs, wanted=wanted))
+    return await to_thread.run_sync(here.feeds.log_page, job_id, after, limit, wanted)

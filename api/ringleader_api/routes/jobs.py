@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ringleader.wire.faults import FaultOrder, FaultView
 from ringleader.wire.states import State
 from ringleader.wire.views import JobPage, JobView
+from ringleader_api.log import about
 from ringleader_api.problems import Unprocessable
 from ringleader_api.rights import visible
 from ringleader_api.routes.fields import PartialJob, PartialPage, as_json, selected
@@ -92,6 +93,7 @@ def submit(
         response.status_code = 200
         return here.submissions.preview(who, body, seen)
     job_id, new = here.submissions.accept(who, body, idempotency_key, seen)
+    about(job=job_id)
     if new:
         here.telemetry.submissions.inc()
         here.reconciler.wake()

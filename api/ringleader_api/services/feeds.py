@@ -1,6 +1,7 @@
 """Numbered feeds of a job, events and log lines: pages after a seq, and whether more can come."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import select
 
@@ -28,6 +29,18 @@ class LogPage(View):
 Read = Callable[[int, int], Sequence[EventView | LogLine]]
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which log lines: of a worker, of a level, that hold a text; None takes all."""
+
+    worker: str | None = None
+    level: str | None = None
+    text: str | None = None
+
+
+ALL = Wanted()
+
+
 class Feeds:
     """Reads; never waits."""
 
@@ -51,13 +64,15 @@ class Feeds:
                 for e in session.scalars(query)
             ]
 
-    def logs(self, job_id: str, after: int, limit: int) -> list[LogLine]:
-        query = (
-            select(LogRow)
-            .where(LogRow.job_id == job_id, LogRow.seq > after)
-            .order_by(LogRow.seq)
-            .limit(limit)
-        )
+    def logs(self, job_id: str, after: int, limit: int, wanted: Wanted = ALL) -> list[LogLine]:
+        query = select(LogRow).where(LogRow.job_id == job_id, LogRow.seq > after)
+        if wanted.worker is not None:
+            query = query.where(LogRow.worker == wanted.worker)
+        if wanted.level is not None:
+            query = query.where(LogRow.level == wanted.level)
+        if wanted.text is not None:
+            query = query.where(LogRow.line.contains(wanted.text, autoescape=True))
+        query = query.order_by(LogRow.seq).limit(limit)
         with self._store.read() as session:
             return [
                 LogLine(seq=r.seq, at=r.at, worker=r.worker, level=r.level, line=r.line)
@@ -74,7 +89,7 @@ class Feeds:
         items = self.events(job_id, after, limit)
         return EventPage(items=items, next=items[-1].seq if len(items) == limit else None)
 
-    def log_page(self, job_id: str, after: int, limit: int) -> LogPage:
+    def log_page(self, job_id: str, after: int, limit: int, wanted: Wanted = ALL) -> LogPage:
         dropped = self.dropped(job_id)
-        items = self.logs(job_id, after, limit)
+        items = self.logs(job_id, after, limit, wanted)
         return LogPage(items=items, next=items[-1].seq if len(items) == limit else None, dropped=dropped)

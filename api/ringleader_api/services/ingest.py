@@ -68,9 +68,15 @@ class Intake:
                 _apply_status(session, job, body.status, now)
             self._store_records(session, job, fresh, now)
             _advance(session, job, positions)
-        recovered = sum(isinstance(r, EventRecord) and r.type == "recovered" for r in fresh)
-        self._telemetry.recoveries.inc(recovered)
+        self._count([r.data for r in fresh if isinstance(r, EventRecord) and r.type == "recovered"])
         return Acknowledged(acked=positions), any(isinstance(r, OutcomeRecord) for r in fresh)
+
+    def _count(self, recoveries: Sequence[dict[str, Any]]) -> None:
+        self._telemetry.recoveries.inc(len(recoveries))
+        for told in recoveries:
+            total_s = told.get("total_s")
+            if isinstance(total_s, (int, float)):
+                self._telemetry.recovery_s.observe(total_s)
 
     def _masked(self, session: Session, job: Job, told: list[Record]) -> list[Record]:
         """The records without the job's secrets: a log line, a traceback or a label may hold one."""

@@ -74,7 +74,11 @@ class Job(Base):
     """
 
     __tablename__ = "jobs"
-    __table_args__ = (Index("ix_jobs_state", "state"), Index("ix_jobs_project", "project"))
+    __table_args__ = (
+        Index("ix_jobs_state_id", "state", "id"),
+        Index("ix_jobs_project_id", "project", "id"),
+        Index("ix_jobs_name_id", "name", "id"),
+    )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     name: Mapped[str] = mapped_column(String(100))

@@ -1,0 +1,112 @@
+"""What whoever runs the control plane sees of it: metrics, readiness, log lines; and what users find in jobs' logs."""
+
+import io
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from control_plane import SPEC, Stage, event, line, stage
+
+from ringleader_api.log import JsonLines
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path)
+
+
+def metrics(here: Stage) -> dict[str, float]:
+    rows = here.client.get("/metrics").text.splitlines()
+    return {name: float(value) for name, _, value in (row.rpartition(" ") for row in rows if row[:1] != "#")}
+
+
+def test_metrics_tell_of_queue_starts_states_recoveries_and_requests(here: Stage) -> None:
+    job_id = here.running()
+    here.submit(workers={"min": 4, "max": 4})
+    here.time.pass_s(90)
+    here.post(job_id, records=[event(1, "recovered", total_s=0.07), event(2, "recovered", total_s=0.2)])
+    told = metrics(here)
+    assert told['ringleader_jobs{state="queued"}'] == told['ringleader_jobs{state="running"}'] == 1
+    assert told["ringleader_queue_longest_wait_seconds"] == 90
+    assert (told["ringleader_scheduling_seconds_count"], told["ringleader_submissions_total"]) == (1, 2)
+    assert (told["ringleader_recoveries_total"], told["ringleader_recovery_seconds_count"]) == (2, 2)
+    assert told['ringleader_recovery_seconds_bucket{le="0.1"}'] == 1
+    served = 'ringleader_http_request_seconds_count{method="POST",route="/api/v1/jobs",status="201"}'
+    assert told[served] == 2
+
+
+def test_readiness_is_that_of_the_database_the_queue_and_the_cluster(here: Stage) -> None:
+    reconciler = here.control.reconciler
+
+    def trouble() -> list[str]:
+        reconciler.beat_at = time.monotonic()
+        answer = here.client.get("/readyz")
+        assert (answer.status_code == 200) is answer.json()["ok"] is (answer.json()["trouble"] == [])
+        return [word.partition(" ")[0] for word in answer.json()["trouble"]]
+
+    here.tick()
+    assert trouble() == []
+    here.submit()
+    here.time.pass_s(31)
+    assert trouble() == ["1"], "a job that no scheduler looks at"
+    here.tick()
+    assert trouble() == []
+    here.cluster.down = True
+    here.tick()
+    assert trouble() == ["the"]
+    here.control.store.ping = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+    found = here.client.get("/readyz").json()["trouble"]
+    assert "the database does not answer (ZeroDivisionError)" in found
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    told = io.StringIO()
+    handler = logging.StreamHandler(told)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("ringleader")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield told
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+def test_every_line_of_a_request_names_it_and_its_job(here: Stage, logged: io.StringIO) -> None:
+    made = here.client.post("/api/v1/jobs", json=SPEC)
+    job_id = made.json()["id"]
+    here.tick()
+    ghost = here.post(job_id, records=[event(1, "job.failed")])
+    assert ghost == {"acked": {"events": 1}}
+    lines: list[dict[str, Any]] = [json.loads(row) for row in logged.getvalue().splitlines()]
+    told = {row["event"]: row for row in lines}
+    first = next(row for row in lines if row["event"] == "http.served")
+    assert (first["request_id"], first["job"]) == (made.headers["x-request-id"], job_id)
+    assert (told["attempt.started"]["job"], "request_id" in told["attempt.started"]) == (job_id, False)
+    refused = told["ingest.event_refused"]
+    assert (refused["job"], refused["request_id"]) == (job_id, told["http.served"]["request_id"])
+
+
+def test_lines_are_found_by_worker_level_and_text(here: Stage) -> None:
+    job_id = here.running()
+    told = [("w0", "info", "50% done"), ("w1", "error", "50 bad"), ("supervisor", "error", "50% lost")]
+    rows = [{**line(n + 1, text), "worker": who, "level": level} for n, (who, level, text) in enumerate(told)]
+    here.post(job_id, records=rows)
+
+    def found(query: str) -> list[int]:
+        page = here.client.get(f"/api/v1/jobs/{job_id}/logs?{query}")
+        assert page.status_code == 200, page.text
+        return [item["seq"] for item in page.json()["items"]]
+
+    assert found("worker=w1") == [2]
+    assert found("worker=supervisor&level=error") == [3]
+    assert found("level=error") == [2, 3]
+    assert found("text=50%25") == [1, 3], "a percent sign is one"
+    assert found("text=50%25&after=1&limit=1") == [3]
+    assert found("worker=w9") == []
+    assert here.client.get(f"/api/v1/jobs/{job_id}/logs?level=loud").status_code == 422
