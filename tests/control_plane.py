@@ -35,6 +35,7 @@ class FakeCluster:
         self.told: list[tuple[Any, ...]] = []
         self.asked: list[dict[Need, int]] = []
         self.trouble = ""
+        self.places: dict[tuple[str, int], list[tuple[str, int]]] | None = None
         self.down = False
         self.lingers = False
         self.cut: Callable[[str], None] = lambda where: None
@@ -75,7 +76,7 @@ class FakeCluster:
                 self.alive.pop((job_id, attempt), None)
 
     def capacity(self) -> Seen:
-        return Seen(self.nodes, trouble=self.trouble)
+        return Seen(self.nodes, places=self.places, trouble=self.trouble)
 
     def ask(self, demand: Demand) -> None:
         with self._deed("ask"):

@@ -45,7 +45,8 @@ def test_a_job_on_no_nodes_is_accepted_asked_for_and_taken_back_after_the_cool_d
     assert code(here, job_id) == "waiting_for_nodes"
     assert here.cluster.asked[1:] == [{ONE: 3}], "once, and for the gang"
     here.cluster.nodes = list(TWO)
-    look(here)
+    here.time.pass_s(0.3)  # while nodes are awaited every round looks
+    here.tick()
     assert here.cluster.starts == [(job_id, 1)]
     assert here.cluster.alive[job_id, 1].spec.workers.max == 4, "surplus takes what is there"
     here.post(job_id, status=status("running", world_size=4))

@@ -406,3 +406,14 @@ def test_surplus_moves_to_the_project_with_less_once_and_not_back(cpus: int, a: 
     assert told["rich"] == sorted(told["rich"], reverse=True)
     assert told["poor"] == sorted(told["poor"])
     assert abs(told["poor"][-1] - cpus * b / (a + b)) <= 1
+
+
+def test_after_an_hour_whoever_has_less_than_their_share_goes_before_all() -> None:
+    at_work = [Claim("ra", ONE, 4, 4, project="a"), Claim("rb", ONE, 1, 1, project="b")]
+    high = Claim("high", ONE, 5, 5, priority=3, project="b")
+    for waited_s, held, first in ((3599.0, 4, "high"), (3600.0, 4, "old"), (3600.0, 6, "high")):
+        old = Claim("old", ONE, 4, 4, waited_s=waited_s, project="a")
+        holder = replace(at_work[0], floor=held, holds=held)
+        nodes = [Node("n", held + 6, 0, 0)]
+        decisions = decide(Snapshot(nodes, [holder, at_work[1]], [old, high]))
+        assert kinds(decisions, Admit) == {first}, (waited_s, held)

@@ -1,11 +1,14 @@
 """Shares, quotas and priorities in the control plane: surplus is given back, jobs make room and go on, over REST."""
 
+import random
 import sqlite3
 from pathlib import Path
 
 import pytest
-from control_plane import FakeCluster, Stage, outcome, stage, status
+from control_plane import SPEC, FakeCluster, Stage, outcome, stage, status
 from fastapi.testclient import TestClient
+
+from ringleader_api.scheduling import Node
 
 
 @pytest.fixture
@@ -174,3 +177,72 @@ def test_a_project_shows_what_its_jobs_hold_of_its_quota_and_how_many_wait(here:
     found = here.client.get("/api/v1/projects").json()["items"][0]
     assert found["held"] == {"workers": 3, "cpus": 3.0, "gpus": 0.0, "jobs": 1, "waiting": 1}
     assert found["quota"]["workers"] == 3
+
+
+def test_an_attempt_that_finds_no_room_is_queued_again_and_spends_no_failure(here: Stage) -> None:
+    here.cluster.places = {}
+    first = here.started(workers=fixed(2))
+    placed = here.submit(name="placed", workers=fixed(2))
+    here.time.pass_s(2)
+    here.tick()
+    here.cluster.places[placed, 1] = [("n1", 2)]
+    here.time.pass_s(57)
+    here.tick()
+    assert here.state(first) == "starting"
+    here.time.pass_s(2)
+    here.tick()
+    assert here.cluster.told == [("release", first, 1)]
+    here.tick()
+    assert here.cluster.starts == [(first, 1), (placed, 1), (first, 2)]
+    job = here.job(first)
+    assert (job["state"], job["attempt"], job["failures"]["spent"]) == ("starting", 2, 0)
+    assert here.state(placed) == "starting"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_dry_run_says_what_the_queue_then_does(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    cluster = FakeCluster()
+    cluster.nodes = [Node("n1", 4, 0, 16), Node("n2", 3, 0, 16)]
+    here = stage(tmp_path, cluster, autoscale_cpus=draw.choice([0, 10]))
+    for name in ("a", "b"):
+        here.client.post("/api/v1/projects", json={"name": name})
+    here.client.patch("/api/v1/projects/a", json={"quota": {"workers": 6}})
+    here.tick()
+    said: list[tuple[bool, str]] = []
+    for _ in range(14):
+        low = draw.randint(1, 5)
+        change = {
+            "workers": {"min": low, "max": low + draw.choice([0, 3]), "cpus": draw.choice([1, 1, 2])},
+            "project": draw.choice(["a", "b"]),
+            "priority": draw.choice([0, 0, 0, 3]),
+            "max_runtime_s": draw.choice([60, 1000, 9000]),
+        }
+        dry = here.client.post("/api/v1/jobs?dry_run=true", json={**SPEC, **change})
+        answer = here.client.post("/api/v1/jobs", json={**SPEC, **change})
+        assert (dry.status_code, answer.status_code) in ((200, 201), (422, 422))
+        if answer.status_code == 422:
+            continue
+        here.tick()
+        job, foretold = here.job(answer.json()["id"]), dry.json()
+        reason = (job["pending_reason"] or {}).get("code", "")
+        assert foretold["starts_now"] == (job["state"] == "starting")
+        assert (foretold["pending_reason"] or {}).get("code", "") == reason
+        said.append((foretold["starts_now"], reason))
+        if job["state"] == "starting":
+            here.post(job["id"], status=status("running", world_size=low))
+        here.tick()
+    assert len(set(said)) > 2, "something else each time, or this proves little"
+
+
+def test_the_dry_run_knows_that_a_short_job_goes_before_the_head(here: Stage) -> None:
+    here.running(workers=fixed(2), max_runtime_s=9000)
+    here.submit(name="head", workers=fixed(4))
+    body = {"name": "x", "entrypoint": "a:b", "workers": fixed(1)}
+    starts = [
+        here.client.post("/api/v1/jobs?dry_run=true", json={**body, "max_runtime_s": limit_s}).json()[
+            "starts_now"
+        ]
+        for limit_s in (60, 9000, None)
+    ]
+    assert starts == [True, False, False]

@@ -16,6 +16,8 @@ log = Log("ringleader.growing")
 class Growing:
     """Called by the reconciler only.
 
+    `awaits_nodes`: more has been asked for than was there at the last look.
+
     Args:
         reach: what the cluster may grow to; None: it does not, and nobody is asked.
         cool_down_s: what nobody needs any more is asked for so much longer.
@@ -35,6 +37,7 @@ class Growing:
         self._told: Demand | None = None
         self._moved_at = now()
         self._num_nodes = 0
+        self.awaits_nodes = False
 
     def watch(self, seen: Seen) -> Seen:
         """The cluster as it was seen, with what it may grow to and what has been asked for in vain."""
@@ -44,8 +47,10 @@ class Growing:
             self._moved_at = self._now()
         self._num_nodes = len(seen.nodes)
         waited_s = (self._now() - self._moved_at).total_seconds()
-        absent = _absent(seen.nodes, self._told or {}) if waited_s >= self._patience_s else ()
-        return replace(seen, reach=self._reach, missing=dict.fromkeys(absent, seen.trouble))
+        absent = _absent(seen.nodes, self._told or {})
+        self.awaits_nodes = bool(absent)
+        missing = dict.fromkeys(absent if waited_s >= self._patience_s else (), seen.trouble)
+        return replace(seen, reach=self._reach, missing=missing)
 
     def ask(self, demand: Demand) -> None:
         """Tell the autoscaler, if what it is to be told has changed. May raise: it is told again next time."""
@@ -55,6 +60,7 @@ class Growing:
         if wanted == self._told:
             return
         self._backend.ask(wanted)
+        self.awaits_nodes = True
         if any(count > (self._told or {}).get(need, 0) for need, count in wanted.items()):
             self._moved_at = self._now()
         self._told = wanted

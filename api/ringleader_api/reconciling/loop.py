@@ -125,7 +125,8 @@ class Reconciler:
         try:
             alive = self._backend.supervisors()
             now = self._now()
-            if self._looked_at is None or abs((now - self._looked_at).total_seconds()) > CAPACITY_AGE_S:
+            age_s = 0.0 if self._growing.awaits_nodes else CAPACITY_AGE_S
+            if self._looked_at is None or abs((now - self._looked_at).total_seconds()) > age_s:
                 self.seen = self._growing.watch(self._backend.capacity())
                 self._looked_at = now
             if self.seen is not None:
@@ -185,6 +186,7 @@ class Reconciler:
         act = next_act(
             facts,
             alive=me in alive,
+            placed=self._placed(me),
             missing_s=missing_s,
             now=now,
             vanish_after_s=self._vanish_after_s,
@@ -215,6 +217,8 @@ class Reconciler:
                     self._note(facts, self._finish)
             case lifecycle.Lose(why=why):
                 self._lose(facts, why)
+            case lifecycle.Recall():
+                self._recall(facts)
             case lifecycle.Stop(why=why):
                 self._note(facts, lambda session, job: self._stop_failed(session, job, why))
                 self.wake()
@@ -245,6 +249,25 @@ class Reconciler:
         self._note(
             facts,
             lambda session, job: attempt_failed(session, job, why, at=self._now(), who="reconciler"),
+        )
+        self.wake()
+
+    def _placed(self, who: tuple[str, int]) -> bool:
+        places = self.seen.places if self.seen is not None else None
+        return places is None or bool(places.get(who))
+
+    def _recall(self, facts: Facts) -> None:
+        """Free what the attempt may hold by now, and queue the job again."""
+        why = Why(
+            code="places_gone",
+            message=f"attempt {facts.attempt} found no room: it went with a node, or to others",
+            hint="It starts again when there is room; no failure is spent.",
+        )
+        log.warning("attempt.recalled", job=facts.job_id, attempt=facts.attempt)
+        self._backend.release(facts.job_id, facts.attempt)
+        self._note(
+            facts,
+            lambda session, job: move(session, job, State.QUEUED, at=self._now(), who="scheduler", why=why),
         )
         self.wake()
 

@@ -10,6 +10,10 @@ TEARDOWN_S = 15.0
 """What a supervisor gets beyond its grace before it is released without having said how it ended."""
 
 
+PLACES_S = 60.0
+"""How long an attempt may be without places: what it was promised may have gone, with a node or to others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The part of a job's row that decides what is done next.
@@ -63,6 +67,11 @@ class Lose:
 
 
 @dataclass(frozen=True, slots=True)
+class Recall:
+    """The attempt has found no room: queue the job again, at no cost to its budget."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the job as failed."""
 
@@ -89,16 +98,24 @@ class Finish:
     """Nothing of the attempt is left: move to the stored target."""
 
 
-Act = Start | Adopt | Resize | Lose | Stop | Cancel | Pause | Release | Finish
+Act = Start | Adopt | Resize | Lose | Recall | Stop | Cancel | Pause | Release | Finish
 
 
 def next_act(
-    job: Facts, *, alive: bool, missing_s: float, now: datetime, vanish_after_s: float, start_timeout_s: float
+    job: Facts,
+    *,
+    alive: bool,
+    placed: bool,
+    missing_s: float,
+    now: datetime,
+    vanish_after_s: float,
+    start_timeout_s: float,
 ) -> Act | None:
     """The one next thing to do for an admitted job, or None.
 
     Args:
         alive: the backend lists this attempt's supervisor.
+        placed: its gang has places, or nobody knows.
         missing_s: for how long it has not.
     """
     if job.state is State.STOPPING:
@@ -110,6 +127,8 @@ def next_act(
         return Adopt() if alive else Start()
     if not alive:
         return Lose(_why("its supervisor vanished")) if missing_s >= vanish_after_s else None
+    if job.state is State.STARTING and not placed and waited_s > PLACES_S:
+        return Recall()
     return _running(job, now)
 
 

@@ -16,7 +16,7 @@ from ringleader_api.scheduling import Claim, Need, Project, Seen, Snapshot
 from ringleader_api.scheduling.lifecycle import TEARDOWN_S
 from ringleader_api.services.attempts import TRUE_STATES
 from ringleader_api.store import people
-from ringleader_api.store.tables import Job
+from ringleader_api.store.tables import GRACE_S, Job
 
 ADMITTED = frozenset(state for state in State if state.holds)
 Spots = Sequence[tuple[str, int]]
@@ -33,7 +33,13 @@ def allowed(job: Job) -> int:
 
 def claim_of_spec(job_id: str, spec: JobSpec) -> Claim:
     """Of a job that is not stored."""
-    return _claim(job_id, spec.model_dump(mode="json"), project=spec.project)
+    limit_s = spec.max_runtime_s
+    return _claim(
+        job_id,
+        spec.model_dump(mode="json"),
+        project=spec.project,
+        ends_in_s=None if limit_s is None else _ends_in_s(limit_s, GRACE_S),
+    )
 
 
 def jobs_of(session: Session) -> Sequence[Job]:
@@ -96,7 +102,7 @@ def _waiting(job: Job, now: datetime) -> Claim:
         job.spec,
         project=job.project,
         waited_s=(now - job.queued_at).total_seconds(),
-        ends_in_s=None if left_s is None else left_s + START_S + job.grace_s + TEARDOWN_S,
+        ends_in_s=None if left_s is None else _ends_in_s(left_s, job.grace_s),
     )
 
 
@@ -140,6 +146,11 @@ def _claim(job_id: str, spec: dict[str, Any], *, elastic: bool = True, **more: A
 
 def _servers(sync: dict[str, Any]) -> int:
     return Sync.model_validate(sync).server_count if SERVERS in sync.values() else 0
+
+
+def _ends_in_s(runs_s: float, grace_s: float) -> float:
+    """When a job that starts now has let go of everything."""
+    return runs_s + START_S + grace_s + TEARDOWN_S
 
 
 def _left_s(job: Job, now: datetime) -> float | None:

@@ -26,6 +26,8 @@ from ringleader.wire.states import State
 
 JsonValue = JSON(none_as_null=True)
 RowId = BigInteger().with_variant(Integer, "sqlite")
+GRACE_S = 30.0
+"""How long a job may take to end by itself, unless whoever cancels it says otherwise."""
 
 
 class Utc(TypeDecorator[datetime]):
@@ -108,7 +110,7 @@ class Job(Base):
     preempted: Mapped[bool] = mapped_column(Boolean, default=False)
     sized_min: Mapped[int | None]
     sized_max: Mapped[int | None]
-    grace_s: Mapped[float] = mapped_column(Float, default=30.0)
+    grace_s: Mapped[float] = mapped_column(Float, default=GRACE_S)
     cancel_sent: Mapped[bool] = mapped_column(Boolean, default=False)
     outcome_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
