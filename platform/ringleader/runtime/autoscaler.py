@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from ray._private.ray_constants import DEBUG_AUTOSCALING_ERROR, DEBUG_AUTOSCALING_STATUS
 from ray.autoscaler.sdk import request_resources
@@ -44,12 +43,18 @@ def _launches() -> str:
 
 def _refusals() -> str:
     """Of its first version: the node types that its provider could not give."""
-    report = json.loads(_text(DEBUG_AUTOSCALING_STATUS) or "{}").get("autoscaler_report", {})
-    records: Mapping[str, Any] = (report.get("node_availability_summary") or {}).get(
-        "node_availabilities", {}
-    )
-    why = {name: record.get("unavailable_node_information") for name, record in records.items()}
-    return "; ".join(f"{name}: {found['description']}" for name, found in why.items() if found)
+    return refusals(_text(DEBUG_AUTOSCALING_STATUS))
+
+
+def refusals(status: str) -> str:
+    """The node types that could not be had, with why, from the autoscaler's status as JSON. It is written for people:
+    what is not as expected says nothing."""
+    try:
+        found = json.loads(status)["autoscaler_report"]["node_availability_summary"]["node_availabilities"]
+        why = {name: record["unavailable_node_information"] for name, record in found.items()}
+        return "; ".join(f"{name}: {said['description']}" for name, said in why.items() if said)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
 
 
 def _text(key: str) -> str:
