@@ -31,12 +31,13 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def job(servers: int, **changes: Any) -> JobSpec:
+    """A single server is asked for by no number: its backup is the second."""
     base: dict[str, Any] = {
         "name": "backed",
         "entrypoint": "backed:train",
         "workers": {"min": 1, "max": 2},
         "batch": {"global_size": BATCH, "logical_shards": 4},
-        "sync": SYNC | {"servers": servers, "server_backups": 1},
+        "sync": SYNC | {"server_backups": 1} | ({"servers": servers} if servers > 1 else {}),
         "debug": {"ledger": True},
     }
     return JobSpec.parse(base | changes)
