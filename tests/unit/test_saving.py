@@ -16,6 +16,7 @@ from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import Manifest, Position, Saved
 from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.snapshot import read
+from ringleader.checkpoint.writer import LEAST_URGENT
 from ringleader.spec import JobSpec
 from ringleader.train.saving import Saver
 
@@ -141,6 +142,20 @@ def test_where_the_process_that_writes_is_killed_the_next_checkpoint_has_another
     saver.close()
     assert heard.steps == [1, 3]
     assert not Path(f"/proc/{last}").exists()
+
+
+def test_the_process_that_writes_is_the_least_urgent_and_who_orders_is_as_urgent_as_training(
+    tmp_path: Path,
+) -> None:
+    saver = Saver(SPEC, str(tmp_path), Heard())
+    saver.save({"weight": torch.ones(4)}, Part(), at(1))
+    assert saver.written()
+    assert saver._thread is not None
+    orders, writes = saver._thread.native_id, process_of(saver)
+    assert orders is not None
+    assert os.getpriority(os.PRIO_PROCESS, orders) == os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, writes) == LEAST_URGENT
+    saver.close()
 
 
 def test_a_child_that_user_code_forked_does_not_keep_the_process_that_writes(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class Saver:
         return ready
 
     def _serve(self) -> None:
-        give_way()
+        # Not by the least urgent of threads: it would be given the interpreter's lock, and then no core.
         while (work := self._work.get()) is not None:
             self._write(*work)
             self._idle.set()
@@ -133,7 +133,10 @@ class Saver:
     def _written(self, snapshot: Snapshot, name: str) -> list[Piece]:
         assert self._place is not None
         order = snapshot.order(self._place, name)
-        return snapshot.write(Folder(self._place), name) if order is None else self._writer.write(order)
+        if order is not None:
+            return self._writer.write(order)
+        give_way()
+        return snapshot.write(Folder(self._place), name)
 
     def _failed(self, position: Position, why: str) -> None:
         self._outlet.event("checkpoint.failed", position.generation, {"why": why, "step": position.step})
