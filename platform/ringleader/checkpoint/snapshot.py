@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +46,10 @@ class Room:
 
     def _grown(self, size_bytes: int) -> Tensor:
         self._memory, self._segment = torch.empty(0, dtype=torch.uint8), None
-        if not SHARED:
+        with suppress(OSError):  # a system may allow less memory to share than to use
+            self._segment = Segment.create(size_bytes) if SHARED else None
+        if self._segment is None:
             return torch.empty(size_bytes, dtype=torch.uint8)
-        self._segment = Segment.create(size_bytes)
         return self._segment.tensor(0, size_bytes, torch.uint8)
 
 
