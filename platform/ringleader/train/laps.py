@@ -41,7 +41,7 @@ class Laps:
         self._group = group
         self._outlet = outlet
         self._device = device
-        self._turns = Turns(group.spec.seed, group.timeline)
+        self.turns = Turns(group.spec.seed, group.timeline)
         self.recorder = Recorder(group)
         self._kept: Tokens | None = None
         self._settling: Settling | None = None
@@ -56,19 +56,11 @@ class Laps:
         group.keeps = self._keeps
 
     @property
-    def turn(self) -> Slice | None:
-        """The slice the loop body is at."""
-        return self._turns.running
-
-    @property
     def tokens(self) -> Tokens:
         """The weights as tokens, from the first loop on."""
         if self._kept is None:
             self._kept = Tokens(self._group)
         return self._kept
-
-    def leave(self) -> None:
-        self._turns.leave()
 
     def request_stop(self) -> None:
         self._stop = True
@@ -82,7 +74,7 @@ class Laps:
         """The loop of that call was left by `break`, which ends it for all; the slice it was at is not applied."""
         loop = self._running
         assert loop.number == number
-        self._turns.running, self._stop = None, True
+        self.turns.running, self._stop = None, True
         if self._circulation is not None:
             self._circulation.halt()
         while self._circulation is not None or self._enter(loop):
@@ -90,7 +82,7 @@ class Laps:
 
     def run(self, loop: Loop) -> Iterator[Any]:
         """Yield the slices of owned shards that some token lacks, until all tokens hold all items of the loop."""
-        group, self._loop, self._turns.running = self._group, loop, None
+        group, self._loop, self.turns.running = self._group, loop, None
         group.epoch = loop.index
         self._stop, self._circulation = False, None
         group.held.check_covered(group.parameters)
@@ -100,7 +92,7 @@ class Laps:
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """Backward of a slice; after the last of this member's one step, whose move is owed to the tokens."""
-        turn, report = self._turns.end(loss, weight, values)
+        turn, report = self.turns.end(loss, weight, values)
         loop, doing = self._running, self._doing
         item = doing.offset * loop.epoch.shards + turn.shard
         # Whoever gets a token with this item gets the report with it.
@@ -158,9 +150,9 @@ class Laps:
                 self._progress(loop, "forward")
                 with group.split.idle():
                     batch = to_device(next(pieces), self._device)
-                self._turns.begin(piece)
+                self.turns.begin(piece)
                 yield batch
-                self._turns.check_ended()
+                self.turns.check_ended()
                 if self._circulation is None:
                     return
             if not mine:
@@ -323,7 +315,7 @@ class Laps:
             # An item that was computed twice may have been reported twice: rank 0's loss is the loss.
             mine = (group.loss or 0.0) if group.seat.rank == 0 else 0.0
             agreed = exchange.all_reduce(torch.tensor([mine], dtype=torch.float64))
-            self._settling_of().close(loop.epoch, items, self._turns.names)
+            self._settling_of().close(loop.epoch, items, self.turns.names)
             self._finish(loop, float(agreed))
         else:
             group.committed()
@@ -355,7 +347,7 @@ class Laps:
     def _settle(self, loop: Loop) -> None:
         before = self._group.step
         everywhere = self.tokens.spans.everywhere()
-        for _ in range(self._settling_of().advance(loop.epoch, everywhere, self._turns.names)):
+        for _ in range(self._settling_of().advance(loop.epoch, everywhere, self.turns.names)):
             before += 1
             self._progress(loop, "committed", before)
         if self._circulation is not None and self._group.due:

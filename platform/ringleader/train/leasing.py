@@ -22,7 +22,6 @@ from ringleader.train.group import Group
 from ringleader.train.office import Office
 from ringleader.train.own import Own
 from ringleader.train.seams import Outlet
-from ringleader.train.slices import Slice
 from ringleader.train.staging import agree
 from ringleader.train.steps import Loop
 from ringleader.train.tables import check_optimizers
@@ -44,6 +43,7 @@ class Leasing:
         self._outlet = outlet
         self.recorder = Recorder(group)
         self._tenant = Tenant(group, device, self._advance, self._progress)
+        self.turns = self._tenant.turns
         self._loop: Loop | None = None
         self._office: Office | None = None
         self._rows: Rows | None = None
@@ -53,18 +53,9 @@ class Leasing:
         group.keeps = self._keeps
 
     @property
-    def turn(self) -> Slice | None:
-        """The slice the loop body is at."""
-        return self._tenant.turns.running
-
-    @property
     def mid_batch(self) -> bool:
         """See `Tenant.mid_batch`."""
         return self._tenant.mid_batch
-
-    def leave(self) -> None:
-        """The loop was left by `break`: its last turn, if any, is not part of a step."""
-        self._tenant.turns.leave()
 
     def request_stop(self) -> None:
         self._tenant.request_stop()
@@ -89,7 +80,7 @@ class Leasing:
         loop = self._loop
         assert loop is not None
         assert loop.number == number
-        self.leave()
+        self.turns.leave()
         while not self._done(loop):
             try:
                 if self._tenant.way is None:
@@ -102,7 +93,7 @@ class Leasing:
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """Backward of one slice; its gradient is on the way when this returns."""
-        turn, report = self._tenant.turns.end(loss, weight, values)
+        turn, report = self.turns.end(loss, weight, values)
         if self._tenant.way is None:
             return
         try:
@@ -113,7 +104,7 @@ class Leasing:
     # --- both -----------------------------------------------------------------------------------------------------
 
     def _begin(self, loop: Loop) -> None:
-        group, self._loop, self._tenant.turns.running = self._group, loop, None
+        group, self._loop, self.turns.running = self._group, loop, None
         group.epoch = loop.index
         group.held.check_covered(group.parameters)
         check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)

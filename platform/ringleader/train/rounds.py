@@ -62,7 +62,7 @@ class Rounds:
         self._group = group
         self._outlet = outlet
         self._device = device
-        self._turns = Turns(group.spec.seed, group.timeline)
+        self.turns = Turns(group.spec.seed, group.timeline)
         self._leaving = Leaving(group)
         self.recorder = Recorder(group)
         self._reports: dict[int, SliceReport] = {}
@@ -77,11 +77,6 @@ class Rounds:
         group.level = self._level
 
     @property
-    def turn(self) -> Slice | None:
-        """The slice the loop body is at."""
-        return self._turns.running
-
-    @property
     def mid_batch(self) -> bool:
         """Whether slices of the running round are computed, but not all of them committed.
 
@@ -94,7 +89,7 @@ class Rounds:
         loop = self._loop
         assert loop is not None
         assert loop.number == number
-        self.leave()
+        self.turns.leave()
         self._leaving.ask()
         if self._reports:  # a replica has moved
             self._outer.rewind()
@@ -103,16 +98,12 @@ class Rounds:
             self._outer.open()
             self._try(lambda: self._pass(loop))
 
-    def leave(self) -> None:
-        """The loop was left by `break`: its last turn, if any, is not part of a step."""
-        self._turns.leave()
-
     def request_stop(self) -> None:
         self._stop = True
 
     def run(self, loop: Loop) -> Iterator[Any]:
         """Yield the owned slices of every round from the committed offset on; replay what a failure broke."""
-        group, self._loop, self._turns.running = self._group, loop, None
+        group, self._loop, self.turns.running = self._group, loop, None
         group.epoch = loop.index
         self._stop = self._failed = False
         group.held.check_covered(group.parameters)
@@ -142,7 +133,7 @@ class Rounds:
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """One inner step of the running replica; on the worker's last one the exchange, the outer step, the commit."""
-        turn, report = self._turns.end(loss, weight, values)
+        turn, report = self.turns.end(loss, weight, values)
         if self._failed or self._span is None:
             return
         self._reports[self._span.slot(self._offset, turn.shard)] = report
@@ -168,9 +159,9 @@ class Rounds:
                 with self._group.split.idle():
                     batch = to_device(next(pieces), self._device)
                 step = self._group.step + offset - span.offsets.start
-                self._turns.begin(_slice(loop.epoch, offset, shard, step))
+                self.turns.begin(_slice(loop.epoch, offset, shard, step))
                 yield batch
-                self._turns.check_ended()
+                self.turns.check_ended()
                 if self._failed:
                     return
         if not self._mine:
@@ -312,7 +303,7 @@ class Rounds:
             group.samples += loop.epoch.batch_rows(offset)
             group.loss = report.loss
             group.held.after_update()
-        names = self._turns.names
+        names = self.turns.names
         group.reporter.open(self.recorder.records(loop.epoch, span.offsets.start, reports, names))
         if reports[0].stop:
             group.finish_call(loop.number)

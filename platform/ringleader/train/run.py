@@ -111,7 +111,7 @@ def _call(function: TrainingFunction, session: Session) -> None:
     except RingleaderError:
         raise
     except Exception as error:
-        turn = session._steps.turn
+        turn = session._steps.turns.running
         step, shard = (turn.step, turn.shard) if turn else (session.global_step, -1)
         raise EntrypointRaised(traceback.format_exc(), step=step, shard=shard) from error
 

@@ -266,7 +266,7 @@ class Session:
             self._steps.end(self._open_call)
             seed_all(self._spec.seed, "after", self._open_call)
         self._open_call = None
-        self._steps.leave()
+        self._steps.turns.leave()
         return self._calls.begin()
 
     def _before_first_call(self, what: str) -> None:

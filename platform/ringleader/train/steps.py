@@ -74,7 +74,7 @@ class Steps:
         self._group = group
         self._outlet = outlet
         self._device = device
-        self._turns = Turns(group.spec.seed, group.timeline)
+        self.turns = Turns(group.spec.seed, group.timeline)
         self._leaving = Leaving(group)
         self.recorder = Recorder(group)
         self._last_lane = -1
@@ -84,11 +84,6 @@ class Steps:
         self._present: Sequence[int] = ()
         self._loop: Loop | None = None
         self._pieces: Ahead | None = None
-
-    @property
-    def turn(self) -> Slice | None:
-        """The slice the loop body is at."""
-        return self._turns.running
 
     @property
     def mid_batch(self) -> bool:
@@ -103,26 +98,22 @@ class Steps:
         loop = self._loop
         assert loop is not None
         assert loop.number == number
-        self.leave()
+        self.turns.leave()
         self._leaving.ask()
         self._reports, self._pieces, self._last_lane = {}, None, -1
         while not loop.over(self._group):
             self._try(lambda: self._pass(loop))
 
-    def leave(self) -> None:
-        """The loop was left by `break`: its last turn, if any, is not part of a step."""
-        self._turns.leave()
-
     def request_stop(self) -> None:
         """Between two slices of a batch it is as if behind the last one: who has fewer of them is there already."""
-        if self._turns.running is None and self._reports:
+        if self.turns.running is None and self._reports:
             self._stops_later = True
         else:
             self._stop = True
 
     def run(self, loop: Loop) -> Iterator[Any]:
         """Yield the owned slices of every step from the committed offset on; replay what a failure broke."""
-        group, self._loop, self._turns.running = self._group, loop, None
+        group, self._loop, self.turns.running = self._group, loop, None
         group.epoch = loop.index
         self._stop = self._stops_later = False
         group.held.check_covered(group.parameters)
@@ -164,9 +155,9 @@ class Steps:
             self._group.buffers.rewind()
             with self._group.split.idle():
                 batch = to_device(next(pieces), self._device)
-            self._turns.begin(self._slice(loop, offset, lane, self._group.step))
+            self.turns.begin(self._slice(loop, offset, lane, self._group.step))
             yield batch
-            self._turns.check_ended()
+            self.turns.check_ended()
             if self._failed:
                 return
         if not mine:
@@ -174,7 +165,7 @@ class Steps:
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """Backward of one slice; on the last one the exchange and the commit."""
-        turn, report = self._turns.end(loss, weight, values)
+        turn, report = self.turns.end(loss, weight, values)
         if self._failed:
             return
         self._reports[turn.shard] = report
@@ -317,7 +308,7 @@ class Steps:
         group.held.after_update(published=not exchange.updates, skipped=skipped)
         if group.scaling is not None:
             group.scaling.commit(overflowed=skipped)
-        group.reporter.open(self.recorder.records(loop.epoch, offset, [report], self._turns.names))
+        group.reporter.open(self.recorder.records(loop.epoch, offset, [report], self.turns.names))
         if report.stop:
             group.finish_call(loop.number)
             self._stop = False
