@@ -38,6 +38,7 @@ from ringleader_api.settings import Settings
 from ringleader_api.store import Fenced, Lease, Store, lease_for
 from ringleader_api.store.tables import Job
 from ringleader_api.telemetry import Telemetry
+from ringleader_api.tracing import Traces, traces_to
 from ringleader_api.tracking import Exporter, Mlflow
 
 log = Log("ringleader.control")
@@ -54,6 +55,7 @@ class Control:
     backend: Backend
     store: Store
     telemetry: Telemetry
+    traces: Traces
     now: Clock
     credentials: Credentials
     users: Users
@@ -108,6 +110,7 @@ class Control:
         for lease in self.leases:
             with suppress(SQLAlchemyError):  # then it runs out
                 lease.let_go()
+        self.traces.close()
         self.backend.close()
         self.store.close()
 
@@ -156,6 +159,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
     ours = Fenced(store, lease)
     backend = Leased(backend, lease)
     telemetry = Telemetry(store, now)
+    traces = traces_to(settings.otlp_endpoint)
     exports = lease_for(store, home, "exporter", settings.lease_s)
     packages = Packages(store, now, home)
     secrets = Secrets(store, now, home)
@@ -165,6 +169,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         packages,
         secrets,
         telemetry=telemetry,
+        traces=traces,
         now=now,
         ingest_base=settings.ingest_url,
         home=home,
@@ -196,6 +201,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         backend=backend,
         store=store,
         telemetry=telemetry,
+        traces=traces,
         now=now,
         credentials=Credentials(first_token(home), store, now),
         users=Users(store, now),
@@ -206,7 +212,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         submissions=Submissions(store, now, secrets),
         jobs=Jobs(store, now, settings.url),
         faults=Faults(store, backend, now, allowed=settings.allow_faults),
-        intake=Intake(store, now, telemetry, secrets, logs_kept=settings.logs_kept),
+        intake=Intake(store, now, telemetry, secrets, traces, logs_kept=settings.logs_kept),
         feeds=Feeds(store),
         curves=Curves(store),
         packages=packages,

@@ -40,6 +40,7 @@ class Settings(BaseModel):
         other_hosts: further names that the API answers to, by commas; loopback and that of public_url always hold.
         requests_per_s: of one user in the long run, twice as many at once.
         streams_per_user: followers of events and logs that one user may have open.
+        otlp_endpoint: where traces go, OTLP over HTTP, e.g. http://127.0.0.1:4318/v1/traces; empty: nowhere.
         logs_kept: log lines stored per job, the newest.
         allow_faults: whether faults may be injected into jobs that do not say so themselves.
         warm_per_node: idle worker processes kept ready on each node.
@@ -70,6 +71,7 @@ class Settings(BaseModel):
     vanish_after_s: Annotated[float, Field(ge=0)] = 1.0
     start_timeout_s: Seconds = 300.0
     export_every_s: Seconds = 1.0
+    otlp_endpoint: str = ""
     logs_kept: Annotated[int, Field(ge=1)] = 20_000
     max_package_bytes: Annotated[int, Field(ge=1)] = MAX_PACKED_BYTES
     allow_faults: bool = False

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from control_plane import SPEC, Stage, event, line, stage
+from control_plane import SPEC, Stage, event, line, stage, status
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from ringleader_api import control
 from ringleader_api.log import JsonLines
+from ringleader_api.tracing import UNTRACED, Told, traces_to
 
 
 @pytest.fixture
@@ -110,3 +113,34 @@ def test_lines_are_found_by_worker_level_and_text(here: Stage) -> None:
     assert found("text=50%25&after=1&limit=1") == [3]
     assert found("worker=w9") == []
     assert here.client.get(f"/api/v1/jobs/{job_id}/logs?level=loud").status_code == 422
+
+
+def test_a_trace_leads_from_the_request_to_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans = InMemorySpanExporter()
+    monkeypatch.setattr(control, "traces_to", lambda endpoint: Told(spans, at_once=True))
+    here = stage(tmp_path)
+    job_id = here.submit()
+    here.time.pass_s(2)
+    here.tick()
+    here.time.pass_s(3)
+    here.post(job_id, status=status("running"))
+    here.time.pass_s(4)
+    for step in (1, 2):
+        here.post(job_id, status=status("running", step=step))
+    told = spans.get_finished_spans()
+    assert [span.name for span in told] == [
+        "POST /api/v1/jobs", "launch", "job", "queued", "starting", "first step",
+    ]  # fmt: skip
+    took = {span.name: ((span.end_time or 0) - (span.start_time or 0)) / 1e9 for span in told}
+    assert took == {
+        "POST /api/v1/jobs": 0, "launch": 0, "job": 9, "queued": 2, "starting": 3, "first step": 4,
+    }  # fmt: skip
+    root = next(span for span in told if span.name == "job")
+    assert {span.context.trace_id for span in told} == {root.context.trace_id}
+    assert {span.parent.span_id for span in told if span.parent is not None} == {root.context.span_id}
+    assert [span.name for span in told if span.parent is None] == ["job"]
+    assert {(span.attributes or {})["ringleader.job_id"] for span in told} == {job_id}
+    assert here.control.settings.otlp_endpoint == "", "nothing is sent where no collector is named"
+    assert traces_to("") is UNTRACED

@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
-from ringleader.runtime.spool import Spool
+import pytest
+
+from ringleader.runtime.spool import MAX_BYTES, Spool
+
+LOG_BYTES = 5 << 20
+"""What SQLite's own log holds at most before it is written back."""
 
 
 def read(spool: Spool, *, max_records: int = 10_000) -> list[tuple[str, int]]:
@@ -65,3 +70,32 @@ def test_a_full_spool_thins_metrics_then_logs_and_never_events(tmp_path: Path):
     assert spool.dropped["metrics"] == 2000 - len(metrics)
     assert spool.dropped["logs"] == 300 - sum(stream == "logs" for stream, _ in kept)
     assert kept[-2] == ("logs", 300), "the newest lines are kept"
+
+
+@pytest.mark.parametrize(
+    ("printed", "bound"),
+    [(24 << 20, 1 << 20), pytest.param(1 << 30, MAX_BYTES, marks=pytest.mark.chaos)],
+    ids=["scaled down", "1 GB"],
+)
+def test_a_job_that_prints_without_end_fills_no_disk_and_loses_no_event(
+    tmp_path: Path, printed: int, bound: int
+):
+    spool = Spool(tmp_path, max_bytes=bound)
+    text = "x" * 16_000
+    largest = 0
+    for number in range(printed // len(text) // 16):
+        for _ in range(16):
+            spool.put("logs", {"line": text})
+        spool.put("events", {"type": "generation.formed", "number": number})
+        spool.flush()
+        largest = max(largest, sum(file.stat().st_size for file in tmp_path.iterdir()))
+    assert largest < 4 * bound + LOG_BYTES, "the database and its log, whatever was printed"
+    spool.put("outcome", {"outcome": "succeeded"})
+    spool.flush()
+    told: dict[str, int] = {}
+    while batch := spool.batch(max_records=1000, max_bytes=8 << 20):
+        for record in batch:
+            told[record["stream"]] = told.get(record["stream"], 0) + 1
+        spool.ack({r["stream"]: r["seq"] for r in batch})
+    assert (told["events"], told["outcome"]) == (number + 1, 1)
+    assert told["logs"] + spool.dropped["logs"] == 16 * (number + 1)

@@ -19,6 +19,7 @@ from ringleader_api.services.secrets import SecretMissing, Secrets
 from ringleader_api.store import Transactions, move
 from ringleader_api.store.tables import IngestToken, Job
 from ringleader_api.telemetry import Telemetry
+from ringleader_api.tracing import UNTRACED, Traces
 
 log = Log("ringleader.launching")
 
@@ -38,6 +39,7 @@ class Launching:
         secrets: Secrets,
         *,
         telemetry: Telemetry,
+        traces: Traces = UNTRACED,
         now: Clock,
         ingest_base: str,
         home: Path,
@@ -47,6 +49,7 @@ class Launching:
         self._packages = packages
         self._secrets = secrets
         self._telemetry = telemetry
+        self._traces = traces
         self._now = now
         self._ingest_base = ingest_base
         self._home = home
@@ -91,7 +94,9 @@ class Launching:
             home=self._home,
             secrets=values,
         )
+        began = self._now()
         self._backend.start(launch)
+        self._traces.told(job_id, "launch", began, self._now())
         self.confirm(job_id, attempt, sized=(workers.min, workers.max))
 
     def confirm(self, job_id: str, attempt: int, *, sized: tuple[int, int] | None) -> None:

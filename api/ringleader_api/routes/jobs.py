@@ -92,10 +92,12 @@ def submit(
     if dry_run:
         response.status_code = 200
         return here.submissions.preview(who, body, seen)
+    began = here.now()
     job_id, new = here.submissions.accept(who, body, idempotency_key, seen)
     about(job=job_id)
     if new:
         here.telemetry.submissions.inc()
+        here.traces.told(job_id, "POST /api/v1/jobs", began, here.now())
         here.reconciler.wake()
     view, tag = here.jobs.view(job_id)
     response.status_code = 201 if new else 200

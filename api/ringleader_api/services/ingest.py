@@ -29,6 +29,7 @@ from ringleader_api.services.secrets import Secrets, masked
 from ringleader_api.store import Store, move, record, retarget
 from ringleader_api.store.tables import IngestPosition, Job, LogRow, Metric
 from ringleader_api.telemetry import Telemetry
+from ringleader_api.tracing import Traces
 
 log = Log("ringleader.ingest")
 MAX_NAME = 250
@@ -40,12 +41,20 @@ class Intake:
     """`logs_kept` log lines are stored per job, the newest."""
 
     def __init__(
-        self, store: Store, now: Clock, telemetry: Telemetry, secrets: Secrets, *, logs_kept: int
+        self,
+        store: Store,
+        now: Clock,
+        telemetry: Telemetry,
+        secrets: Secrets,
+        traces: Traces,
+        *,
+        logs_kept: int,
     ) -> None:
         self._store = store
         self._now = now
         self._telemetry = telemetry
         self._secrets = secrets
+        self._traces = traces
         self._logs_kept = logs_kept
 
     def take(self, job_id: str, body: Ingest) -> tuple[Acknowledged, bool]:
@@ -64,10 +73,13 @@ class Intake:
             _living(job, body.attempt)
             positions = _positions(session, job)
             fresh = self._masked(session, job, _fresh(body.records, positions))
+            before = job.step
             if body.status is not None:
                 _apply_status(session, job, body.status, now)
             self._store_records(session, job, fresh, now)
             _advance(session, job, positions)
+        if before == 0 < job.step:
+            self._traces.first_step(job, now)
         self._count([r.data for r in fresh if isinstance(r, EventRecord) and r.type == "recovered"])
         return Acknowledged(acked=positions), any(isinstance(r, OutcomeRecord) for r in fresh)
 
