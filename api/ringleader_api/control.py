@@ -161,7 +161,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
     telemetry = Telemetry(store, now)
     traces = traces_to(settings.otlp_endpoint)
     exports = lease_for(store, home, "exporter", settings.lease_s)
-    packages = Packages(store, now, home)
+    packages = Packages(store, now, home, settings.max_package_bytes)
     secrets = Secrets(store, now, home)
     launching = Launching(
         ours,
@@ -193,6 +193,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         vanish_after_s=settings.vanish_after_s,
         start_timeout_s=settings.start_timeout_s,
         exporting=bool(settings.mlflow_url),
+        kept=timedelta(days=settings.jobs_kept_days) if settings.jobs_kept_days else None,
         cluster_seen=telemetry.cluster_up.set,
         took=telemetry.round_s.observe,
     )

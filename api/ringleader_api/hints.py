@@ -48,6 +48,7 @@ HINTS = {
     "unauthorized": "Send 'Authorization: Bearer TOKEN', or log in at /login.",
     "unprocessable": "Check the input against /api/v1/openapi.json.",
     "unsupported_media_type": "Send the header Content-Type: application/json.",
+    "upload_under_way": "Wait for it, or end it.",
     "user_exists": "Use it, or choose another name.",
     "wrong_hash": "Upload again under the hash of what is sent.",
     "wrong_host": "Set RINGLEADER_PUBLIC_URL to the address users take, RINGLEADER_OTHER_HOSTS to further names.",

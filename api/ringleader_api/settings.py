@@ -41,6 +41,7 @@ class Settings(BaseModel):
         requests_per_s: of one user in the long run, twice as many at once.
         streams_per_user: followers of events and logs that one user may have open.
         otlp_endpoint: where traces go, OTLP over HTTP, e.g. http://127.0.0.1:4318/v1/traces; empty: nowhere.
+        jobs_kept_days: an ended job is deleted with everything of it after so long; empty: by its users only.
         logs_kept: log lines stored per job, the newest.
         allow_faults: whether faults may be injected into jobs that do not say so themselves.
         warm_per_node: idle worker processes kept ready on each node.
@@ -72,6 +73,7 @@ class Settings(BaseModel):
     start_timeout_s: Seconds = 300.0
     export_every_s: Seconds = 1.0
     otlp_endpoint: str = ""
+    jobs_kept_days: Annotated[float, Field(gt=0)] | None = None
     logs_kept: Annotated[int, Field(ge=1)] = 20_000
     max_package_bytes: Annotated[int, Field(ge=1)] = MAX_PACKED_BYTES
     allow_faults: bool = False

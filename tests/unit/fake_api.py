@@ -82,6 +82,8 @@ class FakeApi(httpx.BaseTransport):
     jobs: list[dict[str, Any]] = field(default_factory=list)
     feeds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     packages: dict[str, bytes] = field(default_factory=dict)
+    begun: dict[str, bytes] = field(default_factory=dict)
+    """Uploads that broke off."""
     artifacts: dict[str, bytes] = field(default_factory=dict)
     newest: bytes = b""
     workers: list[dict[str, Any]] = field(default_factory=list)
@@ -216,7 +218,10 @@ class FakeApi(httpx.BaseTransport):
 
     def _package(self, request: httpx.Request, name: str) -> httpx.Response:
         if request.method == "PUT":
-            self.packages[name] = request.content
+            begun = self.begun.get(name, b"")
+            if request.headers["Upload-Offset"] != str(len(begun)):
+                return problem(409, "bad_upload", "elsewhere", errors=[{"pointer": "", "value": len(begun)}])
+            self.packages[name] = begun + request.content
         return httpx.Response(200 if name in self.packages else 404)
 
 

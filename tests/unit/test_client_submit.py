@@ -65,6 +65,16 @@ def test_a_working_dir_is_relative_to_its_job_file_packed_and_uploaded_once(
     assert len(api.calls("HEAD", f"/packages/{name}")) == 2
 
 
+def test_an_upload_that_broke_off_is_sent_from_there(client: Client, api: FakeApi, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def main(session): ...\n")
+    packed = package.pack(tmp_path)
+    name = package.digest(packed)
+    api.begun[name] = packed[:20]
+    client.submit(SPEC, working_dir=tmp_path)
+    assert api.packages[name] == packed
+    assert len(api.calls("PUT", f"/packages/{name}")) == 2
+
+
 def test_the_working_dir_argument_wins_and_a_digest_is_left_alone(
     client: Client, api: FakeApi, tmp_path: Path
 ) -> None:

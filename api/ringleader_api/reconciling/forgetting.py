@@ -1,21 +1,47 @@
 """Removing deleted jobs for good, once nobody needs their rows any more."""
 
 import shutil
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 
+from ringleader_api.clock import Clock
 from ringleader_api.store import Transactions
 from ringleader_api.store.tables import ExportCursor, Job
 
+LOOK_EVERY = timedelta(minutes=1)
+
 
 class Forgetting:
-    """`exporting`: a tracker has to get everything of a job before its rows go."""
+    """
+    Args:
+        exporting: a tracker has to get everything of a job before its rows go.
+        kept: how long an ended job stays; None: until somebody deletes it.
+    """
 
-    def __init__(self, store: Transactions, home: Path, exporting: bool) -> None:
+    def __init__(
+        self, store: Transactions, home: Path, exporting: bool, now: Clock, kept: timedelta | None
+    ) -> None:
         self._store = store
         self._home = home
         self._exporting = exporting
+        self._now = now
+        self._kept = kept
+        self._looked_at: datetime | None = None
+
+    def expire(self) -> None:
+        """Delete jobs that ended long enough ago; looks once a minute."""
+        now = self._now()
+        if self._kept is None or (self._looked_at is not None and now - self._looked_at < LOOK_EVERY):
+            return
+        self._looked_at = now
+        over = (Job.deleted_at.is_(None), Job.finished_at < now - self._kept)
+        with self._store.read() as session:
+            if session.scalar(select(Job.id).where(*over).limit(1)) is None:
+                return
+        with self._store.write() as session:
+            session.execute(update(Job).where(*over).values(deleted_at=now))
 
     def purge(self) -> None:
         """Rows and files of deleted jobs."""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import select
@@ -41,6 +41,7 @@ class Reconciler:
 
     Args:
         lease: the role; without it a round only looks.
+        kept: how long ended jobs stay; None: until they are deleted.
         exporting: whether a tracker has to get everything of a deleted job before its rows go.
     """
 
@@ -57,6 +58,7 @@ class Reconciler:
         vanish_after_s: float,
         start_timeout_s: float,
         exporting: bool,
+        kept: timedelta | None = None,
         cluster_seen: Callable[[bool], None],
         took: Callable[[float], None] = lambda seconds: None,
     ) -> None:
@@ -65,7 +67,7 @@ class Reconciler:
         self._launching = launching
         self._queue = Queue(store, launching, now)
         self._growing = growing
-        self._forgetting = Forgetting(store, home, exporting)
+        self._forgetting = Forgetting(store, home, exporting, now, kept)
         self._now = now
         self._lease = lease
         self._vanish_after_s = vanish_after_s
@@ -110,6 +112,7 @@ class Reconciler:
             self._missing_since.clear()  # what we saw before we get the role says nothing then
             self._growing.forget()
             return
+        self._forgetting.expire()
         self._forgetting.purge()
         if alive is None:
             self._queue.hold_all(self.trouble)

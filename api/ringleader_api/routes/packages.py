@@ -1,28 +1,52 @@
 """/packages/{sha256}: upload a working directory under its hash."""
 
-from anyio import to_thread
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
 
+from anyio import to_thread
+from fastapi import APIRouter, Header, Request, Response
+
+from ringleader_api.problems import NotFound
 from ringleader_api.routes.here import BySubmitter, Here, refusals
 from ringleader_api.services.packages import PackageView
 
 router = APIRouter(prefix="/packages", tags=["packages"])
 
 
+Offset = Annotated[
+    int | None, Header(ge=0, description="where the bytes sent begin, to go on with an upload that broke off")
+]
+
+
 @router.head("/{name}", status_code=200, responses=refusals(404, 422))
-async def has_package(here: Here, _: BySubmitter, name: str) -> Response:
-    """Whether a package is stored."""
-    await to_thread.run_sync(here.packages.find, name)
+async def has_package(here: Here, who: BySubmitter, name: str) -> Response:
+    """Whether a package is stored; a 404 says in `Upload-Offset` how much of it is."""
+    try:
+        await to_thread.run_sync(here.packages.find, name)
+    except NotFound as absent:
+        absent.headers["Upload-Offset"] = str(await to_thread.run_sync(here.packages.begun, name, who.name))
+        raise
     return Response(status_code=200)
 
 
 @router.put(
-    "/{name}", status_code=201, responses={200: {"description": "Stored before."}, **refusals(413, 422)}
+    "/{name}",
+    status_code=201,
+    responses={200: {"description": "Stored before."}, **refusals(400, 409, 413, 422)},
 )
 async def put_package(
-    here: Here, _: BySubmitter, name: str, request: Request, response: Response
+    *,
+    here: Here,
+    who: BySubmitter,
+    name: str,
+    request: Request,
+    response: Response,
+    upload_offset: Offset = None,
 ) -> PackageView:
-    """Store a package: streamed, hashed, every entry checked; nothing of it is unpacked here."""
-    view, new = await here.packages.take(name, request.stream())
+    """Store a package: streamed, hashed, every entry checked; nothing of it is unpacked here.
+
+    What came of an upload that broke off stays for a day. With `Upload-Offset` the rest is sent; where that is not
+    where the stored bytes end, the answer (409, `bad_upload`) says where they do.
+    """
+    view, new = await here.packages.take(name, who.name, request.stream(), upload_offset)
     response.status_code = 201 if new else 200
     return view

@@ -1,20 +1,26 @@
 """Uploaded working directories: streamed to disk, hashed, checked entry by entry, stored under their hash."""
 
+import fcntl
 import hashlib
 import os
 import re
-import tempfile
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from anyio import to_thread
 
 from ringleader.wire import package
 from ringleader.wire.views import View
 from ringleader_api.clock import Clock
-from ringleader_api.problems import NotFound, Unprocessable
+from ringleader_api.problems import Conflict, NotFound, TooLarge, Unprocessable
 from ringleader_api.store import Store
 from ringleader_api.store.tables import Package
+
+LEFTOVER_S = 24 * 3600.0
+"""An upload that broke off waits so long for its rest."""
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 
@@ -29,13 +35,18 @@ class PackageView(View):
 class Packages:
     """Files lie in RINGLEADER_HOME/packages; what lies there has been checked."""
 
-    def __init__(self, store: Store, now: Clock, home: Path) -> None:
+    def __init__(
+        self, store: Store, now: Clock, home: Path, most_bytes: int = package.MAX_PACKED_BYTES
+    ) -> None:
         self._store = store
         self._now = now
+        self._most_bytes = most_bytes
         self._folder = home / "packages"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for leftover in self._folder.glob(".upload-*"):
-            leftover.unlink()
+            with suppress(FileNotFoundError):  # another control plane over this home cleans up too
+                if time.time() - leftover.stat().st_mtime > LEFTOVER_S:
+                    leftover.unlink()
 
     def find(self, name: str) -> PackageView:
         """Raises NotFound."""
@@ -50,28 +61,58 @@ class Packages:
         """The packed bytes."""
         return (self._folder / f"{digest}.zip").read_bytes()
 
-    async def take(self, name: str, chunks: AsyncIterator[bytes]) -> tuple[PackageView, bool]:
-        """Store an upload; returns it and whether it is new.
+    def begun(self, name: str, who: str) -> int:
+        """How many bytes of an upload of this sender are here, of one that broke off; 0 where nothing is."""
+        partial = self._partial(_digest(name), who)
+        return partial.stat().st_size if partial.exists() else 0
+
+    async def take(
+        self, name: str, who: str, chunks: AsyncIterator[bytes], offset: int | None = None
+    ) -> tuple[PackageView, bool]:
+        """Store an upload, or what is missing of one that broke off; returns it and whether it is new.
+
+        Args:
+            offset: where the bytes begin; None: at the beginning, whatever is here.
 
         Raises:
+            Conflict: they do not begin where the stored ones end, or the same sender is uploading the same thing.
+            TooLarge: the whole is larger than a package may be.
             Unprocessable: the bytes have another hash.
             PackageRefused: naming the entry that must not be unpacked.
         """
         digest = _digest(name)
-        partial = Path(tempfile.mkstemp(prefix=".upload-", dir=self._folder)[1])
-        try:
-            found, size_bytes = await _receive(partial, chunks)
-            if found != digest:
-                raise Unprocessable(
-                    f"the uploaded bytes have the hash {found}, not {digest}.",
-                    hint="Upload again.",
-                    code="wrong_hash",
-                )
-            await to_thread.run_sync(package.check, partial)
-            new = await to_thread.run_sync(self._keep, partial, digest, size_bytes)
-        finally:
-            partial.unlink(missing_ok=True)
+        partial = self._partial(digest, who)
+        with _alone(partial) as file:
+            stored = os.fstat(file.fileno()).st_size
+            if offset is None:
+                file.truncate(stored := 0)
+            elif offset != stored:
+                raise _begins_elsewhere(offset, stored)
+            try:
+                size_bytes = await self._receive(file, stored, chunks)
+            except TooLarge:
+                partial.unlink()
+                raise
+            try:
+                await to_thread.run_sync(_check, partial, digest)
+                new = await to_thread.run_sync(self._keep, partial, digest, size_bytes)
+            finally:  # nothing of it would make a right package
+                partial.unlink(missing_ok=True)
         return PackageView(name=f"sha256:{digest}", size_bytes=size_bytes), new
+
+    async def _receive(self, file: BinaryIO, stored: int, chunks: AsyncIterator[bytes]) -> int:
+        """Append to the file; where the sender breaks off, what came stays."""
+        async for chunk in chunks:
+            stored += len(chunk)
+            if stored > self._most_bytes:
+                raise TooLarge(self._most_bytes)
+            await to_thread.run_sync(file.write, chunk)
+        await to_thread.run_sync(_sync, file)
+        return stored
+
+    def _partial(self, digest: str, who: str) -> Path:
+        """Each sender's own: nobody can put wrong bytes before another's."""
+        return self._folder / f".upload-{digest}-{hashlib.sha256(who.encode()).hexdigest()[:16]}"
 
     def _keep(self, partial: Path, digest: str, size_bytes: int) -> bool:
         partial.replace(self._folder / f"{digest}.zip")
@@ -88,13 +129,42 @@ def _digest(name: str) -> str:
     return match[1]
 
 
-async def _receive(path: Path, chunks: AsyncIterator[bytes]) -> tuple[str, int]:
-    hashed, size_bytes = hashlib.sha256(), 0
-    with path.open("wb") as file:
-        async for chunk in chunks:
-            await to_thread.run_sync(file.write, chunk)
-            hashed.update(chunk)
-            size_bytes += len(chunk)
-        file.flush()
-        await to_thread.run_sync(os.fsync, file.fileno())
-    return hashed.hexdigest(), size_bytes
+@contextmanager
+def _alone(path: Path) -> Iterator[BinaryIO]:
+    """The file, for appending, for one request at a time."""
+    with path.open("ab", buffering=0) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Conflict("you are uploading this package already.", code="upload_under_way") from None
+        yield file
+
+
+def _sync(file: BinaryIO) -> None:
+    os.fsync(file.fileno())
+
+
+def _check(path: Path, digest: str) -> None:
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != digest:
+        raise Unprocessable(
+            f"the uploaded bytes have the hash {found}, not {digest}.",
+            hint="Upload again.",
+            code="wrong_hash",
+        )
+    package.check(path)
+
+
+def _begins_elsewhere(offset: int, stored: int) -> Conflict:
+    finding = {
+        "pointer": "header: Upload-Offset",
+        "value": stored,
+        "allowed": str(stored),
+        "message": f"{stored} bytes are here",
+    }
+    return Conflict(
+        f"{stored} bytes of this upload are here, and the ones sent begin at {offset}.",
+        code="bad_upload",
+        errors=[finding],
+    )

@@ -18,6 +18,7 @@ from ringleader.wire import package
 from ringleader.wire.views import JobPage, JobView
 
 JobFile = str | Path | Mapping[str, Any] | JobSpec
+UPLOAD_TRIES = 10
 
 
 class Client:
@@ -135,9 +136,22 @@ class Client:
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
-            headers = {"Content-Type": "application/zip"}
-            self._api.request("PUT", f"/packages/{name}", content=data, headers=headers)
+            self._send(name, data)
         return name
+
+    def _send(self, name: str, data: bytes) -> None:
+        """All of it, or the rest of what broke off: the answer to a wrong beginning says what is there."""
+        offset = 0
+        for left in reversed(range(UPLOAD_TRIES)):
+            headers = {"Content-Type": "application/zip", "Upload-Offset": str(offset)}
+            try:
+                self._api.request("PUT", f"/packages/{name}", content=data[offset:], headers=headers)
+            except ApiProblem as problem:
+                if problem.code != "bad_upload" or not left:
+                    raise
+                offset = int(problem.errors[0]["value"])
+            else:
+                return
 
 
 def _read(source: JobFile) -> tuple[JobSpec, Path]:

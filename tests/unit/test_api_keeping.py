@@ -1,0 +1,113 @@
+"""What is kept and for how long: uploads that broke off, ended jobs, nothing of deleted ones."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from control_plane import RESULT, Stage, event, line, metric, outcome, stage
+from starlette.requests import ClientDisconnect
+from test_api_jobs import zipped
+
+from ringleader.wire import package
+from ringleader_api.store.tables import Base
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path)
+
+
+def test_an_upload_that_broke_off_goes_on_where_it_was(here: Stage) -> None:
+    data = zipped({"a": bytes(range(256)) * 64})
+    address = f"/api/v1/packages/{package.digest(data)}"
+
+    def begins(at: int) -> dict[str, str]:
+        return {"Upload-Offset": str(at)}
+
+    _break_off(here, package.digest(data), data[:100])
+    assert here.client.head(address).headers["upload-offset"] == "100"
+    early = here.client.put(address, content=data, headers=begins(0))
+    assert (early.status_code, early.json()["code"], early.json()["errors"][0]["value"]) == (
+        409,
+        "bad_upload",
+        100,
+    )
+    stranger = here.user("ada", default="submitter")
+    assert stranger.head(address).headers["upload-offset"] == "0", "everybody's uploads are their own"
+    assert here.client.put(address, content=data[100:], headers=begins(100)).status_code == 201
+    assert here.client.head(address).status_code == 200
+    assert [file.suffix for file in (here.home / "packages").iterdir()] == [".zip"]
+
+
+def test_an_upload_whose_parts_do_not_make_the_whole_is_begun_anew(tmp_path: Path) -> None:
+    here = stage(tmp_path, max_package_bytes=4096)
+    data = zipped({"a": b"b" * 300})
+    name = package.digest(data)
+    _break_off(here, name, b"wrong")
+    wrong = here.client.put(f"/api/v1/packages/{name}", content=data[5:], headers={"Upload-Offset": "5"})
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "wrong_hash")
+    assert here.client.head(f"/api/v1/packages/{name}").headers["upload-offset"] == "0"
+    _break_off(here, name, bytes(4000))
+    long = here.client.put(f"/api/v1/packages/{name}", content=bytes(97), headers={"Upload-Offset": "4000"})
+    assert (long.status_code, long.json()["code"]) == (413, "too_large")
+    _break_off(here, name, b"stale")
+    assert here.client.put(f"/api/v1/packages/{name}", content=data).status_code == 201, "from the beginning"
+
+
+def _break_off(here: Stage, name: str, part: bytes) -> None:
+    """The first part of an upload of the admin's, then the connection is gone."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield part
+        raise ClientDisconnect
+
+    with pytest.raises(ClientDisconnect):
+        anyio.run(here.control.packages.take, name, "admin", chunks(), 0)
+
+
+def test_a_deleted_job_leaves_no_row_and_no_file_but_what_the_audit_log_tells(here: Stage) -> None:
+    job_id = here.running()
+    token = here.cluster.alive[job_id, 1].ingest_token
+    for folder in ("jobs", "checkpoints"):
+        (here.home / folder / job_id / "artifacts").mkdir(parents=True)
+        (here.home / folder / job_id / "artifacts" / "weights").write_bytes(b"w")
+    ended = [
+        line(1, "hello"),
+        metric(1, 1, loss=0.5),
+        event(1, "recovered"),
+        outcome(1, "succeeded", result=RESULT),
+    ]
+    here.post(job_id, records=ended)
+    here.tick(2)
+    other = here.running(name="other")
+    here.client.delete(f"/api/v1/jobs/{job_id}")
+    here.tick()
+    assert _rows_of(here, job_id) == {"audit"}
+    assert "jobs" in _rows_of(here, other), "a job that was not deleted stays"
+    assert [path for path in here.home.rglob("*") if job_id in str(path)] == []
+    here.post(job_id, token=token, expect=401)
+
+
+def _rows_of(here: Stage, job_id: str) -> set[str]:
+    """The tables in which some row speaks of the job."""
+    with here.control.store.read() as session:
+        tables = Base.metadata.tables.values()
+        return {
+            t.name for t in tables if any(job_id in str(tuple(row)) for row in session.execute(t.select()))
+        }
+
+
+def test_ended_jobs_stay_as_long_as_they_are_kept(tmp_path: Path) -> None:
+    here = stage(tmp_path, jobs_kept_days=30)
+    old, young = here.submit(), here.submit()
+    here.client.post(f"/api/v1/jobs/{old}/cancel")
+    here.time.pass_s(29 * 86_400)
+    here.client.post(f"/api/v1/jobs/{young}/cancel")
+    waiting = here.submit()
+    here.tick(2)
+    assert len(here.client.get("/api/v1/jobs").json()["items"]) == 3
+    here.time.pass_s(86_401)
+    here.tick(2)
+    assert [job["id"] for job in here.client.get("/api/v1/jobs").json()["items"]] == [waiting, young]
+    assert _rows_of(here, old) <= {"audit"}
