@@ -21,12 +21,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from faults import ANY, Cue, FaultPlan
 from torch.distributed import TCPStore
 
 from ringleader.checkpoint.committer import Committed, Committer
 from ringleader.checkpoint.folder import MANIFEST, Folder
 from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch
+from ringleader.comm.transports import Transport
 from ringleader.comm.transports.meeting import Call, meet
 from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
@@ -36,71 +38,16 @@ from ringleader.elastic.state import Membership, Phase, Rules
 from ringleader.errors import Dismissed, EntrypointRaised, ExchangeBroken, RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.train import Session
+from ringleader.train.donating import DONOR, JOINER
 from ringleader.train.run import Finished, run
-from ringleader.train.seams import Parked, Seat
+from ringleader.train.seams import Parked, Seat, Shadow
 
 LOOPBACK = "127.0.0.1"
 HANG_GUARD_S = 90.0
 DEADLINE_S = 30.0
+DAWDLE_S = 0.05
 PROCESSES = mp.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["cast", "torch._dynamo"])
-
-
-ANY = -1
-"""At whatever step: who leases items does not pass through every one."""
-
-
-@dataclass(frozen=True)
-class Cue:
-    """When a worker at `step` (committed steps, or ANY) reaches `phase` after `past` other times, `act` happens."""
-
-    worker: str
-    step: int
-    phase: str
-    act: str
-    generation: int = 0
-    sign: Path = Path()
-    past: int = 0
-    joined: str = ""
-
-
-@dataclass(frozen=True)
-class FaultPlan:
-    """Scripted faults, and resizes that the play asks for once `step` is committed."""
-
-    cues: tuple[Cue, ...] = ()
-    resizes: tuple[tuple[int, int, int], ...] = ()
-    pauses: tuple[int, ...] = ()
-
-    def kill(
-        self, worker: str, *, at_step: int, phase: str = "forward", past: int = 0, once: Path = Path()
-    ) -> "FaultPlan":
-        """`once`: not before this checkpoint is there, or any one in this folder."""
-        return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "kill", past=past, sign=once)))
-
-    def hold(
-        self,
-        worker: str,
-        *,
-        at_step: int,
-        for_generation: int,
-        phase: str = "forward",
-        past: int = 0,
-        joined: str = "",
-    ) -> "FaultPlan":
-        """The worker goes on only when it has heard of this generation, or is in a plan with `joined`."""
-        cue = Cue(worker, at_step, phase, "hold", for_generation, past=past, joined=joined)
-        return replace(self, cues=(*self.cues, cue))
-
-    def stumble(self, worker: str, *, at_step: int, phase: str, once: Path) -> "FaultPlan":
-        """The worker's exchange breaks, after somebody has made the file `once`."""
-        return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "stumble", sign=once)))
-
-    def pause(self, *, at_step: int) -> "FaultPlan":
-        return replace(self, pauses=(*self.pauses, at_step))
-
-    def resize(self, *, at_step: int, minimum: int, maximum: int) -> "FaultPlan":
-        return replace(self, resizes=(*self.resizes, (at_step, minimum, maximum)))
 
 
 @dataclass
@@ -118,6 +65,8 @@ class Play:
     pids: dict[str, int] = field(default_factory=dict)
     checkpoints: list[Committed] = field(default_factory=list)
     stretches: list[tuple[str, Stretch]] = field(default_factory=list)
+    pairs: list[do.Shadow] = field(default_factory=list)
+    levels: list[str] = field(default_factory=list)
 
     @property
     def digest(self) -> str:
@@ -158,21 +107,33 @@ class Prompter:
         self._generation = 0
         self._interrupted = 0
         self._recorded = 0
+        self._met: list[Transport] = []
+        self._donates = False
         self._speaking = threading.Lock()
 
-    def next_seat(self, parked: Parked) -> Seat:
+    def next_seat(self, parked: Parked) -> Seat | Shadow:
         self._cue(parked.step, "parked")
         self._say(("parked", parked))
         while True:
             kind, content = self._receive()
+            if kind == "follow":
+                try:
+                    return Shadow(self._pair(content, JOINER), self._level)
+                except ExchangeBroken as error:
+                    self._say(("parked", replace(parked, why=str(error))))
             if kind == "plan":
                 plan: Plan = content
-                rank = plan.rank_of(self._me)
                 self._generation, self._members = plan.generation, plan.members
-                prefix = f"{plan.attempt}/{plan.generation}"
-                call = Call(*self._store, prefix, rank, len(plan.members), DEADLINE_S, host=self._host)
-                transport = meet(call)
-                return Seat(plan, rank, transport if len(plan.members) > 1 else None)
+                return Seat(plan, plan.rank_of(self._me), self._connect(plan))
+
+    def joiners(self) -> list[Transport]:
+        while self._pipe.poll():
+            self._receive()
+        if self._donates:
+            self._cue(ANY, "donating")
+        met, self._met = self._met, []
+        self._donates = self._donates or bool(met)
+        return met
 
     def plan_pending(self) -> bool:
         while self._pipe.poll():
@@ -229,13 +190,32 @@ class Prompter:
             self._pending = content
         if kind == "interrupt":
             self._interrupted = content
+        if kind == "donate":
+            with suppress(ExchangeBroken):
+                self._met.append(self._pair(content, DONOR))
         return kind, content
+
+    def _connect(self, plan: Plan) -> Transport | None:
+        if len(plan.members) == 1:
+            return None
+        prefix, rank = f"{plan.attempt}/{plan.generation}", plan.rank_of(self._me)
+        return meet(Call(*self._store, prefix, rank, len(plan.members), DEADLINE_S, host=self._host))
+
+    def _pair(self, number: int, rank: int) -> Transport:
+        return meet(Call(*self._store, f"pair/{number}", rank, 2, DEADLINE_S, host=self._host))
+
+    def _level(self) -> None:
+        self._cue(ANY, "level")
+        self._say(("level", None))
 
     def _cue(self, step: int, phase: str) -> None:
         places = [(step, phase), (ANY, phase)]
         reached = [(*place, self._reached[place]) for place in places]
         self._reached.update(places)
-        due = [cue for cue in self._cues if (cue.step, cue.phase, cue.past) in reached]
+        self._dawdle(step, phase)
+        due = [
+            cue for cue in self._cues if (cue.step, cue.phase, cue.past) in reached and cue.act != "dawdle"
+        ]
         for cue in due:
             self._cues.remove(cue)
             if cue.act == "kill":
@@ -245,7 +225,17 @@ class Prompter:
             if cue.act == "stumble":
                 await_file(cue.sign)
                 raise ExchangeBroken(rank=-1, phase=phase, bucket=None, why="the script says so")
-            while max(self._pending, self._generation) < cue.generation and cue.joined not in self._members:
+            while not (self._heard_of(cue.generation) or cue.joined in self._members):
+                self._receive()
+
+    def _heard_of(self, generation: int) -> bool:
+        """Whether that generation is coming; also where whom this worker follows is gone."""
+        stray = self._generation == 0 and self._interrupted > 0
+        return max(self._pending, self._generation) >= generation or stray
+
+    def _dawdle(self, step: int, phase: str) -> None:
+        for cue in [c for c in self._cues if c.act == "dawdle" and c.phase == phase and c.step <= step]:
+            if self._pending < cue.generation and self._pipe.poll(DAWDLE_S):
                 self._receive()
 
 
@@ -293,16 +283,18 @@ class Cast:
     """The stage: the membership machine with processes at its edge.
 
     Attributes:
+        shadows: joiners follow a member while the group goes on, so nobody may `hold` for them.
         nodes: who believes to live elsewhere than on node 0: members of different nodes share no memory.
     """
 
     spec: JobSpec
     train: Callable[[Session], None]
-    cues: FaultPlan = FaultPlan()
+    cues: FaultPlan = field(default_factory=FaultPlan)
     artifacts: Path = Path("unused")
     nodes: Mapping[str, int] = field(default_factory=dict)
     attempt: int = 1
     checkpoints: str | None = None
+    shadows: bool = False
 
     def play(self) -> Play:
         self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
@@ -323,6 +315,7 @@ class Cast:
             servers=self.spec.sync.server_count,
             copies=self.spec.sync.servers_are_copies,
             backups=self.spec.sync.server_backups or 0,
+            shadows=self.shadows and self.spec.followed,
             unlevelled=self.spec.sync.circulates,
             max_failures=self.spec.max_failures,
         )
@@ -372,6 +365,9 @@ class Cast:
                 self._handle(
                     ev.Parked(name, content.generation, content.applied, content.step, content.why, now)
                 )
+            case "level":
+                self._play.levels.append(name)
+                self._handle(ev.Level(name, now))
             case "event":
                 self._play.reports.append(content)
             case "saved":
@@ -424,6 +420,10 @@ class Cast:
                     self._tell(worker, "announce", generation)
                 case do.Interrupt(worker=worker, generation=generation):
                     self._tell(worker, "interrupt", generation)
+                case do.Shadow(worker=worker, donor=donor, number=number):
+                    self._play.pairs.append(instruction)
+                    self._tell(worker, "follow", number)
+                    self._tell(donor, "donate", number)
                 case do.Form(plan=plan):
                     recorded = max((step for step, _ in self._play.values), default=-1) + 1
                     self._play.plans.append(replace(plan, recorded_step=recorded))

@@ -15,7 +15,8 @@ class Process:
     """A worker's process as it really is, which the machine only hears about. `updated`: the steps that the parameters
     it updates have applied; one more than `applied` where a server repeats a step. `new`: a server that has not got its
     part of the state. `line`: for each step it has applied, in which generation that was computed. `cut`: its node is
-    cut off: it lives, and nobody hears it. `said`: with what it parked, while it waits."""
+    cut off: it lives, and nobody hears it. `said`: with what it parked, while it waits. `donor`: whom it shadows;
+    `level`: it has the state of `applied` from there."""
 
     role: str
     generation: int = 0
@@ -26,6 +27,8 @@ class Process:
     parked: bool = False
     alive: bool = True
     new: bool = True
+    donor: str = ""
+    level: bool = False
     interrupted: bool = False
     announced: bool = False
     plan: Plan | None = None
@@ -63,9 +66,18 @@ class World:
         servers: int = 0,
         copies: bool = False,
         backups: int = 0,
+        shadows: bool = False,
         max_failures: int = 3,
     ) -> "World":
-        rules = Rules(1, shards, servers=servers, copies=copies, backups=backups, max_failures=max_failures)
+        rules = Rules(
+            1,
+            shards,
+            servers=servers,
+            copies=copies,
+            backups=backups,
+            shadows=shadows,
+            max_failures=max_failures,
+        )
         state, out = begin(rules, minimum=minimum, maximum=maximum, now=0.0)
         world = cls(state)
         world.obey(out)
@@ -90,8 +102,11 @@ class World:
                     self.form(plan)
                 case do.Interrupt(worker=worker, generation=generation):
                     assert not self.whole(), "a planned change broke an exchange"
-                    if self.processes[worker].generation == generation:
-                        self.processes[worker].interrupted = True
+                    process = self.processes[worker]
+                    if process.generation == generation or process.donor:
+                        process.interrupted = True
+                case do.Shadow(worker=worker, donor=donor):
+                    self.shadow(worker, donor)
                 case do.Announce(worker=worker):
                     self.processes[worker].announced = True
                 case do.Kill(worker=worker, cause=cause):
@@ -150,7 +165,7 @@ class World:
                 assert process.updated or process.role == "worker" or donor.role == "server" or not level
             else:
                 assert process.applied == plan.start_step, "somebody behind does not heal"
-                assert process.generation > 0 or plan.start_step == 0
+                assert process.generation > 0 or process.level or plan.start_step == 0
         assert workers
         self.plans.append(plan)
         self.deliver(plan, members)
@@ -159,7 +174,7 @@ class World:
         for process in members:
             process.said = None
             process.new = process.new and plan.start_step > 0
-            process.parked, process.interrupted, process.announced = False, False, False
+            process.parked, process.interrupted, process.announced, process.level = False, False, False, False
             process.computing, process.generation, process.plan = process.alive, plan.generation, plan
             process.healed = process.healed and process.applied == plan.start_step
 
@@ -203,7 +218,8 @@ class World:
 
     def boot(self, worker: str) -> None:
         process = self.processes[worker]
-        if process.alive and not process.cut and process.generation == 0 and not process.parked:
+        waits = process.generation == 0 and not process.parked and not process.donor
+        if process.alive and not process.cut and waits:
             process.parked = True
             self.say(ev.Parked(worker, 0, 0, 0, "", self.now))
 
@@ -254,10 +270,30 @@ class World:
         for member in members:
             p = self.processes[member]
             self.say(ev.Parked(member, p.generation, p.applied, p.updated, "", self.now))
+        for name, p in list(self.processes.items()):
+            if p.alive and not p.cut and p.level and p.donor in members and not self.end:
+                donor = self.processes[p.donor]
+                p.applied, p.updated, p.line = donor.applied, donor.applied, donor.line
+                p.donor, p.parked, p.healed = "", True, True
+                self.say(ev.Parked(name, 0, p.applied, p.updated, "", self.now))
 
     def say(self, parked: ev.Parked) -> None:
         self.processes[parked.worker].said = parked
         self.tell(parked)
+
+    def shadow(self, worker: str, donor: str) -> None:
+        process = self.processes[worker]
+        assert process.parked or not process.alive, "somebody shadows who does not wait to join"
+        assert process.generation == 0
+        assert self.processes[donor].generation == self.state.generation, "a donor that is no member"
+        process.parked, process.level, process.interrupted, process.donor = False, False, False, donor
+
+    def draw_level(self, worker: str) -> None:
+        """A shadow has applied all that its donor has."""
+        process = self.processes[worker]
+        if process.alive and not process.cut and process.donor and self.whole() and not process.level:
+            process.level = True
+            self.tell(ev.Level(worker, self.now))
 
     def die(self, worker: str) -> None:
         process = self.processes[worker]
@@ -308,6 +344,9 @@ class World:
     def sense(self, worker: str) -> None:
         """A member whose exchange cannot go on, or that was interrupted, parks."""
         process = self.processes[worker]
+        if process.alive and not process.cut and process.donor:
+            self.lose_donor(worker, process)
+            return
         if not (
             process.alive
             and not process.cut
@@ -320,6 +359,14 @@ class World:
         if self.state.rules.backups and process.role == "server" and process.new:
             process.generation, step = 0, -1
         self.say(ev.Parked(worker, generation, process.applied, step, "broken pipe", self.now))
+
+    def lose_donor(self, worker: str, process: Process) -> None:
+        """A shadow whose donor is gone or gave up, or that was interrupted, waits to join again."""
+        donor = self.processes[process.donor]
+        if process.interrupted or not donor.alive or donor.cut or (not donor.computing and self.state.broken):
+            process.donor, process.level, process.parked = "", False, True
+            process.applied = process.updated = 0
+            self.say(ev.Parked(worker, 0, 0, 0, "its donor is gone", self.now))
 
     def raise_in(self, worker: str, where: tuple[int, int]) -> None:
         process = self.processes[worker]
@@ -354,6 +401,7 @@ class World:
         for worker in self.alive():
             self.boot(worker)
             self.sense(worker)
+            self.draw_level(worker)
         self.commit()
         self.tick(0.5 if not any(p.cut for p in self.processes.values()) else 11.0)
 

@@ -18,7 +18,7 @@ from membership_world import World
 
 from ringleader.elastic import events as ev
 
-FREQUENT = ("boot", "boot", "commit", "commit", "hear", "hear", "sense", "sense", "sense")
+FREQUENT = ("boot", "boot", "commit", "commit", "hear", "hear", "sense", "sense", "sense", "level")
 RARE = ("partial", "kill", "tick", "resize", "drain", "evict", "wait", "raise", "pause")
 RARER = ("slow", "echo", "stall", "node", "split", "mend")
 moment = st.tuples(st.sampled_from(FREQUENT + RARE + RARER), st.integers(0, 7), st.integers(0, 7))
@@ -67,6 +67,8 @@ def befall(world: World, moment: str, worker: str, b: int) -> None:
             world.die(worker)
         case "sense":
             world.sense(worker)
+        case "level":
+            world.draw_level(worker)
         case "drain":
             world.tell(ev.Drain(worker, world.now + 30, world.now))
         case "evict":
@@ -90,6 +92,7 @@ any_start = st.fixed_dictionaries(
         "more": st.integers(0, 3),
         "servers": st.sampled_from((0, 0, 1, 2, 3)),
         "kept": st.sampled_from(("once", "by_all", "twice")),
+        "shadows": st.booleans(),
         "nodes": st.integers(1, 3),
         "started": st.booleans(),
         "finish": st.booleans(),
@@ -107,6 +110,7 @@ def play(start: dict[str, Any], history: list[tuple[str, int, int]], kind: type[
         servers=servers,
         copies=kept == "by_all" and servers > 0,
         backups=int(kept == "twice" and servers > 1),
+        shadows=start["shadows"] and not servers,
     )
     world.nodes = start["nodes"]
     if start["started"]:

@@ -32,12 +32,16 @@ class Heard:
     def __init__(self) -> None:
         self.parks: list[Parked] = []
         self.seats: list[int] = []
+        self.levels = 0
 
     def parked(self, parked: Parked) -> None:
         self.parks.append(parked)
 
     def seated(self, generation: int) -> None:
         self.seats.append(generation)
+
+    def level(self) -> None:
+        self.levels += 1
 
 
 class Bench:
@@ -47,11 +51,19 @@ class Bench:
         self.heard = Heard()
         self.transports: list[Transport] = []
         self.refuse: set[int] = set()
-        self.seats = Seats("w0", self.heard, self.connect)
+        self.pairs: list[tuple[str, int, int]] = []
+        self.seats = Seats("w0", self.heard, self.connect, self.pair)
 
     def connect(self, plan: Plan, rank: int, cancelled):
         if plan.generation in self.refuse:
             raise ExchangeBroken(rank=1, phase="connect", bucket=None, why="refused")
+        self.transports.append(Transport())
+        return self.transports[-1]
+
+    def pair(self, meeting: str, number: int, rank: int, cancelled):
+        self.pairs.append((meeting, number, rank))
+        if number in self.refuse:
+            raise ExchangeBroken(rank=1 - rank, phase="connect", bucket=None, why="refused")
         self.transports.append(Transport())
         return self.transports[-1]
 
@@ -133,3 +145,44 @@ def test_a_dismissed_worker_unwinds():
     bench.seats.dismiss()
     with pytest.raises(Dismissed):
         bench.seats.next_seat(Parked(1, 5, 5, ""))
+
+
+def test_a_joiner_follows_whom_it_is_told_to_and_asks_again_when_that_is_over():
+    bench = Bench()
+    bench.seats.follow("127.0.0.1:1", 3)
+    shadow = bench.seats.next_seat(Parked(0, 0, 0, ""))
+    assert bench.pairs == [("127.0.0.1:1", 3, 1)]
+    shadow.level()
+    assert bench.heard.levels == 1
+    bench.seats.take(plan(5))
+    assert bench.seats.next_seat(Parked(0, 7, 7, "")).plan.generation == 5
+    assert bench.heard.parks[-1].applied == 7
+
+
+def test_an_interrupt_ends_what_a_joiner_follows():
+    bench = Bench()
+    bench.seats.follow("127.0.0.1:1", 1)
+    shadow = bench.seats.next_seat(Parked(0, 0, 0, ""))
+    bench.seats.interrupt(4)
+    assert shadow.transport.aborted
+
+
+def test_a_joiner_that_does_not_meet_whom_it_shall_follow_says_so_and_waits():
+    bench = Bench()
+    bench.refuse = {1}
+    bench.seats.follow("127.0.0.1:1", 1)
+    thread = threading.Thread(target=bench.seats.next_seat, args=(Parked(0, 0, 0, ""),))
+    thread.start()
+    wait_for("second park", lambda: len(bench.heard.parks) == 2)
+    bench.seats.take(plan(2))
+    thread.join(10)
+    assert [bool(parked.why) for parked in bench.heard.parks] == [False, True]
+
+
+def test_a_member_gets_those_who_follow_it_once():
+    bench = Bench()
+    bench.refuse = {2}
+    bench.seats.donate("127.0.0.1:1", 1)
+    bench.seats.donate("127.0.0.1:1", 2)
+    assert bench.seats.joiners() == bench.transports
+    assert bench.seats.joiners() == []

@@ -21,7 +21,7 @@ from ringleader.comm.transports.inprocess import Hub
 from ringleader.elastic.plan import Plan
 from ringleader.errors import Dismissed, EntrypointRaised, RingleaderError
 from ringleader.train.run import run
-from ringleader.train.seams import Parked, Seat
+from ringleader.train.seams import Parked, Seat, Shadow
 
 
 class Killed(BaseException):
@@ -118,16 +118,9 @@ class ThreadPrompter(Prompter):
         self._stage = stage
         self._life = life
 
-    def next_seat(self, parked: Parked) -> Seat:
+    def next_seat(self, parked: Parked) -> Seat | Shadow:
         self._live()
-        self._cue(parked.step, "parked")
-        self._pipe.send(("parked", parked))
-        while True:
-            kind, content = self._receive()
-            if kind == "plan":
-                plan: Plan = content
-                self._generation, self._members = plan.generation, plan.members
-                return Seat(plan, plan.rank_of(self._me), self._transport(plan))
+        return super().next_seat(parked)
 
     def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
         self._live()
@@ -145,7 +138,12 @@ class ThreadPrompter(Prompter):
         self._live()
         return super()._receive()
 
-    def _transport(self, plan: Plan) -> Transport | None:
+    def _pair(self, number: int, rank: int) -> Transport:
+        transport = self._stage.pair(number).transport(rank)
+        self._life.transports.append(transport)
+        return transport
+
+    def _connect(self, plan: Plan) -> Transport | None:
         if len(plan.members) == 1:
             return None
         hub = self._stage.hub(plan)
@@ -166,6 +164,7 @@ class ThreadedCast(Cast):
 
     def __post_init__(self) -> None:
         self._hubs: dict[int, Hub] = {}
+        self._pairs: dict[int, Hub] = {}
         self.links: list[Aimed] = []
         self._ends: list[Connection] = []
         self._making = threading.Lock()
@@ -173,6 +172,10 @@ class ThreadedCast(Cast):
     def hub(self, plan: Plan) -> Hub:
         with self._making:
             return self._hubs.setdefault(plan.generation, Hub(len(plan.members), 30.0))
+
+    def pair(self, number: int) -> Hub:
+        with self._making:
+            return self._pairs.setdefault(number, Hub(2, 30.0))
 
     def groups(self, plan: Plan) -> tuple[tuple[int, ...], ...]:
         """The ranks of each pretended node; empty where there are none."""

@@ -20,6 +20,7 @@ from ringleader.bench.gate import LOOPBACK, Turnstile
 from ringleader.bench.workloads import WORKLOADS, Workload
 from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch
+from ringleader.comm.transports import Transport
 from ringleader.comm.transports.meeting import Call, meet
 from ringleader.elastic import Plan
 from ringleader.spec import JobSpec
@@ -79,6 +80,9 @@ class OneGeneration:
         prefix = f"{self._side}/meet"
         call = Call(self._store_host, self._store_port, prefix, self._rank, size, DEADLINE_S, host=self._host)
         return Seat(self._plan, self._rank, meet(call))
+
+    def joiners(self) -> list[Transport]:
+        return []
 
     def plan_pending(self) -> bool:
         return False

@@ -43,6 +43,7 @@ BENCHMARKS: dict[str, str] = {
     "autoscale": "ringleader.bench.autoscale",
     "checkpoint": "ringleader.bench.checkpoint",
     "codec": "ringleader.bench.codec",
+    "join": "ringleader.bench.join",
     "network": "ringleader.bench.network",
     "ps": "ringleader.bench.ps",
     "recovery": "ringleader.bench.recovery",

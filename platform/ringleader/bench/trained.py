@@ -20,7 +20,12 @@ def train(session: Session) -> None:
     net = session.model(workload.net())
     session.optimizer(workload.optimizer(net.parameters()))
     log = CommitLog(Path(session.params["commits"]))
-    session.on_commit(lambda: log.committed(step=session.global_step, membership=_generation(session)))
+
+    def write_down() -> None:
+        if generation := _generation(session):  # who only follows a member commits nothing
+            log.committed(step=session.global_step, membership=generation)
+
+    session.on_commit(write_down)
     for _ in range(session.params["epochs"]):
         for batch in session.batches(rows):
             time.sleep(PAUSE_S)

@@ -56,6 +56,13 @@ def mlp_rows() -> Rows:
     return Rows(x, x.roll(1, dims=1))
 
 
+def wide_net() -> nn.Module:
+    """16.7 million parameters, (n, 1024) → (n, 1024): with Adam's moments a state of 200 MB."""
+    return nn.Sequential(
+        nn.Linear(1024, 3500), nn.ReLU(), nn.Linear(3500, 2900), nn.ReLU(), nn.Linear(2900, 1024)
+    )
+
+
 def digits_net() -> nn.Module:
     """The network of the recovery benchmark: (n, 64) → (n, 10)."""
     return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
@@ -99,8 +106,13 @@ def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
+def adam(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-4)
+
+
 WORKLOADS: dict[str, Workload] = {
     "mlp": Workload(mlp_net, mlp_rows, F.mse_loss, sgd, global_batch=64),
+    "wide": Workload(wide_net, mlp_rows, F.mse_loss, adam, global_batch=8),
     "digits": Workload(digits_net, digits_rows, F.cross_entropy, sgd, global_batch=96),
     "noise": Workload(digits_net, noise_rows, F.cross_entropy, sgd, global_batch=96),
     "cifar": Workload(image_net, image_rows, F.cross_entropy, sgd, global_batch=256),

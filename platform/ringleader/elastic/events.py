@@ -28,7 +28,7 @@ class Parked:
         generation: the one it leaves, 0 before its first.
         applied: transactions it has applied (steps and evaluations).
         step: global steps it has applied; negative for a server that has not got its part of the state: it is new.
-        why: empty at a planned boundary and before its first plan.
+        why: empty at a planned boundary, before its first plan, and where a shadow has the state of that boundary.
     """
 
     worker: str
@@ -36,6 +36,14 @@ class Parked:
     applied: int
     step: int
     why: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A worker that shadows a member has applied all that the member has."""
+
+    worker: str
     now: float
 
 
@@ -226,6 +234,7 @@ Event = (
     Waiting
     | Placed
     | Parked
+    | Level
     | Seated
     | Healed
     | Committed

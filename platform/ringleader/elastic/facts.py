@@ -22,6 +22,8 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
             return _move(state, worker, Phase.WAITING, Phase.STARTING, event.now), ()
         case ev.Parked():
             return park(state, event), ()
+        case ev.Level(worker=worker):
+            return _level(state, worker, event.now), ()
         case ev.Seated(generation=generation):
             return _mark(state, generation, "seated", event.now), ()
         case ev.Healed(generation=generation):
@@ -121,14 +123,22 @@ def park(state: Membership, event: ev.Parked) -> Membership:
     found = state.find(event.worker)
     if found is None or event.generation != found.generation:
         return state  # a ghost of an earlier generation
-    if found.phase not in (Phase.WAITING, Phase.STARTING, Phase.ACTIVE):
+    if found.phase not in (Phase.WAITING, Phase.STARTING, Phase.ACTIVE, Phase.SHADOWING):
         return state
-    parked = replace(found, phase=Phase.PARKED, why=event.why, since=event.now)
+    level = found.phase is Phase.SHADOWING and not event.why and event.applied > 0
+    parked = replace(found, phase=Phase.PARKED, why=event.why, since=event.now, level=level, interrupted=None)
     if event.step < 0:
         state = state.put(replace(parked, generation=0, applied=0, step=0))
     else:
         state = state.put(replace(parked, applied=event.applied, step=event.step))
     return _break(state, event.now) if event.why and event.generation else state
+
+
+def _level(state: Membership, worker: str, now: float) -> Membership:
+    found = state.find(worker)
+    if found is None or found.phase is not Phase.SHADOWING or found.level:
+        return state
+    return state.put(replace(found, level=True, since=now))
 
 
 def _break(state: Membership, now: float) -> Membership:

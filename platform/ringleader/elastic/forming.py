@@ -83,8 +83,10 @@ def _choose(state: Membership, start_step: int) -> tuple[Worker, ...]:
     if state.closing or (state.pausing and stay):
         return tuple(stay)
     chosen = [w for w in stay if not w.leaving]
-    chosen += state.where(lambda w: w.ready and w.role == "worker")
+    joiners = state.where(lambda w: w.ready and w.role == "worker")
+    chosen += [w for w in joiners if state.due(w)]
     chosen = chosen[: state.max]
+    chosen += [w for w in joiners if not state.due(w)][: max(0, state.min - len(chosen))]
     leaving = [w for w in stay if w.leaving]
     needed = max(0, state.min - len(chosen))
     if state.plan and not state.rules.servers and not any(_holds(w, start_step) for w in chosen):
@@ -105,7 +107,7 @@ def _choose_servers(state: Membership, start_step: int) -> tuple[Worker, ...]:
 
 
 def _holds(worker: Worker, start_step: int) -> bool:
-    return worker.generation > 0 and worker.applied == start_step
+    return (worker.generation > 0 or worker.level) and worker.applied == start_step
 
 
 def _heals(
@@ -140,9 +142,17 @@ def _seat(state: Membership, members: Sequence[Worker], plan: Plan, now: float) 
     for member in members:
         state = state.put(
             replace(
-                member, phase=Phase.ACTIVE, since=now, generation=plan.generation, why="", interrupted=None
+                member,
+                phase=Phase.ACTIVE,
+                since=now,
+                generation=plan.generation,
+                why="",
+                interrupted=None,
+                level=False,
             )
         )
+    for left_out in state.where(lambda w: w.ready and w.level):  # the others go on without it
+        state = state.put(replace(left_out, level=False))
     recovery = state.recovery.mark("formed", now) if state.recovery else None
     return replace(
         state,

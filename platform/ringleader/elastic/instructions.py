@@ -41,6 +41,16 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
+class Shadow:
+    """Let `worker`, which waits to join, follow `donor`: it gets a copy of the donor's state and the gradients of every
+    step since. `number` counts these; no two pairs meet under one."""
+
+    worker: str
+    donor: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Dismiss:
     """A parked worker leaves: unwind its training function and end its process."""
 
@@ -74,4 +84,4 @@ class End:
     hint: str = ""
 
 
-Instruction = Start | Interrupt | Announce | Form | Dismiss | Kill | Report | End
+Instruction = Start | Interrupt | Announce | Form | Shadow | Dismiss | Kill | Report | End

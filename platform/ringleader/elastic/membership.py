@@ -11,7 +11,17 @@ from dataclasses import replace
 from ringleader.elastic import events as ev
 from ringleader.elastic.facts import condemn, end, lose, note, report_losses
 from ringleader.elastic.forming import form, newest
-from ringleader.elastic.instructions import Announce, Dismiss, End, Instruction, Interrupt, Kill, Role, Start
+from ringleader.elastic.instructions import (
+    Announce,
+    Dismiss,
+    End,
+    Instruction,
+    Interrupt,
+    Kill,
+    Role,
+    Shadow,
+    Start,
+)
 from ringleader.elastic.returning import returned
 from ringleader.elastic.state import Membership, Phase, Rules, Worker
 
@@ -36,7 +46,7 @@ def handle(state: Membership, event: ev.Event) -> Step:
     if isinstance(event, ev.Tick) and not state.ended:
         state, more = _expire(state, event)
         out += more
-    for rule in (_staff, _close, _interrupt, _announce, _form):
+    for rule in (_staff, _close, _interrupt, _shadow, _announce, _form):
         if state.ended:
             break
         state, more = rule(state, event.now)
@@ -112,14 +122,31 @@ def _close(state: Membership, now: float) -> Step:
 
 
 def _interrupt(state: Membership, now: float) -> Step:
-    """After a failure every member that still computes has to park."""
-    if not state.broken:
+    """After a failure every member that still computes has to park; so has whoever shadows one, also where too few are
+    left to go on, for nothing more will come from its donor."""
+    stuck = state.plan is not None and _all_stand(state, now) and len(state.pool) < state.min
+    halted = {Phase.ACTIVE} if state.broken else set()
+    halted |= {Phase.SHADOWING} if state.broken or stuck else set()
+    out: tuple[Instruction, ...] = ()
+    for worker in state.where(lambda w: w.phase in halted and w.interrupted is None):
+        state = state.put(replace(worker, interrupted=now))
+        out += (Interrupt(worker.id, state.generation),)
+    return state, out
+
+
+def _shadow(state: Membership, now: float) -> Step:
+    """Who is ready to join follows a member first, each another one, while the group goes on."""
+    donors = [m for m in state.members if m.phase is Phase.ACTIVE and m.role == "worker" and not m.leaving]
+    ends = state.closing or state.pausing or state.cancel_by is not None
+    if not donors or ends or state.broken or state.announced or _filled(state):
         return state, ()
     out: tuple[Instruction, ...] = ()
-    for member in state.members:
-        if member.phase is Phase.ACTIVE and member.interrupted is None:
-            state = state.put(replace(member, interrupted=now))
-            out += (Interrupt(member.id, state.generation),)
+    joiners = [w for w in state.where(lambda w: w.ready) if not state.due(w)]
+    for joiner in joiners:
+        number = state.shadowings + 1
+        follower = replace(joiner, phase=Phase.SHADOWING, since=now, shadowed=joiner.shadowed + 1)
+        state = replace(state.put(follower), shadowings=number)
+        out += (Shadow(joiner.id, donors[number % len(donors)].id, number),)
     return state, out
 
 
@@ -141,17 +168,24 @@ def _somebody_leaves(state: Membership) -> bool:
 def _somebody_joins(state: Membership, now: float) -> bool:
     if state.where(lambda w: w.ready and w.role == "server"):
         return True
-    ready = state.where(lambda w: w.ready and w.role == "worker")
-    staying = [m for m in state.members if m.role == "worker" and not m.leaving]
-    if not ready or len(staying) >= state.max:
+    follow = state.where(lambda w: w.phase is Phase.SHADOWING)
+    level = [w for w in follow if w.level]
+    due = [*state.where(lambda w: w.ready and state.due(w)), *level]
+    if not due or _filled(state) or (follow and len(state.pool) + len(level) < state.min):
         return False
-    others_soon = state.where(lambda w: w.role == "worker" and w.phase is Phase.STARTING)
-    return not others_soon or now - ready[0].since >= state.rules.join_grace_s
+    starting = state.where(lambda w: w.role == "worker" and w.phase is Phase.STARTING)
+    others_soon = starting or len(level) < len(follow)
+    return not others_soon or now - due[0].since >= state.rules.join_grace_s
+
+
+def _filled(state: Membership) -> bool:
+    """Whether the members that stay are as many as there may be."""
+    return len([m for m in state.members if m.role == "worker" and not m.leaving]) >= state.max
 
 
 def _form(state: Membership, now: float) -> Step:
     """When nobody computes any more, make the next plan, or wait for enough workers."""
-    if not (_ready_to_start(state, now) if state.plan is None else state.gathered):
+    if not (_ready_to_start(state, now) if state.plan is None else _all_stand(state, now)):
         return state, ()
     state, out = report_losses(state)
     if state.cancel_by is not None:
@@ -183,6 +217,17 @@ def _ready_to_start(state: Membership, now: float) -> bool:
     starting = state.where(lambda w: w.phase is Phase.STARTING)
     enough_since = sorted(w.since for w in ready)[state.min - 1]
     return not starting or now - enough_since >= state.rules.grace_s
+
+
+def _all_stand(state: Membership, now: float) -> bool:
+    """Whether nobody computes any more, and nobody who shadows is about to stand at the boundary of the members."""
+    if not state.gathered:
+        return False
+    ends = state.closing or state.pausing or state.cancel_by is not None
+    since = max((m.since for m in state.members), default=now)
+    if state.broken or ends or now - since >= state.rules.level_s:
+        return True
+    return not state.where(lambda w: w.phase is Phase.SHADOWING and w.level)
 
 
 def _expire(state: Membership, tick: ev.Tick) -> Step:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ringleader.elastic import events as ev
 from ringleader.elastic.facts import condemn, lose, park
-from ringleader.elastic.instructions import Instruction, Kill, Report, Start
+from ringleader.elastic.instructions import Instruction, Interrupt, Kill, Report, Start
 from ringleader.elastic.state import Membership, Phase, Worker
 
 Step = tuple[Membership, tuple[Instruction, ...]]
@@ -28,9 +28,12 @@ def returned(state: Membership, event: ev.Returned) -> Step:
         if worker.phase is not Phase.FINISHED:
             state, more = _take(state, worker, found.get(worker.id, ev.Found(worker.id, "none")), event.now)
             out += more
-    for member in state.members:
-        if state.broken and member.phase is Phase.ACTIVE:
-            state = state.put(replace(member, interrupted=None))
+    for worker in state.workers:
+        if worker.phase is Phase.SHADOWING:  # it may have said that it is level, and says so once
+            state = state.put(replace(worker, interrupted=event.now))
+            out += (Interrupt(worker.id, state.generation),)
+        elif state.broken and worker in state.members and worker.phase is Phase.ACTIVE:
+            state = state.put(replace(worker, interrupted=None))
     return state, out
 
 

@@ -19,6 +19,7 @@ class Phase(StrEnum):
     WAITING = "waiting"
     STARTING = "starting"
     PARKED = "parked"
+    SHADOWING = "shadowing"
     ACTIVE = "active"
     CONDEMNED = "condemned"
     FINISHED = "finished"
@@ -33,12 +34,15 @@ class Rules:
         servers: parameter servers beside the workers.
         copies: each server holds the whole state, so that a lost one is replaced as long as another lives.
         backups: how many other servers hold each server's part of the state, see `parts`; not with `copies`.
+        shadows: a joiner follows a member until it is level, and joins then; else all wait while it heals.
         unlevelled: each member counts the steps it has seen settled, so that a server may be behind a worker.
         max_failures: how many workers may die before they ever committed a step.
         grace_s: how long enough workers wait for those still starting before the first plan.
         join_grace_s: how long a ready joiner waits for others, to join with them.
         kill_s: after that long a killed worker counts as lost without a notice.
         recover_s: how long too few workers may wait for replacements.
+        level_s: how long parked members wait for shadows that had been level to be so at the boundary.
+        shadowings: how often a joiner tries to follow before it is healed while all wait.
     """
 
     attempt: int
@@ -46,12 +50,15 @@ class Rules:
     servers: int = 0
     copies: bool = False
     backups: int = 0
+    shadows: bool = False
     unlevelled: bool = False
     max_failures: int = 3
     grace_s: float = 5.0
     join_grace_s: float = 2.0
     kill_s: float = 10.0
     recover_s: float = 900.0
+    level_s: float = 1.0
+    shadowings: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,8 @@ class Worker:
         proven: whether it was a member of a generation that committed a step.
         cause: why it is condemned.
         slot: of a server: which part of the state is its own.
+        level: it shadows and has all that its donor has; or it is parked and has the state of `applied`.
+        shadowed: how often it has begun to shadow.
     """
 
     id: str
@@ -84,6 +93,8 @@ class Worker:
     cause: str = ""
     digest: str = ""
     slot: int = 0
+    level: bool = False
+    shadowed: int = 0
 
     @property
     def ready(self) -> bool:
@@ -121,6 +132,7 @@ class Membership:
         raised: where the training function raised so far.
         resized: a resize has not led to a plan yet.
         cancel_by: a cancelled attempt ends at the next boundary, at the latest then.
+        shadowings: how many pairs were ever made.
         pause_by: the same of one that is paused, once the members have saved what they hold at that boundary.
     """
 
@@ -144,6 +156,7 @@ class Membership:
     resized: bool = False
     cancel_by: float | None = None
     pause_by: float | None = None
+    shadowings: int = 0
     recovery: Recovery | None = None
     ended: End | None = None
 
@@ -211,6 +224,11 @@ class Membership:
         """Candidates and those about to leave."""
         stay = tuple(w for w in self.members if w.phase in (Phase.PARKED, Phase.ACTIVE))
         return tuple(w for w in (*stay, *self.where(lambda w: w.ready)) if w.role == "worker")
+
+    def due(self, worker: Worker) -> bool:
+        """Whether a ready worker joins at the next boundary: it has the state, or must be given it while all wait."""
+        follows = self.rules.shadows and self.plan is not None and worker.shadowed < self.rules.shadowings
+        return worker.role == "server" or worker.level or not follows
 
     @property
     def status(self) -> str:

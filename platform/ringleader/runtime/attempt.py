@@ -94,6 +94,7 @@ class Attempt:
             servers=server_count(launch),
             copies=launch.spec.sync.servers_are_copies,
             backups=launch.spec.sync.server_backups or 0,
+            shadows=launch.spec.followed,
             unlevelled=launch.spec.sync.circulates,
             max_failures=launch.spec.max_failures,
         )
@@ -200,6 +201,8 @@ class Attempt:
                     crew.interrupt(worker, generation)
                 case do.Announce(worker=worker, generation=generation):
                     crew.announce(worker, generation)
+                case do.Shadow(worker=worker, donor=donor, number=number):
+                    crew.pair(worker, donor, number, self._meeting())
                 case do.Start(worker=worker, role=role):
                     crew.start(worker, role)
                 case do.Dismiss(worker=worker):

@@ -97,6 +97,11 @@ class Crew:
     def announce(self, worker: str, generation: int) -> None:
         self._call(worker, "announce", generation)
 
+    def pair(self, worker: str, donor: str, number: int, meeting: str) -> None:
+        """Let `worker` follow `donor`."""
+        self._call(worker, "follow", meeting, number)
+        self._call(donor, "donate", meeting, number)
+
     def dismiss(self, worker: str) -> None:
         self._hands[worker].dismissed = True
         self._call(worker, "dismiss")

@@ -18,7 +18,7 @@ from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, Ringl
 from ringleader.runtime.desk import Desk
 from ringleader.runtime.lines import captured
 from ringleader.runtime.messages import Ended, Identity, Standing, Task
-from ringleader.runtime.seats import Connect, Seats
+from ringleader.runtime.seats import Connect, Pair, Seats
 from ringleader.train.run import load_function, run
 from ringleader.train.seams import Parked
 from ringleader.wire.package import unpack
@@ -40,9 +40,8 @@ class Member:
         self._pulse = pulse
         self._supervisor = supervisor
         self._desk = Desk(task.worker, identity, pulse.hurry)
-        self.seats = Seats(
-            task.worker, _Teller(task.worker, identity, supervisor, self._desk), _connect(task, identity.host)
-        )
+        teller = _Teller(task.worker, identity, supervisor, self._desk)
+        self.seats = Seats(task.worker, teller, *_connect(task, identity.host))
 
     def run(self, package: bytes | None) -> Ended:
         """Until the training function returns, raises or is dismissed. Then everything it left has been told."""
@@ -79,14 +78,23 @@ class _Teller:
         self._desk.enter(generation)
         self._supervisor.seated.remote(self._worker, generation)
 
+    def level(self) -> None:
+        self._supervisor.level.remote(self._worker)
 
-def _connect(task: Task, host: str) -> Connect:
+
+def _connect(task: Task, host: str) -> tuple[Connect, Pair]:
     clients = Clients()
 
     def connect(plan: Plan, rank: int, cancelled: Callable[[], bool]) -> Transport:
         return meet(call_of(task, host, plan, rank), cancelled, clients)
 
-    return connect
+    def pair(meeting: str, number: int, rank: int, cancelled: Callable[[], bool]) -> Transport:
+        store_host, _, port = meeting.rpartition(":")
+        prefix = f"{task.prefix}/pair/{number}"
+        call = Call(store_host, int(port), prefix, rank, size=2, deadline_s=WAIT_S, host=host)
+        return meet(call, cancelled, clients)
+
+    return connect, pair
 
 
 def call_of(task: Task, host: str, plan: Plan, rank: int) -> Call:

@@ -2,15 +2,21 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.errors import Dismissed, ExchangeBroken
-from ringleader.train.seams import Parked, Seat
+from ringleader.train.donating import DONOR, JOINER
+from ringleader.train.seams import Parked, Seat, Shadow
 
 Connect = Callable[[Plan, int, Callable[[], bool]], Transport]
 """(plan, rank, cancelled) → a transport to the plan's other members. Raises ExchangeBroken."""
+
+
+Pair = Callable[[str, int, int, Callable[[], bool]], Transport]
+"""(meeting, number, rank, cancelled) → a transport between a joiner and whom it follows. Raises ExchangeBroken."""
 
 
 class Teller(Protocol):
@@ -20,17 +26,22 @@ class Teller(Protocol):
 
     def seated(self, generation: int) -> None: ...
 
+    def level(self) -> None: ...
+
 
 class Seats:
     """One worker's seats, one generation after the other. `next_seat` runs on the training thread, the supervisor's
     words come in on others."""
 
-    def __init__(self, worker: str, teller: Teller, connect: Connect) -> None:
+    def __init__(self, worker: str, teller: Teller, connect: Connect, pair: Pair) -> None:
         self._worker = worker
         self._teller = teller
         self._connect = connect
+        self._pair = pair
         self._changed = threading.Condition()
         self._plan: Plan | None = None
+        self._follows: tuple[str, int] | None = None
+        self._joiners: list[Transport] = []
         self._transport: Transport | None = None
         self._generation = 0
         self._interrupted = 0
@@ -39,15 +50,21 @@ class Seats:
 
     # --- Coordinator, called from the training thread -------------------------------------------------------------
 
-    def next_seat(self, parked: Parked) -> Seat:
+    def next_seat(self, parked: Parked) -> Seat | Shadow:
         self._leave()
         while True:
             self._teller.parked(parked)
             plan = self._await_plan(parked.generation)
             try:
-                return self._sit(plan)
+                return self._follow() if plan is None else self._sit(plan)
             except ExchangeBroken as error:
-                parked = Parked(plan.generation, parked.applied, parked.step, str(error))
+                generation = parked.generation if plan is None else plan.generation
+                parked = Parked(generation, parked.applied, parked.step, str(error))
+
+    def joiners(self) -> list[Transport]:
+        with self._changed:
+            joiners, self._joiners = self._joiners, []
+        return joiners
 
     def plan_pending(self) -> bool:
         return self._announced > self._generation
@@ -71,6 +88,19 @@ class Seats:
         if transport is not None:
             transport.abort()
 
+    def follow(self, meeting: str, number: int) -> None:
+        """Follow a member, who hears of it too; its pair is the `number`-th."""
+        with self._changed:
+            self._follows = (meeting, number)
+            self._changed.notify_all()
+
+    def donate(self, meeting: str, number: int) -> None:
+        """Somebody will follow this worker. Waits until they have met."""
+        with suppress(ExchangeBroken):  # it is gone; nothing is lost with it
+            transport = self._pair(meeting, number, DONOR, lambda: self._dismissed)
+            with self._changed:
+                self._joiners.append(transport)
+
     def announce(self, generation: int) -> None:
         with self._changed:
             self._announced = max(self._announced, generation)
@@ -79,6 +109,9 @@ class Seats:
         with self._changed:
             self._dismissed = True
             self._changed.notify_all()
+            transport = self._transport if not self._generation else None
+        if transport is not None:
+            transport.abort()
 
     # --------------------------------------------------------------------------------------------------------------
 
@@ -88,16 +121,31 @@ class Seats:
         if transport is not None:
             transport.close()
 
-    def _await_plan(self, generation: int) -> Plan:
-        """The plan after `generation`. As long as the supervisor answers heartbeats there will be one or a dismissal;
-        when it does not, the control thread ends this process."""
+    def _await_plan(self, generation: int) -> Plan | None:
+        """The plan after `generation`; None: there is somebody to follow. As long as the supervisor answers heartbeats
+        there will be one or a dismissal; when it does not, the control thread ends this process."""
         with self._changed:
             while True:
                 if self._dismissed:
                     raise Dismissed
                 if self._plan is not None and self._plan.generation > generation:
                     return self._plan
+                if self._follows is not None and not generation:
+                    return None
                 self._changed.wait(timeout=1.0)
+
+    def _follow(self) -> Shadow:
+        with self._changed:
+            assert self._follows is not None
+            (meeting, number), self._follows = self._follows, None
+            before = self._interrupted
+        transport = self._pair(meeting, number, JOINER, lambda: self._interrupted > before or self._dismissed)
+        with self._changed:
+            self._transport = transport
+            late = self._interrupted > before
+        if late:
+            transport.abort()
+        return Shadow(transport, self._teller.level)
 
     def _sit(self, plan: Plan) -> Seat:
         rank = plan.rank_of(self._worker)

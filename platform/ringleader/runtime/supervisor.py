@@ -58,6 +58,9 @@ class Supervisor:
             )
         )
 
+    def level(self, worker: str) -> None:
+        self._attempt.post(ev.Level(worker, monotonic()))
+
     def seated(self, worker: str, generation: int) -> None:
         self._attempt.post(ev.Seated(worker, generation, monotonic()))
 

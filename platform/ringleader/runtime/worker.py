@@ -59,6 +59,12 @@ class Worker:
     def announce(self, generation: int) -> None:
         self._words().announce(generation)
 
+    def follow(self, meeting: str, number: int) -> None:
+        self._words().follow(meeting, number)
+
+    def donate(self, meeting: str, number: int) -> None:
+        self._words().donate(meeting, number)
+
     def dismiss(self) -> None:
         self._words().dismiss()
 

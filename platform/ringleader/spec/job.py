@@ -214,6 +214,12 @@ class JobSpec(Part):
         """L, the number of logical shards, constant for the job's life."""
         return self.batch.logical_shards or self.workers.max
 
+    @property
+    def followed(self) -> bool:
+        """Whether a joiner can follow a member step by step: every worker makes every update, from sums that are the
+        same everywhere and lie in host memory."""
+        return self.sync.architecture == "ring" and self.sync.codec == "none" and not self.workers.gpus
+
     @classmethod
     def parse(cls, source: Any) -> Self:
         """Check a mapping (from YAML or JSON).

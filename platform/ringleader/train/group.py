@@ -18,6 +18,7 @@ from ringleader.train.agreement import agreed
 from ringleader.train.buffers import Buffers
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.clock import Split
+from ringleader.train.donating import Donations
 from ringleader.train.healing import Healing
 from ringleader.train.held import Held
 from ringleader.train.outer import Outer
@@ -25,6 +26,7 @@ from ringleader.train.reporter import Reporter
 from ringleader.train.saving import Saver
 from ringleader.train.scaling import Scaling
 from ringleader.train.seams import Coordinator, Parked, Seat
+from ringleader.train.shadowing import Shadowing
 from ringleader.train.tables import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
 from ringleader.train.word import WordLayout
 
@@ -103,6 +105,8 @@ class Group:
         self._outer: Outer | None = None
         self.scaling = Scaling() if spec.precision == "fp16" else None
         self.healing = Healing(self)
+        self.donations = Donations(self)
+        self.shadowing = Shadowing(self)
         self._told: dict[str, Any] | None = None
 
     @property
@@ -188,6 +192,8 @@ class Group:
         if self.due:
             self._save()
         self.boundary = self.step
+        if not self._must_park:
+            self.donations.committed()
 
     def leave_at_boundary(self) -> None:
         """The reduced word named a newer plan: this generation is over."""
@@ -198,6 +204,7 @@ class Group:
         """The running transaction did not happen; the next plan says where to go on."""
         self._must_park = True
         self._leaving = str(error)
+        self.donations.void()
         if self.timeline is not None:
             self.timeline.unwind(self._leaving)
         self.held.rewind_kept()
@@ -233,6 +240,7 @@ class Group:
 
     def close(self) -> None:
         """Leave the group for good; weights stay."""
+        self.donations.void()
         self.saver.close()
         if self.exchange is not None:
             self.split.exposed_s += self.exchange.exposed_s
@@ -249,6 +257,7 @@ class Group:
 
     def _change_generation(self) -> None:
         generation = self.seat.plan.generation if self.seat else 0
+        self.donations.boundary()
         if self.exchange is not None:
             self.split.exposed_s += self.exchange.exposed_s
             self.exchange.close()
@@ -256,7 +265,7 @@ class Group:
         if self.timeline is not None:
             self.timeline.begin("regroup", left=generation)
         step = self.updated if self.updated < 0 else max(self.step, self.updated)
-        self.seat = self.coordinator.next_seat(Parked(generation, self.applied, step, self._leaving))
+        self.seat = self._next_seat(Parked(generation, self.applied, step, self._leaving))
         self._must_park = False
         self._leaving = ""
         if not generation and self.seat.plan.start_step and self.serves and not self.spec.sync.leased:
@@ -282,6 +291,15 @@ class Group:
         speaker = plan.world if self.spec.sync.leased and plan.servers else 0
         self.reporter.take_office(speaks=self.seat.rank == speaker, recorded_step=plan.recorded_step)
         self._tell_choice()
+
+    def _next_seat(self, parked: Parked) -> Seat:
+        """Follows a member meanwhile, if told so."""
+        while True:
+            match self.coordinator.next_seat(parked):
+                case Seat() as seat:
+                    return seat
+                case shadow:
+                    parked = self.shadowing.follow(shadow)
 
     def _pause(self) -> None:
         """The generation has no other purpose than to save the boundary at which it begins."""

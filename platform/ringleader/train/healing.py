@@ -8,6 +8,7 @@ from torch.nn import Parameter
 from ringleader.checkpoint.manifest import CheckpointUnreadable
 from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.snapshot import checkpoint_at
+from ringleader.comm.communicator import end_process
 from ringleader.elastic import Plan
 from ringleader.train.handover import hand_over, lacks
 from ringleader.train.saving import joined
@@ -33,13 +34,13 @@ class Healing:
         payload = None
         for receiver, donor in plan.heals:
             if donor == me:
-                rest = self._rest({} if plan.start_step else group.inside)
+                rest = self.rest({} if plan.start_step else group.inside)
                 payload = group.held.payload(rest) if payload is None else payload
                 group.exchange.send_state(plan.rank_of(receiver), payload)
             elif receiver == me:
                 received = group.exchange.receive_state(plan.rank_of(donor))
                 keep = self._own_part(plan, donor)
-                self._restore(group.held.restore(received, keep), whole=not keep)
+                self.restore(group.held.restore(received, keep), whole=not keep)
                 if not keep and lacks(plan, group.seat.rank, donor):
                     group.updated = -1
         if plan.servers > 1 and not (group.spec.sync.servers_are_copies or group.spec.sync.circulates):
@@ -70,8 +71,50 @@ class Healing:
         group = self._group
         assert group.exchange is not None
         if part.state == 0:
-            return group.held.state(self._rest(group.keeps()))
+            return group.held.state(self.rest(group.keeps()))
         return group.held.state_of(group.exchange.part or [])
+
+    def rest(self, inside: dict[str, Any]) -> dict[str, Any]:
+        """The position of this member, and all else that no registered object holds."""
+        group = self._group
+        return {
+            "inside": inside,
+            "calls": group.calls.state(),
+            "step": group.step,
+            "applied": group.applied,
+            "samples": group.samples,
+            "loss": group.loss,
+            "costs": group.costs,
+            "records": group.reporter.state(),
+            "outer": group.outer.state_dict() if group.outer else {},
+            "opened": group.opened,
+            "ticked": group.ticked,
+            "scaling": group.scaling.state_dict() if group.scaling else {},
+        }
+
+    def restore(self, rest: dict[str, Any], *, whole: bool) -> None:
+        """Take a peer's position; not `whole` where this server kept the part that it alone updates."""
+        group = self._group
+        if group.coding is not None:
+            # The step that the peers applied holds this worker's coded gradients: what they lost is owed.
+            group.coding.heal(steps=rest["step"] - group.step)
+        group.calls.restore(rest["calls"])
+        group.step = rest["step"]
+        group.applied = rest["applied"]
+        group.samples = rest["samples"]
+        group.loss = rest["loss"]
+        group.costs = rest["costs"]
+        group.updated = group.step if whole else group.updated
+        if not (group.serves and group.spec.sync.leased):  # server 0's records are nowhere else
+            group.reporter.restore(rest["records"])
+        if group.outer:
+            group.outer.load_state_dict(rest["outer"])
+        group.opened, group.ticked = rest["opened"], rest["ticked"]
+        if group.scaling:
+            group.scaling.load_state_dict(rest["scaling"])
+        group.inside, group.boundary = rest["inside"], group.step
+        group.heals += 1
+        group.buffers.adopt()
 
     def _resume(self, plan: Plan, me: str) -> None:
         """A later attempt begins with the newest checkpoint: whom the others heal from takes it."""
@@ -79,10 +122,12 @@ class Healing:
         receivers = {receiver for receiver, _ in plan.heals}
         if plan.start_step or group.applied or me in receivers:
             return
+        if group.shadowing.stale:
+            end_process("it shall begin from nothing, and its weights are of a member that is gone")
         found = group.saver.newest() if plan.attempt > 1 else None
         if found is not None:
             rest = group.held.take(joined(found.states))
-            self._restore(rest | {"costs": None}, whole=True)
+            self.restore(rest | {"costs": None}, whole=True)
             group.saver.tell_start(found, plan.generation)
         elif group.spec.init_from is not None:
             self._begin_with(group.spec.init_from, plan.generation)
@@ -120,44 +165,3 @@ class Healing:
         ahead[group.seat.rank] = group.ahead
         if not bool(group.exchange.all_reduce(ahead).any()):
             group.exchange.publish()
-
-    def _rest(self, inside: dict[str, Any]) -> dict[str, Any]:
-        group = self._group
-        return {
-            "inside": inside,
-            "calls": group.calls.state(),
-            "step": group.step,
-            "applied": group.applied,
-            "samples": group.samples,
-            "loss": group.loss,
-            "costs": group.costs,
-            "records": group.reporter.state(),
-            "outer": group.outer.state_dict() if group.outer else {},
-            "opened": group.opened,
-            "ticked": group.ticked,
-            "scaling": group.scaling.state_dict() if group.scaling else {},
-        }
-
-    def _restore(self, rest: dict[str, Any], *, whole: bool) -> None:
-        """Take a peer's position; not `whole` where this server kept the part that it alone updates."""
-        group = self._group
-        if group.coding is not None:
-            # The step that the peers applied holds this worker's coded gradients: what they lost is owed.
-            group.coding.heal(steps=rest["step"] - group.step)
-        group.calls.restore(rest["calls"])
-        group.step = rest["step"]
-        group.applied = rest["applied"]
-        group.samples = rest["samples"]
-        group.loss = rest["loss"]
-        group.costs = rest["costs"]
-        group.updated = group.step if whole else group.updated
-        if not (group.serves and group.spec.sync.leased):  # server 0's records are nowhere else
-            group.reporter.restore(rest["records"])
-        if group.outer:
-            group.outer.load_state_dict(rest["outer"])
-        group.opened, group.ticked = rest["opened"], rest["ticked"]
-        if group.scaling:
-            group.scaling.load_state_dict(rest["scaling"])
-        group.inside, group.boundary = rest["inside"], group.step
-        group.heals += 1
-        group.buffers.adopt()

@@ -12,6 +12,7 @@ import numpy as np
 from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.chrome import TraceFile
 from ringleader.comm.timeline import Stretch, Unsettled
+from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
@@ -43,6 +44,9 @@ class Alone:
             cause="start",
         )
         return Seat(plan, 0, None)
+
+    def joiners(self) -> list[Transport]:
+        return []
 
     def plan_pending(self) -> bool:
         return False

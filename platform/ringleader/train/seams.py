@@ -1,6 +1,7 @@
 """The two seams between a training session and the world around it. `runtime/` implements them over Ray; `local.py`
 in one process."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,11 +40,28 @@ class Seat:
     transport: Transport | None
 
 
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """Before its first seat a worker follows a member.
+
+    Attributes:
+        transport: to the member, who has rank 0; this worker has rank 1.
+        level: says that this worker has all that the member has.
+    """
+
+    transport: Transport
+    level: Callable[[], None]
+
+
 class Coordinator(Protocol):
     """How a session learns who belongs. Called from the training thread."""
 
-    def next_seat(self, parked: Parked) -> Seat:
-        """Report, then wait for the next plan and connect to its members. Raises Dismissed when this worker leaves."""
+    def next_seat(self, parked: Parked) -> Seat | Shadow:
+        """Report, then wait for the next plan and connect to its members, or to the one to follow until it asks again.
+        Raises Dismissed when this worker leaves."""
+
+    def joiners(self) -> list[Transport]:
+        """Connections to those who have come since the last call to follow this member: it has rank 0 there."""
 
     def plan_pending(self) -> bool:
         """Whether a newer plan has been announced: the step that says so is the last of its generation."""

@@ -237,6 +237,7 @@ class Steps:
         skipped = self._overflowed(report)
         # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
         if exchange.updates:
+            self._donate(report, reduced, skipped=skipped)
             self._update(report, skipped=skipped)
             self._commit(report, reduced, skipped=skipped)
             exchange.publish()
@@ -244,6 +245,14 @@ class Steps:
             exchange.publish()
             self._commit(report, reduced, skipped=skipped)
         group.committed()
+
+    def _donate(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
+        """Those who follow this member need what it is about to apply."""
+        group, loop = self._group, self._loop
+        assert loop is not None
+        rows = loop.epoch.batch_rows(group.calls.offset)
+        buffers = group.layout.buffers_of(reduced) if 0 in self._present else None
+        group.donations.reduced(report, rows, buffers, skipped=skipped)
 
     def _leave(self, loop: Loop, report: StepReport) -> None:
         """The loop is over for all, before this step: its gradients are dropped, the weights stay."""

@@ -1,4 +1,5 @@
-"""Ray Train: `recovery` kills workers of an elastic (2, 3) run over and over, `submit` starts one run after the other.
+"""Ray Train: `recovery` kills workers of an elastic (2, 3) run over and over, `submit` starts one run after the other,
+`join` lets a third worker come to a run of two.
 
 Prints one JSON line a kill or a run. Settings: health checks every 0.1 s instead of 2 s, its metrics and reconciliation
 off, checkpoints every 50 steps, as many restarts as it takes, a cluster of its own that is up and warm.
@@ -12,11 +13,14 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ringleader.bench.children import die_with_parent
 from ringleader.bench.commits import Commits, Recovery, wait_for
+from ringleader.bench.join import QUIET_S, Join
 from ringleader.bench.workloads import PAUSE_S
 
 SETTINGS = {
@@ -29,6 +33,8 @@ SETTINGS = {
 WORKERS = (2, 3)
 FOREVER = 1_000_000
 DEADLINE_S = 120.0
+RESIZE_S = 1.0
+"""How often it looks for free places."""
 
 
 def main() -> None:
@@ -46,8 +52,7 @@ def main() -> None:
             log_to_driver=False,
         )
         try:
-            measure = recovery if asked.what == "recovery" else submit
-            measure(Path(folder), asked.runs, asked.seed)
+            MEASURES[asked.what](Path(folder), asked.runs, asked.seed)
         finally:
             ray.shutdown()
 
@@ -70,10 +75,46 @@ def recovery(folder: Path, kills: int, seed: int) -> None:
     commits = folder / "commits"
     commits.mkdir()
 
-    def kill_and_leave() -> None:
+    _beside(lambda: _kill_often(commits, kills, random.Random(seed)))  # noqa: S311
+    _trainer(folder, commits, "digits", steps=FOREVER, workers=WORKERS).fit()
+
+
+def join(folder: Path, joins: int, seed: int) -> None:
+    """A place is taken until two workers are steady, and then free."""
+    import ray
+
+    del seed
+    commits = folder / "commits"
+    commits.mkdir()
+    holder = ray.remote(_Holder)
+
+    def come_and_go() -> None:
+        for _ in range(joins):
+            held = holder.options(num_cpus=WORKERS[1] + 1 - WORKERS[0]).remote()
+            _await_members(commits, WORKERS[0])
+            quiet_at = time.monotonic()
+            time.sleep(QUIET_S)
+            asked_at = time.monotonic()
+            ray.kill(held)
+            _await_members(commits, WORKERS[1])
+            times = [commit.at for commit in Commits.read(commits).since(quiet_at).all]
+            print(json.dumps(asdict(Join.of(times, asked_at))), flush=True)
+
+    _beside(come_and_go)
+    _trainer(folder, commits, "wide", steps=FOREVER, workers=WORKERS).fit()
+
+
+class _Holder:
+    """Takes places."""
+
+
+def _beside(measure: Callable[[], None]) -> None:
+    """Measure while `fit()` runs; the process ends as it is then."""
+
+    def measure_and_leave() -> None:
         status = 1
         try:
-            _kill_often(commits, kills, random.Random(seed))  # noqa: S311
+            measure()
             status = 0
         finally:
             import ray
@@ -81,13 +122,12 @@ def recovery(folder: Path, kills: int, seed: int) -> None:
             ray.shutdown()
             os._exit(status)
 
-    threading.Thread(target=kill_and_leave, daemon=True).start()
-    _trainer(folder, commits, "digits", steps=FOREVER, workers=WORKERS).fit()
+    threading.Thread(target=measure_and_leave, daemon=True).start()
 
 
 def _kill_often(folder: Path, kills: int, draw: random.Random) -> None:
     for _ in range(kills):
-        members = _await_full(folder)
+        members = _await_members(folder, WORKERS[1])
         time.sleep(draw.uniform(0, 4 * PAUSE_S))
         victim = draw.choice(sorted(members))
         killed_at = time.monotonic()
@@ -96,17 +136,17 @@ def _kill_often(folder: Path, kills: int, draw: random.Random) -> None:
         print(json.dumps({"seconds": found.seconds, "steps_lost": found.steps_lost}), flush=True)
 
 
-def _await_full(folder: Path) -> set[int]:
-    """The members of the newest group, once there are three and they are steady."""
+def _await_members(folder: Path, count: int) -> set[int]:
+    """The members of the newest group, once there are so many and they are steady."""
     since = time.monotonic()
 
     def look() -> set[int] | None:
         commits = Commits.read(folder).since(since)
         newest = commits.newest()
         members = commits.members(newest) if newest is not None else set()
-        return members if len(members) == WORKERS[1] else None
+        return members if len(members) == count else None
 
-    return wait_for("a steady group of three", look, DEADLINE_S, lambda: None)
+    return wait_for(f"a steady group of {count}", look, DEADLINE_S, lambda: None)
 
 
 def _await_recovery(folder: Path, killed_at: float, victim: int) -> Recovery:
@@ -127,7 +167,9 @@ def _trainer(folder: Path, commits: Path, workload: str, steps: int, workers: in
     return TorchTrainer(
         loop,
         train_loop_config={"workload": workload, "commits": str(commits), "steps": steps},
-        scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 1}),
+        scaling_config=ScalingConfig(
+            num_workers=workers, resources_per_worker={"CPU": 1}, elastic_resize_monitor_interval_s=RESIZE_S
+        ),
         run_config=RunConfig(
             name=commits.name,
             storage_path=str(folder / "storage"),
@@ -137,9 +179,12 @@ def _trainer(folder: Path, commits: Path, workload: str, steps: int, workers: in
     )
 
 
+MEASURES = {"recovery": recovery, "submit": submit, "join": join}
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["recovery", "submit"])
+    parser.add_argument("what", choices=sorted(MEASURES))
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()

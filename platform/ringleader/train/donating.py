@@ -1,0 +1,241 @@
+"""What a member gives to workers that follow it until they join: a copy of its state, then each step's gradients.
+
+The copy is made at a boundary, gradients are copied before they are applied; both are sent by a thread of their own
+over a connection of their own, so that the group goes on. At every planned boundary the small rest of the state is sent
+too: whoever is level by then joins with it.
+"""
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ringleader.checkpoint.pieces import take_apart
+from ringleader.comm.communicator import Communicator
+from ringleader.comm.transports import Transport
+from ringleader.errors import ExchangeBroken
+from ringleader.sync.side import Side
+from ringleader.train.held import packed
+from ringleader.train.word import StepReport
+
+if TYPE_CHECKING:
+    from ringleader.train.group import Group
+
+DONOR, JOINER = 0, 1
+"""Ranks of the two on their connection."""
+
+STATE, STEP, BOUNDARY = "state", "step", "boundary"
+KEPT_STATES = 2
+"""Gradients that are not sent yet may take so many times the bytes of the state; with more the joiner is too slow."""
+
+SPARE_STEPS = 2
+SMALL_BYTES = 1 << 20
+"""A kept object up to this size is sent again at the boundary; a larger one is what callbacks make of it."""
+
+ALIGNED = 64
+
+
+class Donations:
+    """One member's. Called from its training thread."""
+
+    def __init__(self, group: "Group") -> None:
+        self._group = group
+        self._donations: list[Donation] = []
+
+    def committed(self) -> None:
+        """All that is applied is committed: begin with who has come, copy the state for who is ready for it."""
+        for transport in self._group.coordinator.joiners():
+            self._begin(transport)
+        self._donations = [donation for donation in self._donations if not donation.over]
+        for donation in self._donations:
+            if donation.waits:
+                donation.copy(*take_apart(self._state()))
+
+    def reduced(
+        self, report: StepReport, rows: int, buffers: Tensor | None, *, skipped: bool = False
+    ) -> None:
+        """The sums of a step are complete in the parameters' gradients, and will be applied.
+
+        Args:
+            rows: of the batch; where the slices weigh something else the sums have to be scaled.
+            skipped: the gradients have overflowed, no weight will change.
+            buffers: the encoded buffers in the reduced word; None where the first shard was absent.
+        """
+        following = [donation for donation in self._donations if donation.follows]
+        if not following:
+            return
+        reached = [used and not skipped for used in report.used]
+        grads = [p.grad for p, used in zip(self._group.parameters, reached, strict=True) if used]
+        head = {
+            "kind": STEP,
+            "used": reached,
+            "skipped": skipped,
+            "factor": 1.0 if report.weight == rows else rows / report.weight,
+            "loss": report.loss,
+            "buffers": None if buffers is None else buffers.clone(),
+        }
+        for donation in following:
+            donation.add(head, [grad for grad in grads if grad is not None])
+
+    def boundary(self) -> None:
+        """All members leave the generation at this committed step."""
+        following = [donation for donation in self._donations if donation.follows]
+        if following:
+            rest = packed(self._rest())
+            for donation in following:
+                donation.end(rest)
+
+    def void(self) -> None:
+        """The running generation broke: what has been sent may not be what the others will go on from."""
+        donations, self._donations = self._donations, []
+        for donation in donations:
+            donation.void()
+
+    def _begin(self, transport: Transport) -> None:
+        if self._group.tables:  # their gradients are rows
+            transport.close()
+            return
+        size = room_for(take_apart(self._state())[1])
+        self._donations.append(Donation(transport, size, room_for(self._group.parameters)))
+
+    def _state(self) -> dict[str, Any]:
+        return self._group.held.state(self._group.healing.rest({}))
+
+    def _rest(self) -> dict[str, Any]:
+        held = self._group.held
+        kept = {name: take_apart(kept.state_dict()) for name, kept in held.kept.items()}
+        small = [
+            name for name, (skeleton, tensors) in kept.items() if _size(skeleton, tensors) <= SMALL_BYTES
+        ]
+        return {
+            "rest": self._group.healing.rest({}),
+            "schedulers": [scheduler.state_dict() for scheduler in held.schedulers],
+            "kept": {name: held.kept[name].state_dict() for name in small},
+        }
+
+
+class Donation:
+    """One joiner's. `_serve` runs on a thread of its own, everything else on the training thread.
+
+    Attributes:
+        follows: the state has been copied for it, so that it needs every step from there on.
+        over: it has joined, or is gone, or was given up.
+    """
+
+    def __init__(self, transport: Transport, state_bytes: int, step_bytes: int) -> None:
+        self.follows = False
+        self.over = False
+        self._state_bytes = state_bytes
+        self._step_bytes = step_bytes
+        self._communicator = Communicator(transport)
+        self._lock = threading.Lock()
+        self._kept_bytes = 0
+        self._room: Tensor | None = None
+        self._spare: list[Tensor] = []
+        self._parts: queue.SimpleQueue[tuple[dict[str, Any], Tensor] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name="ringleader-donor", daemon=True).start()
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is room for the copy, and nothing in it."""
+        return self._room is not None and not self.follows
+
+    def copy(self, skeleton: bytes, tensors: Sequence[Tensor]) -> None:
+        room, self._room = self._room, None
+        assert room is not None
+        size = room_for(tensors)
+        memory = room[:size] if size <= room.numel() else torch.empty(size, dtype=torch.uint8)
+        fill(memory, tensors)
+        kinds = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+        self._parts.put(({"kind": STATE, "skeleton": skeleton, "kinds": kinds}, memory))
+        self.follows = True
+
+    def add(self, head: dict[str, Any], grads: Sequence[Tensor]) -> None:
+        with self._lock:
+            self._kept_bytes += self._step_bytes
+            slow = self._kept_bytes > max(KEPT_STATES * self._state_bytes, SPARE_STEPS * self._step_bytes)
+            memory = self._spare.pop() if self._spare else torch.empty(self._step_bytes, dtype=torch.uint8)
+        if slow:
+            self.void()
+            return
+        memory = memory[: room_for(grads)]
+        fill(memory, grads)
+        self._parts.put((head, memory))
+
+    def end(self, rest: Tensor) -> None:
+        self._parts.put(({"kind": BOUNDARY}, rest))
+
+    def void(self) -> None:
+        self.over, self.follows = True, False
+        self._communicator.abort()
+        self._parts.put(None)
+
+    def _serve(self) -> None:
+        side = Side(self._communicator)
+        try:
+            # Pages are touched here, so that the training thread finds them ready.
+            self._spare = [_touched(self._step_bytes) for _ in range(SPARE_STEPS)]
+            self._room = _touched(self._state_bytes)
+            while (part := self._parts.get()) is not None:
+                if self._send(side, *part):
+                    break
+        except ExchangeBroken:
+            pass  # the joiner is gone
+        finally:
+            self.over, self.follows = True, False
+            self._communicator.close()
+
+    def _send(self, side: Side, head: dict[str, Any], memory: Tensor) -> bool:
+        """Whether the joiner joins with this."""
+        side.send_state(JOINER, packed(head | {"behind": self._parts.qsize()}))
+        side.send_state(JOINER, memory)
+        if head["kind"] == STEP:
+            with self._lock:
+                self._kept_bytes -= self._step_bytes
+                self._spare.append(_whole(memory))
+        return head["kind"] == BOUNDARY and bool(side.all_reduce(torch.zeros(1, dtype=torch.float64)))
+
+
+def room_for(tensors: Sequence[Tensor]) -> int:
+    """Bytes of memory that `fill` needs."""
+    return sum(_aligned(tensor.nbytes) for tensor in tensors)
+
+
+@torch.no_grad()
+def fill(memory: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Copy the tensors into (n,) uint8, one after the other."""
+    for view, tensor in zip(
+        views(memory, [(t.dtype, tuple(t.shape)) for t in tensors]), tensors, strict=True
+    ):
+        view.copy_(tensor)
+
+
+def views(memory: Tensor, kinds: Sequence[tuple[torch.dtype, tuple[int, ...]]]) -> list[Tensor]:
+    """What `fill` put into the memory, where it lies."""
+    found, start = [], 0
+    for dtype, shape in kinds:
+        size = dtype.itemsize * torch.Size(shape).numel()
+        found.append(memory[start : start + size].view(dtype).view(shape))
+        start += _aligned(size)
+    return found
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED
+
+
+def _size(skeleton: bytes, tensors: Sequence[Tensor]) -> int:
+    return len(skeleton) + sum(tensor.nbytes for tensor in tensors)
+
+
+def _touched(size: int) -> Tensor:
+    return torch.zeros(size, dtype=torch.uint8).fill_(1)
+
+
+def _whole(memory: Tensor) -> Tensor:
+    """The memory that a part of it was sent from."""
+    base = memory._base
+    return memory if base is None else base

@@ -1,0 +1,109 @@
+"""A joiner's way to the newest state beside the running group: a member's copy, then every step applied after it.
+
+The same gradients go through the same optimisers, schedules and callbacks as on every member, so the bits are the same.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ringleader.checkpoint.pieces import put_together
+from ringleader.comm.communicator import Communicator
+from ringleader.errors import ExchangeBroken
+from ringleader.sync.side import Side
+from ringleader.train.donating import BOUNDARY, DONOR, STATE, views
+from ringleader.train.held import unpacked
+from ringleader.train.norms import scale_by
+from ringleader.train.seams import Parked, Shadow
+from ringleader.train.streams import seed_all
+
+if TYPE_CHECKING:
+    from ringleader.train.group import Group
+
+
+class Shadowing:
+    """One worker's, before its first generation. Called from its training thread.
+
+    Attributes:
+        stale: this worker took a state over and lost whom it had it from: it must not begin from that.
+    """
+
+    def __init__(self, group: "Group") -> None:
+        self.stale = False
+        self._group = group
+        self._level = False
+
+    def follow(self, shadow: Shadow) -> Parked:
+        """Until the donor stands at a boundary and this worker with it, or the donor is gone."""
+        fresh = self._group.healing.rest({})
+        communicator = Communicator(shadow.transport)
+        self._level = False
+        try:
+            self._follow(shadow, Side(communicator))
+            why = ""
+        except ExchangeBroken as error:
+            why = str(error)
+            self._group.healing.restore(fresh, whole=True)
+        finally:
+            communicator.close()
+        self.stale = bool(why)
+        return Parked(0, self._group.applied, self._group.step, why)
+
+    def _follow(self, shadow: Shadow, side: Side) -> None:
+        while True:
+            head = unpacked(side.receive_state(DONOR))
+            memory = side.receive_state(DONOR)
+            if head["kind"] == STATE:
+                self._take(head, memory)
+            elif head["kind"] != BOUNDARY:
+                self._apply(head, memory)
+            elif self._joins(side):
+                self._stand(unpacked(memory))
+                return
+            if not head["behind"] and not self._level:
+                self._level = True
+                shadow.level()
+
+    def _take(self, head: dict[str, Any], memory: Tensor) -> None:
+        state = put_together(head["skeleton"], views(memory, head["kinds"]))
+        self._group.healing.restore(self._group.held.take(state), whole=True)
+
+    @torch.no_grad()
+    def _apply(self, head: dict[str, Any], memory: Tensor) -> None:
+        """What every member does with the sums of a step."""
+        group = self._group
+        used = [p for p, reached in zip(group.parameters, head["used"], strict=True) if reached]
+        for parameter in group.parameters:
+            parameter.grad = None
+        grads = views(memory, [(p.dtype, tuple(p.shape)) for p in used])
+        for parameter, grad in zip(used, grads, strict=True):
+            parameter.grad = grad
+            if head["factor"] != 1:
+                scale_by(grad, head["factor"])
+        seed_all(group.spec.seed, "update", group.step)
+        if not head["skipped"]:
+            group.held.update()
+        if head["buffers"] is not None:
+            group.buffers.commit(head["buffers"])
+        group.step += 1
+        group.loss = head["loss"]
+        group.held.after_update(skipped=head["skipped"])
+        if group.scaling is not None:
+            group.scaling.commit(overflowed=head["skipped"])
+        for parameter in group.parameters:
+            parameter.grad = None
+
+    def _joins(self, side: Side) -> bool:
+        """Whether this worker had been level: then the plan of this boundary is made with it."""
+        return bool(side.all_reduce(torch.tensor([float(self._level)], dtype=torch.float64)))
+
+    def _stand(self, state: dict[str, Any]) -> None:
+        """At the boundary: everything that no gradient tells."""
+        held = self._group.held
+        for scheduler, saved in zip(held.schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(saved)
+        for name, saved in state["kept"].items():
+            held.kept[name].load_state_dict(saved)
+        held.commit_kept()
+        self._group.healing.restore(state["rest"], whole=True)

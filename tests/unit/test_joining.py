@@ -1,0 +1,95 @@
+"""Joiners that follow a member until they are level, among threads: what happens to them and to those they follow."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cast import ANY, FaultPlan, Play
+from joining import check, healed, spec, train, undisturbed
+from threaded_cast import ThreadedCast
+
+from ringleader.spec import JobSpec
+from ringleader.train import donating
+
+NEVER_LEVEL: dict[str, Any] = {"worker": "w2", "at_step": ANY, "phase": "level", "for_generation": 99}
+"""As long as whom it follows lives."""
+
+
+def perform(workers: tuple[int, int], cues: FaultPlan, tmp_path: Path, **how: Any) -> Play:
+    torch.set_num_threads(1)
+    play = ThreadedCast(spec(workers), partial(train, **how), cues, artifacts=tmp_path, shadows=True).play()
+    check(play)
+    return play
+
+
+def test_who_joins_while_the_group_goes_on_ends_with_the_same_bits(tmp_path: Path):
+    cues = FaultPlan().resize(at_step=2, minimum=2, maximum=3).dawdle("w0", from_step=3, for_generation=2)
+    play = perform((1, 1), cues, tmp_path, adam=True)
+    assert play.worlds == [1, 3]
+    assert healed(play) == set()
+    assert play.digest == undisturbed(tmp_path, adam=True)
+
+
+def test_a_joiner_whose_donor_is_killed_follows_another_one(tmp_path: Path):
+    cues = FaultPlan().resize(at_step=2, minimum=1, maximum=3).hold(**NEVER_LEVEL)
+    cues = cues.kill("w1", at_step=ANY, phase="donating", past=2)
+    play = perform((2, 2), cues.dawdle("w0", from_step=3, for_generation=3), tmp_path)
+    assert [pair.donor for pair in play.pairs if pair.worker == "w2"] == ["w1", "w0"]
+    assert [loss["worker"] for loss in play.reported("worker.lost")] == ["w1"]
+    assert play.worlds[:2] == [2, 1]
+    assert "w2" not in healed(play)
+    assert play.digest == undisturbed(tmp_path)
+
+
+def test_a_joiner_that_is_needed_is_healed_while_the_others_wait(tmp_path: Path):
+    cues = FaultPlan().resize(at_step=2, minimum=2, maximum=3).hold(**NEVER_LEVEL)
+    cues = cues.kill("w1", at_step=ANY, phase="donating", past=2)
+    play = perform((2, 2), cues.dawdle("w0", from_step=3, for_generation=2), tmp_path)
+    assert play.plans[1].members == ("w0", "w2")
+    assert "w2" in healed(play)
+    assert play.digest == undisturbed(tmp_path)
+
+
+def test_a_joiner_that_is_killed_while_it_follows_takes_nothing_along(tmp_path: Path):
+    cues = FaultPlan().resize(at_step=2, minimum=2, maximum=3).kill("w2", at_step=ANY, phase="level")
+    play = perform((2, 2), cues.dawdle("w0", from_step=3, for_generation=2), tmp_path)
+    assert play.plans[1].members == ("w0", "w1", "w3")
+    assert healed(play) == set()
+    assert play.digest == undisturbed(tmp_path)
+
+
+def test_a_joiner_that_is_too_slow_twice_is_healed_while_the_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(donating, "KEPT_STATES", 0)
+    monkeypatch.setattr(donating, "SPARE_STEPS", 0)
+    cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    play = perform((1, 1), cues, tmp_path)
+    assert [pair.number for pair in play.pairs] == [1, 2]
+    assert healed(play) == {"w1"}
+    assert play.digest == undisturbed(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "followed"),
+    [
+        ({}, True),
+        ({"sync": {"reproducible": False}}, True),
+        ({"sync": {"codec": "int8"}}, False),
+        ({"sync": "parameter_server"}, False),
+        ({"sync": "token_ring"}, False),
+        ({"sync": "local_sgd"}, False),
+    ],
+)
+def test_joiners_follow_where_every_worker_makes_every_update_in_host_memory(
+    keys: dict[str, Any], followed: bool
+):
+    assert spec((1, 2), **keys).followed is followed
+
+
+def test_a_joiner_on_devices_is_healed():
+    assert not JobSpec.parse(
+        spec((1, 2)).model_dump() | {"workers": {"min": 1, "max": 2, "gpus": 1}}
+    ).followed
