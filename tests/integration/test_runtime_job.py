@@ -220,6 +220,29 @@ def test_a_resize_changes_the_world_at_a_boundary_and_loses_nobody(cluster, home
     run.leave_nothing()
 
 
+def test_sigterm_to_a_worker_lets_it_leave_at_a_boundary_and_costs_nothing(cluster, home, ingest, package):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "termed",
+        workers={"min": 1, "max": 2},
+        params={"epochs": 60, "pause": 0.01},
+    )
+    run.until_world(2)
+    run.until_step(run.step() + 5)
+    os.kill(run.pids()["w1"], signal.SIGTERM)
+    (left,) = wait_for("departure", lambda: ingest.events("worker.left"))
+    assert (left["worker"], left["cause"], left["why"]) == ("w1", "drain", "SIGTERM")
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert not ingest.events("worker.lost")
+    assert not ingest.events("recovered")
+    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))
+    run.leave_nothing()
+
+
 def test_an_exception_of_the_training_function_ends_the_attempt_with_its_traceback(
     cluster, home, ingest, package
 ):

@@ -581,3 +581,17 @@ def test_a_recovery_does_not_take_in_a_joiner_that_has_no_state_yet():
     assert world.plan.members == ("w0",)
     world.sense("w2")
     assert world.processes["w2"].donor == "w0"
+
+
+def test_who_has_to_leave_leaves_at_a_boundary_for_a_reason_that_is_told_and_spends_no_failure():
+    world = running(minimum=1, maximum=3)
+    step = world.processes["w1"].applied
+    world.tell(ev.Drain("w1", world.now + 30, world.now, "SIGTERM"))
+    world.commit()
+    assert world.plan.members == ("w0", "w2")
+    assert world.plan.start_step == step + 1
+    assert reported(world, "worker.left") == [
+        {"worker": "w1", "cause": "drain", "why": "SIGTERM", "step": step + 1}
+    ]
+    assert not reported(world, "worker.lost")
+    assert world.state.failures == 0

@@ -161,11 +161,12 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A worker's machine goes away at `deadline`."""
+    """A worker's machine goes away at `deadline`; `why` says how that is known."""
 
     worker: str
     deadline: float
     now: float
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

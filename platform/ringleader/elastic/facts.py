@@ -178,7 +178,7 @@ def _drained(state: Membership, event: ev.Drain) -> Step:
         return state, ()  # a server cannot leave: it stays until it is lost
     if found not in state.members:
         return condemn(state, event.worker, "drain", event.now)
-    return state.put(replace(found, leaving="drain")), ()
+    return state.put(replace(found, leaving="drain", notice=event.why)), ()
 
 
 def _slow(state: Membership, event: ev.Slow) -> Step:

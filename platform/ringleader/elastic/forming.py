@@ -172,7 +172,15 @@ def _dismiss(state: Membership, plan: Plan) -> Step:
     gone = state.where(lambda w: w.phase is Phase.PARKED and bool(w.leaving) and w.id not in plan.members)
     for worker in gone:
         state = state.drop(worker.id)
-    return state, tuple(Dismiss(w.id) for w in gone)
+    left = tuple(
+        Report(
+            "worker.left",
+            plan.generation,
+            {"worker": w.id, "cause": w.leaving, "why": w.notice, "step": w.step},
+        )
+        for w in gone
+    )
+    return state, (*left, *(Dismiss(w.id) for w in gone))
 
 
 def _reports(plan: Plan, joined: Sequence[Worker], step: int) -> tuple[Report, ...]:

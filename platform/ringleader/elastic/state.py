@@ -71,6 +71,7 @@ class Worker:
         applied, step: transactions and global steps it had applied when it last parked.
         why: the broken exchange's sentence, empty at a planned boundary.
         interrupted: when it was interrupted in its generation, if it was.
+        notice: how it is known that a draining worker has to leave.
         leaving: why it shall leave (resize, drain, slow), or empty.
         proven: whether it was a member of a generation that committed a step.
         cause: why it is condemned.
@@ -89,6 +90,7 @@ class Worker:
     why: str = ""
     interrupted: float | None = None
     leaving: str = ""
+    notice: str = ""
     proven: bool = False
     cause: str = ""
     digest: str = ""

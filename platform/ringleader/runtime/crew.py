@@ -75,6 +75,11 @@ class Crew:
         hand = self._hands.get(worker)
         return hand.identity if hand else None
 
+    def nodes(self) -> dict[str, str]:
+        """The nodes of those who may live, by worker."""
+        hands = list(self._hands.items())
+        return {w: hand.identity.node for w, hand in hands if hand.identity is not None and not hand.gone}
+
     def met(self, worker: str, identity: Identity) -> None:
         """A worker said which process it is."""
         hand = self._hands.get(worker)

@@ -2,6 +2,7 @@
 
 import threading
 import traceback
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -15,12 +16,14 @@ from ringleader.runtime.attempt import Attempt, server_count
 from ringleader.runtime.crew import Crew
 from ringleader.runtime.faults import Struck
 from ringleader.runtime.messages import Beat, Launch, Standing
+from ringleader.runtime.notices import Drained, draining_nodes
 from ringleader.runtime.outlet import Outlet
 from ringleader.runtime.placement import Places
 
 THREADS = 16
 RELEASE_S = 60.0
 POOL_S = 1.0
+NODES_S = 1.0
 POOL_DEADLINE_S = 90.0
 
 
@@ -78,8 +81,9 @@ class Supervisor:
     def pause(self, grace_s: float) -> None:
         self._attempt.post(ev.Pause(grace_s, monotonic()))
 
-    def drain(self, worker: str, grace_s: float) -> None:
-        self._attempt.post(ev.Drain(worker, monotonic() + grace_s, monotonic()))
+    def drain(self, worker: str, grace_s: float, why: str = "") -> None:
+        now = monotonic()
+        self._attempt.post(ev.Drain(worker, now + grace_s, now, why))
 
     def fault(self, fault: str, worker: str | None, for_s: float) -> Struck:
         return self._attempt.fault(fault, worker, for_s)
@@ -108,6 +112,7 @@ class Supervisor:
     def _run(self) -> tuple[End, dict[str, Any] | None]:
         self._find_pool()
         threading.Thread(target=self._keep_pool, name="pool", daemon=True).start()
+        threading.Thread(target=self._watch_nodes, name="nodes", daemon=True).start()
         launch = self._launch
         places = Places(launch.name, launch.spec.workers, servers=server_count(launch))
         self._crew = Crew(launch, places, self._me, self._take, self._attempt.post)
@@ -145,6 +150,15 @@ class Supervisor:
 
         self._pool = pool()
         self._meeting = ray.get(self._pool.meeting.remote(), timeout=60)
+
+    def _watch_nodes(self) -> None:
+        """Members on a node that Ray drains leave at a boundary."""
+        drained = Drained()
+        while not self._released.wait(NODES_S):
+            if self._crew is not None:
+                with suppress(Exception):  # Ray's control store is away: the next look may find it
+                    for worker, for_s in drained.news(draining_nodes(), self._crew.nodes()):
+                        self.drain(worker, for_s, "its node is drained")
 
     def _keep_pool(self) -> None:
         """The pool holds the store where members meet: when it is lost, there has to be a new one."""

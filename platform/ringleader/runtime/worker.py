@@ -4,13 +4,16 @@ Whoever gets a handle of this actor imports this module: it stays light, what ne
 """
 
 import os
+import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.exceptions import RayError
 
 from ringleader.elastic import Plan
-from ringleader.runtime.messages import Ended, Identity, Task
+from ringleader.runtime.messages import GONE_S, Ended, Identity, Task
+from ringleader.runtime.notices import TERM_GRACE_S, on_sigterm
 from ringleader.runtime.pulse import Pulse, guard_idle
 
 if TYPE_CHECKING:
@@ -26,6 +29,9 @@ class Worker:
         self._ready = threading.Event()
         self._seats: Seats | None = None
         self._pulse = Pulse()
+        self._supervisor: Any = None
+        self._id = ""
+        on_sigterm(self._terminated)
 
     def warm(self) -> Identity:
         """Import the engine, so that a job does not wait for it."""
@@ -46,6 +52,7 @@ class Worker:
         from ringleader.runtime.member import Member
 
         member = Member(task, self.who(), supervisor, self._pulse)
+        self._id, self._supervisor = task.worker, supervisor
         self._seats = member.seats
         self._ready.set()
         return member.run(package)
@@ -67,6 +74,13 @@ class Worker:
 
     def dismiss(self) -> None:
         self._words().dismiss()
+
+    def _terminated(self) -> None:
+        """A member leaves at the next boundary; a process without work, or without a supervisor, ends now."""
+        try:
+            ray.get(self._supervisor.drain.remote(self._id, TERM_GRACE_S, "SIGTERM"), timeout=GONE_S)
+        except (AttributeError, RayError, ConnectionError):
+            os._exit(128 + signal.SIGTERM)
 
     def _words(self) -> "Seats":
         self._ready.wait(timeout=30)

@@ -115,7 +115,7 @@ class JobPage(View):
 
 
 class EventView(View):
-    """Something that happened: job.<state>, worker.joined, worker.lost, generation.formed, recovered,
+    """Something that happened: job.<state>, worker.joined, worker.left, worker.lost, generation.formed, recovered,
     exchange.chosen (`algorithm`, `ways`, `costs`: which schedule sums which buckets)."""
 
     seq: int
