@@ -45,6 +45,7 @@ BENCHMARKS: dict[str, str] = {
     "codec": "ringleader.bench.codec",
     "join": "ringleader.bench.join",
     "network": "ringleader.bench.network",
+    "overhead": "ringleader.bench.overhead",
     "ps": "ringleader.bench.ps",
     "recovery": "ringleader.bench.recovery",
     "scheduler": "ringleader.bench.scheduler",
