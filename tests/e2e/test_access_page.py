@@ -57,6 +57,14 @@ def test_who_comes_back_from_the_provider_is_in_and_makes_and_revokes_a_token(
         admin = httpx.Client(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {first}"})
         admin.put(f"/users/{ADA}/roles/*", json={"role": "admin"}).raise_for_status()
         page.reload()
+        row = page.locator("[data-project=default]")
+        row.get_by_role("button", name="Share").click()
+        page.get_by_label("Weight").fill("2")
+        page.get_by_label("Workers").fill("8")
+        page.get_by_role("dialog").get_by_role("button", name="Share").click()
+        row.get_by_text("0 of 8").wait_for()
+        quota = admin.get("/projects").json()["items"][0]["quota"]
+        assert quota == {"workers": 8, "cpus": None, "gpus": None}
         page.get_by_label("Name").fill("laptop")
         page.get_by_label("May do").select_option("viewer")
         page.get_by_label("In project").fill("default")
