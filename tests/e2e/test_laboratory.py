@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from linked_hosts import LinkedHosts, linked_hosts
+from linked_hosts import PROCESSES, LinkedHosts, linked_hosts
 from waiting import wait_for
 
 from ringleader.bench import laboratory
@@ -158,6 +158,25 @@ def test_two_levels_bring_the_gradients_once_into_a_host_with_two_workers(
     assert run.sha256 == alone  # one shard a worker, and what a host holds is a node of the tree
     for host in (0, 1):
         run.brings(host, a_step=GRADIENTS)
+
+
+def test_the_rest_goes_on_without_a_host_that_is_cut_off_and_its_worker_ends_by_itself(
+    lab: LinkedHosts, alone: str, tmp_path: Path
+) -> None:
+    """Who hears of no supervisor ends sooner than one that is not heard of is lost, and its place given away."""
+    job, go = submit(lab, tmp_path, wide(2, workers={"min": 1, "max": 2, "placement": "spread"}))
+    near, far = sorted(job.workers(), key=lambda worker: worker.rank)
+    with lab.hosts[lab.host_of(far.pid)].cut_off():
+        go.touch()
+        wait_for("the loss", lambda: [e for e in job.events() if e.type == "worker.lost"], DEADLINE_S)
+        assert not (PROCESSES / str(far.pid)).exists()
+        result = job.wait(timeout=DEADLINE_S)
+    assert result.weights_sha256 == alone
+    events = list(job.events())
+    lost = [(event.data["pid"], event.data["cause"]) for event in events if event.type == "worker.lost"]
+    assert lost == [(far.pid, "frozen")]
+    assert [e.data["members"] for e in events if e.type == "generation.formed"][1:] == [[near.id]]
+    assert [point.step for point in job.metrics("loss", max_points=1000)] == list(range(1, STEPS + 1))
 
 
 def test_a_worker_killed_on_the_far_host_costs_no_bit(lab: LinkedHosts, alone: str, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Who is evicted, and how long one waits: from heartbeats alone."""
 
-from ringleader.runtime.watch import Glance, Watch
+from ringleader.elastic import Rules
+from ringleader.runtime.messages import BEAT_S, GONE_S
+from ringleader.runtime.watch import BEAT_GONE_S, Glance, Watch
 
 
 def look(
@@ -113,6 +115,11 @@ def test_a_worker_that_never_beats_is_given_up():
     watch.expect("w0", 0.0)
     assert look(watch, 119.9) == []
     assert look(watch, 120.2, start=120.0) == [("w0", "frozen")]
+
+
+def test_who_is_cut_off_ends_by_itself_before_its_place_is_given_away():
+    lost_s = BEAT_GONE_S + Rules(1, 1).kill_s
+    assert lost_s > BEAT_S + GONE_S
 
 
 def test_patience_grows_with_the_pace_and_is_long_before_the_first_step():

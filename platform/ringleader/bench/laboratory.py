@@ -39,6 +39,15 @@ class Host:
         into, out_of = (int((counters / f"{way}_bytes").read_text()) for way in ("tx", "rx"))
         return into, out_of
 
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """The link is down while the block runs: nothing is refused, everything is lost."""
+        _do("ip", "link", "set", self.port, "down")
+        try:
+            yield
+        finally:
+            _do("ip", "link", "set", self.port, "up")
+
 
 def missing() -> str:
     """Why there can be no laboratory here; empty when there can."""

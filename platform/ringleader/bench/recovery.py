@@ -6,7 +6,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ringleader.bench import stack
@@ -17,8 +17,11 @@ from ringleader.bench.line import Figure, Target
 from ringleader.bench.registry import Wish
 from ringleader.bench.workloads import PAUSE_S
 
-CASES = ("kill", "server")
-TARGET = Target("ringleader", "<=", 0.25)
+CASES = ("kill", "frozen", "server")
+TARGET = Target("ringleader", "<=", 0.10)
+WORST_TARGET = Target("ringleader", "<=", 0.5)
+FROZEN_TARGET = Target("ringleader", "<=", 2.0)
+FROZEN_STEP_S = 0.05
 SERVER_TARGET = Target("ringleader", "<=", 0.3)
 BACKED = {"inter_node": "parameter_server", "intra_node": "parameter_server", "server_backups": 1}
 SERVERS = 2
@@ -64,13 +67,15 @@ def run(wish: Wish) -> Iterator[Figure]:
     """Raises BrokenPromise when ours loses a step or restarts a survivor."""
     if wish.wants("kill"):
         yield from _workers(wish)
+    if wish.wants("frozen"):
+        yield _frozen(wish)
     if wish.wants("server"):
         yield _servers(wish)
 
 
 def _workers(wish: Wish) -> Iterator[Figure]:
     """Two rounds of all three systems."""
-    kills = {"ringleader": 12, "torchft": 8, "ray_train": 4} if wish.full else _DEFAULT_KILLS
+    kills = {"ringleader": 20, "torchft": 10, "ray_train": 4} if wish.full else _DEFAULT_KILLS
     samples = Samples()
     with stack.up() as opened:
         for number in range(2):
@@ -90,9 +95,45 @@ def _workers(wish: Wish) -> Iterator[Figure]:
             target=TARGET,
             settings=_settings(peer, samples),
         )
+    worst = {system: [max(seconds)] for system, seconds in samples.seconds.items()}
+    yield Figure(
+        case="kill-worst",
+        unit="s",
+        better="lower",
+        ours=worst["ringleader"],
+        peers=worst.get("torchft", []),
+        peer_name="torchft" if "torchft" in worst else None,
+        target=WORST_TARGET,
+        settings="kill-worst: the longest of the same kills",
+    )
 
 
-_DEFAULT_KILLS = {"ringleader": 5, "torchft": 4, "ray_train": 1}
+_DEFAULT_KILLS = {"ringleader": 10, "torchft": 5, "ray_train": 1}
+
+
+def _frozen(wish: Wish) -> Figure:
+    """Two rounds of SIGSTOP, ours and torchft's."""
+    samples = Samples()
+    freezes = 10 if wish.full else 4
+    with stack.up() as opened:
+        for number in range(2):
+            seed = wish.seed + number
+            name = f"frozen{number}"
+            _ringleader(opened, name, freezes, seed, samples, sign=signal.SIGSTOP, step_s=FROZEN_STEP_S)
+            words = ("--freeze", f"--pause-s={FROZEN_STEP_S}", "--patience-s=1")
+            _peer("torchft", freezes, seed, samples, words)
+    peers, worst_s = samples.seconds.get("torchft", []), max(samples.seconds["ringleader"])
+    return Figure(
+        case="frozen",
+        unit="s",
+        better="lower",
+        ours=samples.seconds["ringleader"],
+        peers=peers,
+        peer_name="torchft" if peers else None,
+        target=FROZEN_TARGET,
+        settings=f"frozen: as kill, with a step of 50 ms and SIGSTOP; worst {worst_s:.3f} s; "
+        f"{PEER_SETTINGS['torchft']}, and exchanges given up after 1 s",
+    )
 
 
 def _servers(wish: Wish) -> Figure:
@@ -136,14 +177,23 @@ def _kill_servers(opened: stack.Stack, name: str, kills: int, seed: int) -> list
     return seconds
 
 
-def _ringleader(opened: stack.Stack, name: str, kills: int, seed: int, samples: Samples) -> None:
+def _ringleader(
+    opened: stack.Stack,
+    name: str,
+    kills: int,
+    seed: int,
+    samples: Samples,
+    *,
+    sign: signal.Signals = signal.SIGKILL,
+    step_s: float = PAUSE_S,
+) -> None:
     draw = random.Random(seed)  # noqa: S311
-    job = opened.submit(name, workload="digits", epochs=FOREVER)
+    job = opened.submit(name, workload="digits", epochs=FOREVER, pause_s=step_s)
     for _ in range(kills):
         opened.await_warm()  # the pool's own imports are over too, as the peers' are when all three commit again
         members = _await_full(job)
-        time.sleep(draw.uniform(0, 4 * PAUSE_S))
-        found = _kill(job, draw.choice(sorted(members)))
+        time.sleep(draw.uniform(0, 4 * step_s))
+        found = _kill(job, draw.choice(sorted(members)), sign=sign)
         samples.add("ringleader", found.seconds, found.steps_lost)
     _await_full(job)
     job.job.cancel(grace_s=5)
@@ -169,10 +219,12 @@ def _await_full(job: stack.Run, count: int = stack.WORKERS) -> set[int]:
     return wait_for(f"{count} members that commit together", look, STEADY_DEADLINE_S, job.check)
 
 
-def _kill(job: stack.Run, victim: int, among: Collection[int] = ()) -> Recovery:
+def _kill(
+    job: stack.Run, victim: int, among: Collection[int] = (), sign: signal.Signals = signal.SIGKILL
+) -> Recovery:
     """What it cost, by the commits of those processes; of all where none are named."""
     killed_at = time.monotonic()
-    os.kill(victim, signal.SIGKILL)
+    os.kill(victim, sign)
     found = wait_for(
         "a commit after the kill",
         lambda: (job.commits.of(among) if among else job.commits).recovery(killed_at, victim),
@@ -186,11 +238,11 @@ def _kill(job: stack.Run, victim: int, among: Collection[int] = ()) -> Recovery:
     return found
 
 
-def _peer(name: str, kills: int, seed: int, samples: Samples) -> None:
+def _peer(name: str, kills: int, seed: int, samples: Samples, more: Sequence[str] = ()) -> None:
     """One round of a peer. A peer that fails is said, its line stays without a comparison."""
     module, *words = MODULES[name]
     count = "--kills" if name == "torchft" else "--runs"
-    with Child(module, [*words, f"{count}={kills}", f"--seed={seed}"]) as child:
+    with Child(module, [*words, *more, f"{count}={kills}", f"--seed={seed}"]) as child:
         try:
             for answer in child.answers((kills + 1) * KILL_DEADLINE_S):
                 samples.add(name, answer["seconds"], answer["steps_lost"])

@@ -49,6 +49,7 @@ BENCHMARKS: dict[str, str] = {
     "ps": "ringleader.bench.ps",
     "recovery": "ringleader.bench.recovery",
     "scheduler": "ringleader.bench.scheduler",
+    "soak": "ringleader.bench.soak",
     "step": "ringleader.bench.step",
     "submit": "ringleader.bench.submit",
     "sync": "ringleader.bench.sync",

@@ -10,6 +10,7 @@ from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.children import Child
 from ringleader.bench.commits import Commits
 from ringleader.bench.trained import ENTRYPOINT
+from ringleader.bench.workloads import PAUSE_S
 from ringleader.cli.stack.home import Home
 from ringleader.cli.stack.recipes import REAL
 from ringleader.cli.stack.service import Recipe
@@ -45,14 +46,21 @@ class Stack:
         epochs: int,
         sync: Mapping[str, object] | None = None,
         workers: Mapping[str, int] | None = None,
+        pause_s: float = PAUSE_S,
     ) -> "Run":
-        """Submit the job, on three workers and at least two by default; `sync` and `workers` as in the job file."""
+        """Submit the job, on three workers and at least two by default; `sync` and `workers` as in the job file. A
+        step sleeps `pause_s`."""
         commits = self.folder / name
         commits.mkdir()
         spec = {
             "name": name,
             "entrypoint": ENTRYPOINT,
-            "params": {"workload": workload, "commits": str(commits), "epochs": epochs},
+            "params": {
+                "workload": workload,
+                "commits": str(commits),
+                "epochs": epochs,
+                "pause_s": pause_s,
+            },
             "workers": dict(workers or {"min": 2, "max": WORKERS}),
             "batch": {"global_size": 96},
             "max_failures": 1000,

@@ -11,10 +11,11 @@ ENTRYPOINT = "ringleader.bench.trained:train"
 
 
 def train(session: Session) -> None:
-    """Params: `workload`, `commits` (a folder), `epochs`.
+    """Params: `workload`, `commits` (a folder), `epochs`, `pause_s`.
 
-    Each turn sleeps PAUSE_S: that is once a step with three workers.
+    Each turn sleeps `pause_s`, PAUSE_S where it is left out: that is once a step with three workers.
     """
+    pause_s = session.params.get("pause_s", PAUSE_S)
     workload = WORKLOADS[session.params["workload"]]
     rows = workload.rows()
     net = session.model(workload.net())
@@ -28,7 +29,7 @@ def train(session: Session) -> None:
     session.on_commit(write_down)
     for _ in range(session.params["epochs"]):
         for batch in session.batches(rows):
-            time.sleep(PAUSE_S)
+            time.sleep(pause_s)
             session.step(workload.loss(net(batch["x"]), batch["y"]))
 
 

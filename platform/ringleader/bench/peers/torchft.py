@@ -32,21 +32,25 @@ DEADLINE_S = 60.0
 def main() -> None:
     asked = _arguments()
     if asked.lighthouse:
-        replica(asked.lighthouse, asked.number, Path(asked.folder))
+        replica(asked.lighthouse, asked.number, Path(asked.folder), asked.pause_s, asked.patience_s)
         return
     from torchft.coordination import LighthouseServer
 
     lighthouse = LighthouseServer(bind=f"{LOOPBACK}:0", min_replicas=2, **SETTINGS)
     with tempfile.TemporaryDirectory() as folder:
-        Field(lighthouse.address(), Path(folder)).kill_often(asked.kills, random.Random(asked.seed))  # noqa: S311
+        field = Field(lighthouse.address(), Path(folder), asked)
+        field.kill_often(asked.kills, random.Random(asked.seed))  # noqa: S311
     lighthouse.shutdown()
 
 
 class Field:
     """The three replicas, and the loop that kills one and starts it again."""
 
-    def __init__(self, lighthouse: str, folder: Path) -> None:
+    def __init__(self, lighthouse: str, folder: Path, asked: argparse.Namespace) -> None:
         self._lighthouse = lighthouse
+        self._sign = signal.SIGSTOP if asked.freeze else signal.SIGKILL
+        self._pause_s = asked.pause_s
+        self._words = [f"--pause-s={asked.pause_s}", f"--patience-s={asked.patience_s}"]
         self._folder = folder
         self._replicas = [self._start(number) for number in range(REPLICAS)]
 
@@ -54,7 +58,7 @@ class Field:
         try:
             for _ in range(kills):
                 self._await_full()
-                time.sleep(draw.uniform(0, 4 * PAUSE_S))
+                time.sleep(draw.uniform(0, 4 * self._pause_s))
                 self._kill(draw.randrange(REPLICAS))
         finally:
             for child in self._replicas:
@@ -62,7 +66,7 @@ class Field:
 
     def _kill(self, number: int) -> None:
         victim = self._replicas[number].pid
-        os.kill(victim, signal.SIGKILL)
+        os.kill(victim, self._sign)
         killed_at = time.monotonic()
         found = wait_for(
             "a commit after the kill",
@@ -93,11 +97,11 @@ class Field:
 
     def _start(self, number: int) -> Child:
         words = [f"--lighthouse={self._lighthouse}", f"--number={number}", f"--folder={self._folder}"]
-        return Child(__spec__.name, words, {"OMP_NUM_THREADS": "1", "RUST_LOG": "error"})
+        return Child(__spec__.name, words + self._words, {"OMP_NUM_THREADS": "1", "RUST_LOG": "error"})
 
 
-def replica(lighthouse: str, number: int, folder: Path) -> None:
-    """One replica's training loop, after torchft's own example."""
+def replica(lighthouse: str, number: int, folder: Path, pause_s: float, patience_s: float) -> None:
+    """One replica's training loop, after torchft's own example. It waits `patience_s` for an exchange."""
     from torchft import Manager, Optimizer, ProcessGroupGloo
 
     torch.set_num_threads(1)
@@ -109,7 +113,7 @@ def replica(lighthouse: str, number: int, folder: Path) -> None:
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     patience = timedelta(seconds=DEADLINE_S)
     manager = Manager(
-        pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
+        pg=ProcessGroupGloo(timeout=timedelta(seconds=patience_s)),
         load_state_dict=lambda state: (
             net.load_state_dict(state["net"]),
             inner.load_state_dict(state["opt"]),
@@ -123,7 +127,7 @@ def replica(lighthouse: str, number: int, folder: Path) -> None:
         store_port=store.port,
         lighthouse_addr=lighthouse,
         hostname=LOOPBACK,
-        timeout=timedelta(seconds=5),
+        timeout=timedelta(seconds=patience_s),
         quorum_timeout=patience,
         connect_timeout=patience,
         heartbeat_interval=timedelta(seconds=HEARTBEAT_S),
@@ -137,7 +141,7 @@ def replica(lighthouse: str, number: int, folder: Path) -> None:
         before = manager.current_step()
         picked = torch.randint(len(rows), (share,), generator=draw)
         optimizer.zero_grad(set_to_none=False)
-        time.sleep(PAUSE_S)
+        time.sleep(pause_s)
         workload.loss(net(rows.x[picked]), rows.y[picked]).backward()  # type: ignore[no-untyped-call]
         manager.allreduce(gradient).wait()
         optimizer.step()
@@ -161,6 +165,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--freeze", action="store_true", help="SIGSTOP instead of SIGKILL")
+    parser.add_argument("--pause-s", type=float, default=PAUSE_S, help="what a step sleeps")
+    parser.add_argument("--patience-s", type=float, default=5.0, help="the longest wait for an exchange")
     parser.add_argument("--lighthouse", default="")
     parser.add_argument("--number", type=int, default=0)
     parser.add_argument("--folder", default="")

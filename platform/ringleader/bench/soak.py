@@ -1,0 +1,96 @@
+"""Seeded random faults into jobs over ring and servers, through the full stack: every job ends with the same weights.
+
+Faults are those of `ringleader chaos`, drawn and injected by the same code. A job that fails, other weights, a step
+taken back, or anything left behind ends the run as a broken promise.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ringleader.bench import stack
+from ringleader.bench.broken import BrokenPromise
+from ringleader.bench.children import Child
+from ringleader.bench.line import Figure, Target
+from ringleader.bench.registry import Wish
+from ringleader.client.chaos import Chaos
+from ringleader.wire.faults import Fault
+
+CASES = ("faults-200",)
+FAULTS, SHORT_FAULTS = 200, 12
+SERVERS = {"inter_node": "parameter_server", "intra_node": "parameter_server", "server_backups": 1}
+SCRIPTS: tuple[tuple[str, Mapping[str, object] | None, tuple[Fault, ...]], ...] = (
+    ("ring", None, ("kill", "freeze", "slow", "drain")),
+    ("servers", SERVERS, ("kill", "freeze", "slow", "server")),
+)
+EPOCHS = 60
+ACTS_A_JOB = 6
+EVERY_S, SLOW_S = 2.5, 2.0
+JOB_DEADLINE_S = 300.0
+CPUS = stack.WORKERS + 3
+REMAINS_DEADLINE_S = 90.0
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - what is looked at
+
+
+def run(wish: Wish) -> Iterator[Figure]:
+    """Raises BrokenPromise for the first job that is not as if nobody had harmed it."""
+    wanted, done, jobs, longest_s = FAULTS if wish.full else SHORT_FAULTS, 0, 0, 0.0
+    with stack.up(num_cpus=CPUS) as opened:
+        segments = _segments()
+        undisturbed = _finish(opened, opened.submit("undisturbed", workload="digits", epochs=EPOCHS))
+        while done < wanted:
+            name, sync, faults = SCRIPTS[jobs % len(SCRIPTS)]
+            job = opened.submit(f"{name}{jobs}", workload="digits", epochs=EPOCHS, sync=sync)
+            chaos = Chaos(
+                job.job,
+                seed=wish.seed + jobs,
+                faults=faults,
+                acts=min(wanted - done, ACTS_A_JOB),
+                every_s=EVERY_S,
+                for_s=SLOW_S,
+            )
+            for act in chaos.acts():
+                print(
+                    f"  {name}{jobs} step {act.step} {act.fault} {act.target}: {act.effect}", file=sys.stderr
+                )
+            weights = _finish(opened, job)
+            toll = chaos.toll()
+            if weights != undisturbed or toll.steps_lost:
+                raise BrokenPromise(
+                    f"seed {wish.seed + jobs}, {name}: weights {weights[:12]}, undisturbed {undisturbed[:12]}; "
+                    f"{toll.steps_lost} steps lost."
+                )
+            done, jobs, longest_s = done + toll.acts, jobs + 1, max(longest_s, toll.worst_s)
+        if left := _segments() - segments:
+            raise BrokenPromise(f"shared memory was left behind: {sorted(left)}.")
+    yield Figure(
+        case="faults-200",
+        unit="faults",
+        better="higher",
+        ours=[float(done)],
+        target=Target("ringleader", ">=", FAULTS) if wish.full else None,
+        settings=f"{done} of kill, freeze, slow, drain and server into {jobs} jobs in turn over ring and servers "
+        f"with a backup; all succeeded with the weights of one that nobody harmed, {undisturbed[:12]}, 0 steps lost, "
+        f"nothing left behind; longest recovery {longest_s:.2f} s; without --full {SHORT_FAULTS} faults",
+    )
+
+
+def _finish(opened: stack.Stack, job: stack.Run) -> str:
+    """The weights of a job that has succeeded and left nothing behind."""
+    result = job.job.wait(timeout=JOB_DEADLINE_S)
+    job.commits.check_each_once()
+    pids = {
+        int(e.data["pid"]) for e in job.job.events() if e.type.startswith("worker.") and e.data.get("pid")
+    }
+    token = {"RAY_AUTH_TOKEN_PATH": str(opened.home.ray_token)}
+    with Child("ringleader.bench.remains", [opened.ray_address, job.job.id], token) as child:
+        left = child.answers(REMAINS_DEADLINE_S)[0]["left"]
+    alive = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    if left or alive:
+        raise BrokenPromise(f"job {job.job.id} left behind: {left}, processes {alive}.")
+    return result.weights_sha256
+
+
+def _segments() -> set[str]:
+    """Those of Ray's own processes, which come and go, do not count."""
+    return {path.name for path in SHARED_MEMORY.iterdir() if "ringleader" in path.name}
