@@ -164,7 +164,7 @@ def test_the_rest_goes_on_without_a_host_that_is_cut_off_and_its_worker_ends_by_
     lab: LinkedHosts, alone: str, tmp_path: Path
 ) -> None:
     """Who hears of no supervisor ends sooner than one that is not heard of is lost, and its place given away."""
-    job, go = submit(lab, tmp_path, wide(2, workers={"min": 1, "max": 2, "placement": "spread"}))
+    job, go = submit(lab, tmp_path, wide(2) | {"workers": {"min": 1, "max": 2, "placement": "spread"}})
     near, far = sorted(job.workers(), key=lambda worker: worker.rank)
     with lab.hosts[lab.host_of(far.pid)].cut_off():
         go.touch()

@@ -86,11 +86,12 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """A worker lives but must go: it is frozen or makes no progress."""
+    """A worker lives but must go: it is frozen or makes no progress. `since`: its last sign of that, where known."""
 
     worker: str
     cause: str
     now: float
+    since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
             return _committed(state, event)
         case ev.Lost(worker=worker, cause=cause):
             return lose(state, worker, cause, event.now)
-        case ev.Evict(worker=worker, cause=cause):
-            return condemn(state, worker, cause, event.now)
+        case ev.Evict(worker=worker, cause=cause, since=since):
+            return condemn(state, worker, cause, event.now, event.now if since is None else since)
         case ev.Resize():
             most = min(event.max, state.rules.shards)
             return replace(state, min=min(event.min, most), max=most, resized=True), ()
@@ -55,14 +55,15 @@ def end(state: Membership, outcome: End) -> Step:
     return replace(state, ended=outcome, losses=()), (*out, outcome)
 
 
-def condemn(state: Membership, worker: str, cause: str, now: float) -> Step:
-    """Kill a worker; it counts until its death is certain."""
+def condemn(state: Membership, worker: str, cause: str, now: float, sign: float | None = None) -> Step:
+    """Kill a worker; it counts until its death is certain. `sign`: when the trouble with it began."""
     found = state.find(worker)
     if found is None or found.phase in (Phase.CONDEMNED, Phase.FINISHED):
         return state, ()
     member = found in state.members
     state = state.put(replace(found, phase=Phase.CONDEMNED, cause=cause, since=now))
-    return (_break(state, now) if member else state), (Kill(worker, cause),)
+    began = now if sign is None else sign
+    return (_break(state, began) if member else state), (Kill(worker, cause),)
 
 
 def lose(state: Membership, worker: str, cause: str, now: float) -> Step:

@@ -8,7 +8,7 @@ class Recovery:
     """The marks of one recovery, in seconds of the supervisor's clock; None where it has not got so far.
 
     Attributes:
-        sign: the first sign: a broken exchange, a missed heartbeat or a death notice.
+        sign: the first sign: a broken exchange, a death notice, or the last heartbeat of one that is frozen.
         known: who was lost is certain.
         formed: the plan was made.
         seated: its last member was connected.

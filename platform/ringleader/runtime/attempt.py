@@ -168,8 +168,8 @@ class Attempt:
                 self._watch.glanced(worker, glance, now)
         for stall in self._watch.stalls(now):
             self._take(ev.Stalled(stall.worker, stall.phase, round(stall.since_s, 3), now))
-        for worker, cause in self._watch.verdicts(now):
-            self._take(ev.Evict(worker, cause, now))
+        for verdict in self._watch.verdicts(now):
+            self._take(ev.Evict(verdict.worker, verdict.cause, now, verdict.since))
         while not self._beats.empty():
             beat, at = self._beats.get()
             self._pace.take(

@@ -6,6 +6,7 @@ from math import inf
 
 from ringleader.runtime.messages import WORKING
 
+FROZEN = "frozen"
 BEAT_GONE_S = 3.0
 SILENT_S = 1.0
 """Without a heartbeat for so long a process is looked at: a stopped one is frozen, there is no need to wait."""
@@ -63,6 +64,15 @@ class Stall:
     worker: str
     phase: str
     since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A worker to evict. `since`: its last sign of life, or of progress."""
+
+    worker: str
+    cause: str
+    since: float
 
 
 class Watch:
@@ -147,17 +157,21 @@ class Watch:
         with self._lock:
             return frozenset(w for w, p in self._pulses.items() if p.unhurried >= now - patience_s)
 
-    def verdicts(self, now: float) -> list[tuple[str, str]]:
-        """(worker, cause) to evict now; each is named once."""
+    def verdicts(self, now: float) -> list[Verdict]:
+        """Who is to be evicted now; each is named once."""
         late = 0.0 if self._looked is None else now - self._looked
         self._looked = now
         with self._lock:
             if late > 1.0:  # this process did not run: it may have missed beats itself
                 self._pulses = {w: replace(p, seen=p.seen + late) for w, p in self._pulses.items()}
                 return []
-            verdicts = [(w, cause) for w, p in self._pulses.items() if (cause := self._judge(p, now))]
-            for worker, _ in verdicts:
-                del self._pulses[worker]
+            verdicts = [
+                Verdict(worker, cause, pulse.seen if cause == FROZEN else pulse.moved)
+                for worker, pulse in self._pulses.items()
+                if (cause := self._judge(pulse, now))
+            ]
+            for verdict in verdicts:
+                del self._pulses[verdict.worker]
         return verdicts
 
     def stalls(self, now: float) -> list[Stall]:
@@ -171,7 +185,7 @@ class Watch:
 
     def _judge(self, pulse: Pulse, now: float) -> str:
         if pulse.stopped or now - pulse.seen > _limit(pulse, now):
-            return "frozen"
+            return FROZEN
         return "stalled" if self._stuck(pulse, now, self._limit_s) else ""
 
     @property
