@@ -1,5 +1,9 @@
 """Hosts behind shaped links: what crosses them is what the schedules say, by the kernel's own counters."""
 
+import socket
+import subprocess
+import sys
+
 import pytest
 
 from ringleader.bench import laboratory
@@ -27,3 +31,12 @@ def test_a_ring_of_hosts_brings_what_its_formula_says():
     _, entered = sums((0, 1, 2), "ring", NBYTES, turns=2)
     expected = 2 * 2 / 3 * NBYTES
     assert expected * 0.99 <= entered["ringleader"] <= expected * HEADERS
+
+
+def test_a_host_that_is_cut_off_is_silent_and_heard_again_when_the_link_is_up():
+    with laboratory.hosts(1) as (outside, (host,)), socket.create_server((outside, 0)) as server:
+        knock = f"import socket; socket.create_connection(({outside!r}, {server.getsockname()[1]}), 0.5)"
+        command = [*host.within, sys.executable, "-c", knock]
+        with host.cut_off():
+            assert subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode
+        assert subprocess.run(command, check=False).returncode == 0

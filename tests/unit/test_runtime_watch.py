@@ -106,6 +106,22 @@ def test_waiting_for_others_evaluation_and_the_first_step_have_no_deadline():
     assert look(watch, 20, start=5.2, beats={**waiting, "w0": (3, "exchange", 1)}) == []
 
 
+def test_where_all_wait_for_each_other_the_youngest_worker_goes_after_the_policys_time():
+    watch = Watch(stall_timeout_s=5)
+    names = ("s0", "w2", "w10")
+    for worker in names:
+        watch.beat(worker, generation=1, moves=1, phase="forward", step=0, now=0.0)
+        watch.beat(worker, generation=1, moves=2, phase="committed", step=1, now=0.1)
+    waiting = dict.fromkeys(names, (3, "exchange", 1))
+    assert look(watch, 5.0, start=0.2, beats=waiting) == []
+    assert look(watch, 5.5, start=5.1, beats=waiting | {"w2": (3, "forward", 1)}) == [("w2", "stalled")]
+    watch = Watch(stall_timeout_s=5)
+    for worker in names:
+        watch.beat(worker, generation=1, moves=1, phase="forward", step=0, now=0.0)
+        watch.beat(worker, generation=1, moves=2, phase="committed", step=1, now=0.1)
+    assert look(watch, 5.3, start=0.2, beats=waiting) == [("w10", "unheard")]
+
+
 def test_a_supervisor_that_did_not_run_itself_evicts_nobody():
     watch = Watch(stall_timeout_s=300)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)

@@ -170,6 +170,7 @@ class Watch:
                 for worker, pulse in self._pulses.items()
                 if (cause := self._judge(pulse, now))
             ]
+            verdicts = verdicts or self._apart(now)
             for verdict in verdicts:
                 del self._pulses[verdict.worker]
         return verdicts
@@ -182,6 +183,18 @@ class Watch:
                 self._pulses[worker] = replace(self._pulses[worker], told=True)
             pulses = [(worker, self._pulses[worker]) for worker in found]
         return [Stall(worker, p.phase, now - p.moved) for worker, p in pulses]
+
+    def _apart(self, now: float) -> list[Verdict]:
+        """All wait for each other, and for longer than a step may hang: some two cannot hear each other. Which ones
+        nobody can tell from here, so that the youngest goes; where it was another one, the next goes after as long."""
+        newest = max((p.generation for p in self._pulses.values()), default=0)
+        group = {w: p for w, p in self._pulses.items() if p.generation == newest > 0}
+        waits = [p.proven and p.phase == "exchange" and now - p.moved > self._limit_s for p in group.values()]
+        if len(group) < 2 or not all(waits):
+            return []
+        # A server's name sorts before a worker's: it is the last to go.
+        youngest = max(group, key=lambda worker: (worker[0], len(worker), worker))
+        return [Verdict(youngest, "unheard", group[youngest].moved)]
 
     def _judge(self, pulse: Pulse, now: float) -> str:
         if pulse.stopped or now - pulse.seen > _limit(pulse, now):
