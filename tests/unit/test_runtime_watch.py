@@ -137,7 +137,7 @@ def test_a_worker_that_never_beats_is_given_up():
     assert look(watch, 120.2, start=120.0) == [("w0", "frozen")]
 
 
-def test_who_is_cut_off_ends_by_itself_before_its_place_is_given_away():
+def test_who_hears_of_no_supervisor_ends_before_it_counts_as_lost_without_a_notice():
     lost_s = BEAT_GONE_S + Rules(1, 1).kill_s
     assert lost_s > BEAT_S + GONE_S
 
