@@ -90,7 +90,7 @@ def test_nobody_is_evicted_beside_two_busy_loops(tmp_path: Path) -> None:
 
 
 def test_code_that_holds_the_interpreters_lock_for_seconds_is_not_frozen(tmp_path: Path) -> None:
-    """As long as a process uses the CPU it is no frozen one: 26 letters take some seconds."""
+    """As long as a process uses the CPU it is no frozen one: 25 letters take some seconds."""
     packed = package(tmp_path / "work", HOLDING)
     with ray_head(tmp_path / "home") as (address, _):
         cluster, ingest = Cluster.connect(address), IngestServer()
@@ -103,7 +103,7 @@ def test_code_that_holds_the_interpreters_lock_for_seconds_is_not_frozen(tmp_pat
             "held",
             function="hold",
             workers={"min": 1, "max": 2},
-            params={"epochs": 8, "held": 26},
+            params={"epochs": 8, "held": 25},
         )
         outcome = run.outcome(600)
         assert outcome["outcome"] == "succeeded", outcome

@@ -47,15 +47,15 @@ def test_a_look_that_comes_back_after_the_next_heartbeat_says_nothing():
     assert verdicts(watch, 1.3) == []
 
 
-def test_a_process_that_runs_without_beating_is_not_frozen_for_half_a_minute():
-    """User code that holds the interpreter's lock lets nobody else run."""
+def test_a_process_that_runs_without_beating_is_not_frozen_for_half_a_minute_of_its_own_time():
+    """User code that holds the lock of the interpreter lets nobody else run; a busy machine takes longer over it."""
     watch = Watch(stall_timeout_s=300)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
-    for tick in range(11, 300):
-        watch.glanced("w0", Glance(stopped=False, cpu_s=tick / 10), tick / 10)
-        assert verdicts(watch, tick / 10) == []
-    watch.glanced("w0", Glance(stopped=False, cpu_s=30.1), 30.1)
-    assert verdicts(watch, 30.1) == [("w0", "frozen")]
+    found = []
+    for tick in range(11, 1600):
+        watch.glanced("w0", Glance(stopped=False, cpu_s=tick / 50), tick / 10)
+        found += [(tick // 10, *verdict) for verdict in verdicts(watch, tick / 10)]
+    assert found == [(151, "w0", "frozen")]
 
 
 def test_a_process_that_neither_runs_nor_beats_is_frozen_after_three_seconds():

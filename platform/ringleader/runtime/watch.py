@@ -11,7 +11,7 @@ BEAT_GONE_S = 3.0
 SILENT_S = 1.0
 """Without a heartbeat for so long a process is looked at: a stopped one is frozen, there is no need to wait."""
 HELD_S = 30.0
-"""A process that runs and does not beat: user code holds the interpreter's lock. So long it may."""
+"""A process that runs and does not beat: user code holds the interpreter's lock. So much CPU time it may take."""
 BUSY_CPU_S = 0.05
 STALL_SHARE = 0.1
 """No progress for this share of the policy's time is reported."""
@@ -31,7 +31,8 @@ class Pulse:
         unhurried: when it was last seen in start-up, a generation's first step or evaluation; -inf if never.
         told: its stall was reported.
         stopped: its process was seen stopped.
-        cpu_s: what its process had used when it was looked at; `ran` when that was last seen to grow.
+        cpu_s: what its process had used when it was looked at; `ran` when that was last seen to grow, `silent_cpu_s`
+            what it was at the first look since the last heartbeat.
     """
 
     seen: float
@@ -47,6 +48,7 @@ class Pulse:
     stopped: bool = False
     cpu_s: float | None = None
     ran: float = -inf
+    silent_cpu_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,7 @@ class Watch:
                 stopped=glance.stopped,
                 cpu_s=glance.cpu_s if fresh else old.cpu_s,
                 ran=now if grown else old.ran,
+                silent_cpu_s=glance.cpu_s if old.silent_cpu_s is None else old.silent_cpu_s,
             )
 
     def patience_s(self) -> float:
@@ -219,4 +222,5 @@ def _limit(pulse: Pulse, now: float) -> float:
         return FIRST_BEAT_S
     if pulse.phase == "starting":
         return STARTING_S
-    return HELD_S if now - pulse.ran <= SILENT_S else BEAT_GONE_S
+    held = now - pulse.ran <= BEAT_GONE_S and (pulse.cpu_s or 0.0) - (pulse.silent_cpu_s or 0.0) < HELD_S
+    return inf if held else BEAT_GONE_S
