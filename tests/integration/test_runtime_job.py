@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from integration.ray_home import IngestServer, ray_head
-from integration.runtime_job import TRAIN, alive, start
+from integration.runtime_job import TRAIN, Run, alive, start
 from trace_file import check_nested, complete, inside, is_step, read, steps_of, workers
 from waiting import wait_for
 
@@ -452,9 +452,110 @@ def test_a_token_ring_loses_a_worker_and_grows_and_shrinks_without_losing_a_row(
     run.leave_nothing()
 
 
-def test_a_lost_supervisor_takes_its_workers_and_places_with_it_and_gets_no_second_life(
+def test_a_supervisor_that_is_killed_comes_back_and_its_workers_train_on(
+    cluster, home, ingest, package, tmp_path
+):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "headless",
+        workers={"min": 2, "max": 2},
+        params={"epochs": 60, "pause": 0.01},
+        debug={"ledger": True},
+        checkpoint={"every_steps": 40},
+    )
+    run.until_world(2)
+    run.until_step(10)
+    before = run.pids()
+    for kill in (1, 2):
+        os.kill(pid_of_actor("job-headless-a1"), signal.SIGKILL)
+        wait_for(
+            "a supervisor that is back", lambda n=kill: len(ingest.events("supervisor.returned")) == n, 60
+        )
+        run.until_step(run.step() + 10)
+        assert run.pids() == before
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert [e["start"] for e in ingest.events("supervisor.returned")] == [2, 3]
+    assert [e["cause"] for e in ingest.events("generation.formed")] == ["start"], "nobody had to park"
+    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))
+    saved = [e["step"] for e in ingest.events("checkpoint.saved")]
+    assert saved == sorted(
+        set(saved)
+    )  # of those that were complete when it came back only the newest is made
+    assert saved[-1] == 240
+    lines = [(r["worker"], r["line"]) for r in ingest.stream("logs")]
+    assert [lines.count((w, text)) for w in before for text in (HELLO, "goodbye")] == [1, 1, 1, 1]
+    assert_bits_of_one_process(run, outcome, tmp_path)
+    run.leave_nothing()
+
+
+def test_a_supervisor_and_a_worker_are_killed_together_and_again_in_the_recovery(
+    cluster, home, ingest, package, tmp_path
+):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "both",
+        workers={"min": 1, "max": 3},
+        params={"epochs": 80, "pause": 0.01},
+        debug={"ledger": True},
+    )
+    run.until_world(3)
+    run.until_step(run.step() + 10)
+    before = run.pids()
+    for pid in (pid_of_actor("job-both-a1"), before["w1"]):
+        os.kill(pid, signal.SIGKILL)
+    wait_for("a plan of the survivors", lambda: len(ingest.events("supervisor.returned")) == 1, 60)
+    os.kill(pid_of_actor("job-both-a1"), signal.SIGKILL)
+    wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w3"], 60)
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert [e["worker"] for e in ingest.events("worker.lost")] == ["w1"]
+    joined = {e["worker"]: e["pid"] for e in ingest.events("worker.joined")}
+    assert {w: joined[w] for w in ("w0", "w2")} == {w: before[w] for w in ("w0", "w2")}
+    formed = [r["generation"] for r in ingest.stream("events") if r["type"] == "generation.formed"]
+    assert formed == sorted(set(formed)), "a generation was issued twice"
+    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 321))
+    assert_bits_of_one_process(run, outcome, tmp_path)
+    run.leave_nothing()
+
+
+def test_a_supervisor_that_is_killed_behind_the_last_step_still_tells_the_outcome_once(
+    cluster, home, ingest, package, tmp_path
+):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "late",
+        workers={"min": 2, "max": 2},
+        params={"epochs": 12, "pause": 0.005},
+        debug={"ledger": True},
+    )
+    run.until_step(10)
+    ingest.away = True  # it cannot get rid of the outcome
+    wait_for("the ledger", (run.launch.artifacts / "ledger.parquet").exists, 60)
+    os.kill(pid_of_actor("job-late-a1"), signal.SIGKILL)
+    ingest.away = False
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert len(ingest.stream("outcome")) == 1
+    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 49))
+    assert_bits_of_one_process(run, outcome, tmp_path)
+    run.leave_nothing()
+
+
+def test_a_supervisor_that_is_gone_for_good_takes_its_workers_with_it_and_gets_no_second_actor(
     cluster, home, ingest, package
 ):
+    import ray
+
     run = start(
         cluster,
         home,
@@ -466,12 +567,26 @@ def test_a_lost_supervisor_takes_its_workers_and_places_with_it_and_gets_no_seco
     )
     run.until_step(3)
     pids = run.pids()
-    os.kill(pid_of_actor("job-orphaned-a1"), signal.SIGKILL)
+    ray.kill(ray.get_actor("job-orphaned-a1", namespace="ringleader"))
     wait_for("ended workers", lambda: not [p for p in pids.values() if alive(p)])
     wait_for("a supervisor less", lambda: not cluster.supervisors())
     with pytest.raises(RingleaderError, match="has had its supervisor"):
         cluster.start(run.launch)
     run.leave_nothing(orderly=False)
+
+
+HELLO = "hello from the training function"
+
+
+def assert_bits_of_one_process(run: Run, outcome: dict[str, Any], folder: Path) -> None:
+    """The weights of one process that nobody disturbed, and each row of the ledger once."""
+    ledger = pq.read_table(outcome["result"]["ledger_uri"].removeprefix("file://"))
+    assert sorted(ledger["row"].to_pylist()) == sorted(list(range(64)) * run.launch.spec.params["epochs"])
+    program: dict[str, Any] = {}
+    exec(TRAIN, program)  # the package's own source
+    torch.set_num_threads(1)
+    alone, _ = run_local(run.launch.spec, program["train"], folder)
+    assert outcome["result"]["weights_sha256"] == alone.digest
 
 
 def test_losing_the_warm_pool_disturbs_no_job(cluster, home, ingest, package):

@@ -90,6 +90,13 @@ def test_a_new_server_that_a_plan_did_not_reach_holds_nothing():
     assert (server.ready, server.step) == (True, 0)
 
 
+def test_who_could_not_write_down_its_last_plan_ends_the_attempt_for_the_next_one():
+    world = running()
+    state, out = back(world.state, *here(world, generation=2))
+    assert state.ended is not None
+    assert (state.ended.reason, out) == ("platform_error", (state.ended,))
+
+
 def test_who_does_not_answer_is_killed_and_who_is_still_starting_is_waited_for():
     world = running()
     state, _ = handle(world.state, ev.Lost("w1", "died", NOW))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ringleader.runtime.desk import Desk
-from ringleader.runtime.messages import Identity
+from ringleader.runtime.messages import Identity, Standing
 
 
 def desk() -> tuple[Desk, list[int]]:
@@ -21,6 +21,7 @@ def test_records_leave_once_with_the_next_heartbeat():
     one.ledger(3, np.array([0, 1], np.int32), np.array([7, 8], np.int64))
     beat = one.beat()
     assert [m.step for m in beat.metrics] == [3]
+    one.heard(1)
     assert np.frombuffer(beat.rows[0].rows, "<i8").tolist() == [7, 8]
     assert one.beat().metrics == ()
 
@@ -40,8 +41,8 @@ def test_the_first_work_and_the_first_commit_of_a_generation_are_told_at_once():
 
 def test_what_is_recorded_never_goes_back():
     one, _ = desk()
-    one.recorded(9)
-    one.recorded(4)
+    one.heard(9)
+    one.heard(4)
     assert one.recorded_step() == 9
 
 
@@ -52,4 +53,27 @@ def test_the_times_of_first_work_and_first_commit_are_told_once():
     progress(one, 6, "committed")
     beat = one.beat()
     assert beat.healed_ago_s >= beat.committed_ago_s >= 0
+    one.heard(1)
     assert (one.beat().healed_ago_s, one.beat().committed_ago_s) == (None, None)
+
+
+def test_what_was_not_heard_is_told_again_with_how_things_are_now_and_nothing_newer():
+    one, _ = desk()
+    one.metrics(3, 1, {"loss": 0.5})
+    first = one.beat()
+    one.metrics(4, 1, {"loss": 0.4})
+    progress(one, 5, "forward")
+    again = one.beat()
+    assert (again.number, again.step, again.metrics) == (first.number, 5, first.metrics)
+    one.heard(4)
+    then = one.beat()
+    assert (then.number, [m.step for m in then.metrics]) == (first.number + 1, [4])
+
+
+def test_who_parked_says_so_with_every_heartbeat_until_it_has_its_next_seat():
+    one, _ = desk()
+    standing = Standing("w0", Identity(1, "node", "127.0.0.1"), 1, 7, 7, "broken pipe")
+    one.park(standing)
+    assert [one.beat().standing, one.beat().standing] == [standing, standing]
+    one.enter(2)
+    assert one.beat().standing is None

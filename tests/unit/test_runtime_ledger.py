@@ -31,7 +31,15 @@ def rows_of(ledger: Ledger, place: Path) -> list[int]:
 def test_an_attempt_alone_has_all_its_rows(tmp_path: Path) -> None:
     ledger = attempt(tmp_path / "l", 1, range(1, 4))
     assert rows_of(ledger, tmp_path) == [101, 102, 103]
-    assert not (tmp_path / "l").exists()
+
+
+def test_a_ledger_goes_on_where_a_killed_supervisor_left_it(tmp_path: Path) -> None:
+    attempt(tmp_path / "l", 1, range(1, 4))
+    raw = tmp_path / "l" / "attempt-1.raw"
+    raw.write_bytes(raw.read_bytes()[:-3])  # of step 3 only a part came to disk: it is told again
+    assert Ledger(tmp_path / "l", 1).last_step == 2
+    ledger = attempt(tmp_path / "l", 1, range(2, 6))
+    assert rows_of(ledger, tmp_path) == [101, 102, 103, 104, 105]
 
 
 def test_rows_beyond_the_checkpoint_that_the_next_attempt_began_with_do_not_count(tmp_path: Path) -> None:

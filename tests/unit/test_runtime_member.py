@@ -22,5 +22,5 @@ def test_a_wait_for_others_may_be_longer_than_a_stall():
     plan = Plan(1, 3, ("w0", "w1"), 0, 2, 0, (), 0, "127.0.0.1:4321", "start")
     call = call_of(task, "here", plan, 1)
     assert (call.store_host, call.store_port, call.rank, call.size) == ("127.0.0.1", 4321, 1, 2)
-    assert call.prefix.endswith("/3")
+    assert call.prefix.endswith("/1.3")
     assert call.deadline_s == 3600, "whoever is slow, in a first step or an evaluation, is waited for"

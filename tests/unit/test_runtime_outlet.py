@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from integration.ray_home import IngestServer
 
+from ringleader.checkpoint.folder import Folder
+from ringleader.checkpoint.manifest import Position, Saved
 from ringleader.elastic.instructions import End
-from ringleader.runtime.messages import Launch
+from ringleader.runtime.messages import Beat, Identity, Launch, Line, Metrics, Rows
 from ringleader.runtime.outlet import Outlet
 from ringleader.spec import JobSpec
 
@@ -81,6 +84,72 @@ def test_a_ledger_that_cannot_be_finished_is_a_platform_error(server: IngestServ
     assert outlet.poster.drained(10)
     assert_platform_error(server, "FileExistsError")
     outlet.discard()
+
+
+def beat(number: int, steps: range, **changes: Any) -> Beat:
+    return Beat(
+        worker="w0",
+        identity=Identity(1, "node", "127.0.0.1"),
+        generation=1,
+        step=steps.stop,
+        total_steps=None,
+        epoch=0,
+        phase="forward",
+        moves=number,
+        number=number,
+        metrics=tuple(Metrics(step, 1, {"loss": 0.5}) for step in steps),
+        rows=tuple(Rows(step, b"\0" * 4, step.to_bytes(8, "little")) for step in steps),
+        lines=(Line(0.0, "info", f"beat {number}"),),
+        **changes,
+    )
+
+
+def test_what_a_killed_supervisor_had_answered_is_there_and_what_is_told_again_counts_once(
+    server: IngestServer, tmp_path: Path
+):
+    server.away = True
+    first = open_outlet(server, tmp_path, ledger=True, trace=True)
+    first.beat(beat(1, range(1, 4)))
+    first.event("worker.lost", 1, {})  # nobody was told that this is on disk
+    assert (first.start, first.recorded_step) == (1, 4)
+    second = open_outlet(server, tmp_path, ledger=True, trace=True)
+    assert (second.start, second.recorded_step) == (2, 4)
+    second.beat(beat(1, range(1, 4)))
+    second.beat(beat(2, range(3, 6)))
+    second.outcome(SUCCEEDED, finished())
+    third = open_outlet(server, tmp_path, ledger=True, trace=True)
+    assert third.over
+    third.outcome(End("failed", "platform_error", "told again"), None)
+    server.away = False
+    assert third.poster.drained(10)
+    assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3, 4, 5]
+    assert [line["line"] for line in server.stream("logs")] == ["beat 1", "beat 2"]
+    (told,) = server.stream("outcome")
+    assert told["outcome"] == "succeeded"
+    ledger = pq.read_table(told["result"]["ledger_uri"].removeprefix("file://"))
+    assert ledger["row"].to_pylist() == [1, 2, 3, 4, 5]
+    for outlet in (first, second, third):
+        outlet.discard()
+    assert not (tmp_path / "jobs" / "job_a" / "ledger").exists()
+
+
+def test_a_checkpoint_whose_files_an_earlier_process_heard_of_becomes_one(
+    server: IngestServer, tmp_path: Path
+):
+    position = Position(step=2, applied=2, attempt=1, generation=1)
+    folder = Folder(f"{tmp_path / 'checkpoints'}/job_a")
+    pieces = [folder.write(position.name, f"piece-{n}", bytes(n + 1)) for n in range(2)]
+    saved = [Saved(position, n, 2, (piece,), copied_s=0.1) for n, piece in enumerate(pieces)]
+    first = open_outlet(server, tmp_path)
+    first.beat(beat(1, range(1, 2), saved=(saved[0],)))
+    second = open_outlet(server, tmp_path)
+    second.beat(beat(2, range(2, 5), saved=(saved[1],)))
+    second.outcome(SUCCEEDED, finished())
+    assert second.poster.drained(10)
+    (told,) = server.events("checkpoint.saved")
+    assert (told["step"], folder.names()) == (2, [position.name])
+    for outlet in (first, second):
+        outlet.discard()
 
 
 def assert_platform_error(server: IngestServer, error: str) -> None:

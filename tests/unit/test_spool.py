@@ -1,5 +1,6 @@
 """What the outlet's spool keeps, drops and forgets."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,45 @@ def test_a_job_that_prints_without_end_fills_no_disk_and_loses_no_event(
         spool.ack({r["stream"]: r["seq"] for r in batch})
     assert (told["events"], told["outcome"]) == (number + 1, 1)
     assert told["logs"] + spool.dropped["logs"] == 16 * (number + 1)
+
+
+def test_a_process_that_follows_a_killed_one_goes_on_with_its_numbers_and_notes(tmp_path: Path):
+    spool = Spool(tmp_path)
+    spool.put("events", {"type": "a"})
+    spool.put("events", {"type": "b"})
+    spool.note("generation", b"7")
+    spool.flush()
+    spool.ack({"events": 2})
+    spool.put("events", {"type": "lost with the process"})
+    spool.note("generation", b"8")
+    after = Spool(tmp_path)
+    assert after.notes == {"generation": b"7"}
+    assert after.put("events", {"type": "c"}) == 3
+    after.flush()
+    assert read(after) == [("events", 3)]
+
+
+def test_what_a_full_disk_did_not_take_is_written_once_when_there_is_room_again(tmp_path: Path):
+    spool = Spool(tmp_path)
+    spool._db.execute("PRAGMA max_page_count = 8")
+    spool.put("events", {"type": "x" * 100_000})
+    spool.note("generation", b"7")
+    with pytest.raises(OSError, match="takes no more"):
+        spool.flush()
+    assert read(spool) == []
+    spool._db.execute("PRAGMA max_page_count = 1000")
+    spool.put("events", {"type": "b"})
+    spool.flush()
+    assert (read(spool), Spool(tmp_path).notes) == ([("events", 1), ("events", 2)], {"generation": b"7"})
+
+
+def test_what_belongs_together_comes_to_disk_together(tmp_path: Path):
+    spool = Spool(tmp_path)
+    with ThreadPoolExecutor(1) as pool, spool.together():
+        spool.put("events", {"type": "worker.lost"})
+        flushed = pool.submit(spool.flush)  # as the poster does at any moment
+        spool.note("membership", b"without it")
+        assert not flushed.done()
+        assert read(Spool(tmp_path)) == []
+    after = Spool(tmp_path)
+    assert (read(after), after.notes) == ([("events", 1)], {"membership": b"without it"})

@@ -219,7 +219,20 @@ def test_of_a_long_run_the_newest_steps_are_kept(tmp_path: Path):
     assert kept == list(range(kept[0], 101))
     assert json.loads(path.read_text())["otherData"]["lost_transactions"] == kept[0] - 1 > 0
     assert path.stat().st_size < 2 * 4000 + 2000  # two segments, names and head
+    file.close()
     assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_a_trace_goes_on_where_a_killed_process_left_it(tmp_path: Path):
+    before = TraceFile(tmp_path / "spool")
+    before.add("w0", stretch(1, 1, count=3, track=BUCKETS))
+    before.flush()
+    with (tmp_path / "spool" / "trace.raw").open("a") as raw:
+        raw.write('{"name": "step 2", "ph"')  # it was killed in the middle of a line
+    after = TraceFile(tmp_path / "spool")
+    after.add("w2", stretch(1, 1))
+    after.add("w0", stretch(2, 2, count=3, track=BUCKETS))
+    assert steps_of(read(after.finish(tmp_path))) == {"w0": [1, 2], "w2": [1]}
 
 
 def test_workers_are_processes_and_their_tracks_threads(tmp_path: Path):

@@ -5,6 +5,7 @@ for each of its tracks, microseconds. Workers' clocks are those of their machine
 """
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, TextIO
 from ringleader.comm.timeline import BUCKETS, TRAINING, WORDS, Stretch
 
 FILE = "trace.json"
+HEAD = "trace.head"
 SEGMENT_BYTES = 64 << 20
 """A trace is between one and two of these, and of the newest steps: the older half is given up when both are full."""
 
@@ -20,7 +22,7 @@ TRACKS = (TRAINING, BUCKETS, WORDS)
 
 
 class TraceFile:
-    """Appends to raw files in `folder`; `finish` makes one document of them.
+    """Appends to raw files in `folder`; `finish` makes one document of them. Goes on with those that are there.
 
     Attributes:
         lost: transactions of workers that were given up for newer ones.
@@ -30,24 +32,34 @@ class TraceFile:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.lost = 0
         self._segment_bytes = segment_bytes
-        self._begun_ns = time.time_ns()
-        self._raw, self._older = folder / "trace.raw", folder / "trace.older"
-        self._file: TextIO = self._raw.open("w", encoding="utf-8")
+        self._raw, self._older, self._head = folder / "trace.raw", folder / "trace.older", folder / HEAD
+        before = json.loads(self._head.read_text()) if self._head.exists() else {}
+        self._begun_ns: int = before.get("begun_ns", time.time_ns())
+        self._workers: dict[str, int] = before.get("workers", {})
+        _drop_torn_line(self._raw)
+        self._file: TextIO = self._raw.open("a", encoding="utf-8")
         self._counts = [0, 0]
-        self._workers: dict[str, int] = {}
         self._finished: Path | None = None
 
     def add(self, worker: str, stretch: Stretch) -> None:
         """The spans of a worker's settled transaction."""
-        number = self._workers.setdefault(worker, len(self._workers) + 1)
+        if worker not in self._workers:
+            self._workers[worker] = len(self._workers) + 1
+            _write_whole(self._head, json.dumps({"begun_ns": self._begun_ns, "workers": self._workers}))
+        number = self._workers[worker]
         for event in _events(stretch, number, self._begun_ns):
             self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
         self._counts[0] += 1
         if self._file.tell() >= self._segment_bytes:
             self._rotate()
 
+    def flush(self) -> None:
+        """What was added outlives this process."""
+        self._file.flush()
+
     def finish(self, folder: Path) -> Path:
-        """Write `folder`/trace.json; readers see all or nothing. Once is enough."""
+        """Write `folder`/trace.json; readers see all or nothing. Once is enough. What it is made of stays until
+        `close`."""
         if self._finished is None:
             self._file.close()
             folder.mkdir(parents=True, exist_ok=True)
@@ -56,13 +68,12 @@ class TraceFile:
             with partial.open("w", encoding="utf-8") as file:
                 self._write(file)
             partial.replace(path)
-            self.close()
             self._finished = path
         return self._finished
 
     def close(self) -> None:
         self._file.close()
-        for raw in (self._raw, self._older):
+        for raw in (self._raw, self._older, self._head):
             raw.unlink(missing_ok=True)
 
     def _rotate(self) -> None:
@@ -90,6 +101,19 @@ class TraceFile:
             if raw.exists():
                 with raw.open(encoding="utf-8") as lines:
                     yield from (line.rstrip("\n") for line in lines)
+
+
+def _drop_torn_line(raw: Path) -> None:
+    """What a killed process could not write to its end."""
+    if raw.exists():
+        whole = raw.read_bytes()
+        os.truncate(raw, whole.rfind(b"\n") + 1)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def _events(stretch: Stretch, process: int, begun_ns: int) -> Iterator[dict[str, Any]]:

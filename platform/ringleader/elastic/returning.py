@@ -8,17 +8,23 @@ the next one, everything else is said again.
 from dataclasses import replace
 
 from ringleader.elastic import events as ev
-from ringleader.elastic.facts import condemn, lose, park
-from ringleader.elastic.instructions import Instruction, Interrupt, Kill, Report, Start
+from ringleader.elastic.facts import condemn, end, lose, park
+from ringleader.elastic.instructions import End, Instruction, Interrupt, Kill, Report, Start
 from ringleader.elastic.state import Membership, Phase, Worker
 
 Step = tuple[Membership, tuple[Instruction, ...]]
 
 UNREACHED = "the plan of this generation did not reach everybody before the supervisor was lost"
+STALE = (
+    "the supervisor was killed and came back, but its workers know a later plan than it could write down: was its disk "
+    "full? The next attempt begins with the newest checkpoint."
+)
 
 
 def returned(state: Membership, event: ev.Returned) -> Step:
     """Take over from the supervisor before this one. Whoever is known and was not looked for counts as gone."""
+    if any(f.generation > state.generation for f in event.found):
+        return end(state, End("failed", "platform_error", STALE))
     state = replace(state, start=event.start, announced=0)
     out: tuple[Instruction, ...] = (_report(state, event),)
     found = {f.worker: f for f in event.found}

@@ -1,7 +1,10 @@
-"""One attempt from its first worker to its outcome: a queue of events, one thread that decides and acts."""
+"""One attempt from its first worker to its outcome: a queue of events; one thread decides, writes down and acts."""
 
+import pickle
 import queue
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -10,7 +13,7 @@ from ringleader.elastic import Membership, Plan, Rules, begin, handle
 from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
 from ringleader.elastic.state import Phase
-from ringleader.runtime.crew import Crew
+from ringleader.runtime.crew import Crew, parked
 from ringleader.runtime.faults import Struck, strike
 from ringleader.runtime.messages import Beat, Launch
 from ringleader.runtime.outlet import Outlet
@@ -21,6 +24,8 @@ from ringleader.wire.states import State
 from ringleader.wire.views import Progress, WorkerView
 
 TICK_S = 0.1
+MEMBERSHIP = "membership"
+TOLD_S = 5.0
 
 
 def server_count(launch: Launch) -> int:
@@ -37,7 +42,7 @@ class Attempt:
     def __init__(self, launch: Launch, meeting: Callable[[], str]) -> None:
         self._launch = launch
         self._meeting = meeting
-        self._events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[ev.Event | threading.Event] = queue.SimpleQueue()
         self._watch = Watch(launch.spec.policy.stall_timeout_s)
         self._pace = Pace()
         self._phases: dict[str, str] = {}
@@ -50,10 +55,24 @@ class Attempt:
     def post(self, event: ev.Event) -> None:
         self._events.put(event)
 
-    def beat(self, beat: Beat) -> int:
-        """A worker's heartbeat. Returns below which step its records are here; -1 tells it that it is not wanted."""
+    def tell(self, event: ev.Event) -> None:
+        """The same, and wait until it is written down, if this attempt has begun and is not over. Raises TimeoutError:
+        it may be or not."""
+        written = threading.Event()
+        self._events.put(event)
+        self._events.put(written)
+        if self._state is None or self._state.ended is not None:
+            return
+        if not written.wait(TOLD_S):
+            raise TimeoutError(f"the supervisor of {self._launch.name} is busy: tell it again.")
+
+    def beat(self, beat: Beat) -> int | None:
+        """A worker's heartbeat. Returns below which step its records are here; -1 tells it that it is not wanted, None
+        that this supervisor does not know its workers yet."""
         crew, outlet, now = self._crew, self._outlet, monotonic()
-        if crew is None or outlet is None or not crew.knows(beat.worker):
+        if crew is None or outlet is None:
+            return None
+        if not crew.knows(beat.worker):
             return -1
         crew.met(beat.worker, beat.identity)
         outlet.beat(beat)
@@ -72,6 +91,8 @@ class Attempt:
             self._newest.step,
         ):
             self._newest = beat
+        if beat.standing is not None:
+            self.post(parked(beat.standing, now))
         if beat.healed_ago_s is not None:
             self.post(ev.Healed(beat.worker, beat.generation, now - beat.healed_ago_s))
         if beat.generation:
@@ -84,9 +105,29 @@ class Attempt:
         """The last one that was formed."""
         return self._state.generation if self._state is not None else 0
 
-    def run(self, crew: Crew, outlet: Outlet) -> tuple[do.End, dict[str, Any] | None]:
-        """Until the attempt is over. Returns how it ended, and what the lowest rank that finished knows."""
-        self._crew, self._outlet = crew, outlet
+    def run(
+        self, crew: Crew, outlet: Outlet, returned: Callable[[Membership], ev.Returned]
+    ) -> tuple[do.End, dict[str, Any] | None]:
+        """Until the attempt is over. Returns how it ended, and what the lowest rank that finished knows.
+
+        Args:
+            returned: looks for the workers of a membership that the supervisor before this one wrote down.
+        """
+        written = outlet.noted(MEMBERSHIP)
+        if written is None:
+            self._crew, self._outlet = crew, outlet
+            self._begin()
+        else:
+            state: Membership = pickle.loads(written)  # noqa: S301 - the supervisor's own file
+            back = returned(state)
+            for found in back.found:
+                if found.process in ("here", "silent"):
+                    self._watch.expect(found.worker, back.now)
+            self._state, self._crew, self._outlet = state, crew, outlet
+            self._take(back)
+        return self._decide()
+
+    def _begin(self) -> None:
         workers, launch = self._launch.spec.workers, self._launch
         rules = Rules(
             attempt=launch.attempt,
@@ -99,13 +140,19 @@ class Attempt:
             max_failures=launch.spec.max_failures,
         )
         self._state, out = begin(rules, minimum=workers.min, maximum=workers.max, now=monotonic())
+        self._write(None, out)
         self._act(out)
+
+    def _decide(self) -> tuple[do.End, dict[str, Any] | None]:
+        assert self._state is not None
         tick_at = 0.0
         while self._state.ended is None:
             self._take(self._next(tick_at))
             if monotonic() >= tick_at:
                 tick_at = monotonic() + TICK_S
                 self._tick()
+        while not self._events.empty():  # whoever waits for one that came too late
+            self._next(0.0)
         return self._state.ended, self._finished()
 
     def status(self) -> Status | None:
@@ -137,17 +184,39 @@ class Attempt:
 
     def _next(self, tick_at: float) -> ev.Event | None:
         try:
-            return self._events.get(timeout=max(0.001, tick_at - monotonic()))
+            found = self._events.get(timeout=max(0.001, tick_at - monotonic()))
         except queue.Empty:
             return None
+        if isinstance(found, threading.Event):  # all that came before it is written down
+            found.set()
+            return None
+        return found
 
     def _take(self, event: ev.Event | None) -> None:
         if event is None or self._state is None:
             return
         if isinstance(event, ev.Placed):
             self._watch.expect(event.worker, event.now)
-        self._state, out = handle(self._state, event)
+        before = self._state
+        self._state, out = handle(before, event)
+        self._write(before, out)
         self._act(out)
+
+    def _write(self, before: Membership | None, out: tuple[do.Instruction, ...]) -> None:
+        """Nothing follows from a state before it is on disk, together with what is told about it."""
+        outlet, state = self._outlet, self._state
+        assert outlet is not None
+        assert state is not None
+        told = [i for i in out if isinstance(i, do.Report)]
+        # The newest committed step comes with every heartbeat: whoever comes back hears it from the workers.
+        if not told and before is not None and replace(before, committed=state.committed) == state:
+            return
+        with outlet.together():
+            for report in told:
+                self._report(report)
+            outlet.note(MEMBERSHIP, pickle.dumps(state))
+        with suppress(OSError):  # a full disk costs the way back, not the attempt
+            outlet.write()
 
     def _tick(self) -> None:
         assert self._outlet is not None
@@ -211,8 +280,6 @@ class Attempt:
                 case do.Kill(worker=worker):
                     self._watch.forget(worker)
                     crew.kill(worker)
-                case do.Report():
-                    self._report(instruction)
                 case do.End(outcome="failed"):
                     outlet.say(f"The attempt failed ({instruction.reason}): {instruction.message}")
 

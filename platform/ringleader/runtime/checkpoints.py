@@ -1,5 +1,6 @@
 """The supervisor's part in checkpoints: what all writers have written becomes one when its step is settled."""
 
+import pickle
 import queue
 import threading
 from collections.abc import Callable
@@ -28,9 +29,13 @@ LAST_S = 60.0
 
 
 class Checkpoints:
-    """A thread of its own talks to the file system. `take` from any thread."""
+    """A thread of its own talks to the file system. `take` from any thread.
 
-    def __init__(self, launch: Launch, tell: Tell) -> None:
+    Args:
+        kept: what the supervisor before this one had `kept`.
+    """
+
+    def __init__(self, launch: Launch, tell: Tell, *, kept: bytes | None = None) -> None:
         self._launch = launch
         self._tell = tell
         self._queue: queue.SimpleQueue[News | None] = queue.SimpleQueue()
@@ -39,24 +44,37 @@ class Checkpoints:
         self._heard = threading.Condition()
         self._parts: dict[Position, int] = {}
         self._failed: set[int] = set()
+        self._open: tuple[Saved, ...] = ()
         self.newest_uri = ""
+        if kept is not None:
+            self._open, self.newest_uri, self._failed = pickle.loads(kept)  # noqa: S301 - our own file
+        if self._open:
+            self._count(self._open)
+            self._begin()
+            self._queue.put(News(self._open, 0))
 
-    def take(self, beat: Beat, recorded_step: int) -> None:
-        """What a heartbeat says of checkpoints: files written, and steps that others have gone beyond.
+    def kept(self) -> bytes:
+        """What the supervisor after this one has to know: the files that are no checkpoint yet."""
+        with self._heard:
+            return pickle.dumps((self._open, self.newest_uri, self._failed))
+
+    def take(self, beat: Beat, recorded_step: int) -> bool:
+        """What a heartbeat says of checkpoints: files written, and steps that others have gone beyond. Returns whether
+        there is more to be `kept`.
 
         Args:
             recorded_step: the records of all steps below it are here: a checkpoint must not know more than they do.
         """
-        if beat.saved and self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="checkpoints", daemon=True)
-            self._thread.start()
-        self._listen(beat)
+        if beat.saved:
+            self._begin()
+        news = self._listen(beat)
         self._step = max(self._step, beat.step)
         # Whoever has applied a step had everybody's contribution to it: all had applied the one before.
         settled = min(self._step, recorded_step) - 1
         if beat.saved or (self._thread is not None and settled > self._settled):
             self._settled = settled
             self._queue.put(News(beat.saved, settled))
+        return news
 
     def await_complete(self, generation: int) -> None:
         """Until all writers of that generation have written, or one of them says that it cannot, for `LAST_S`."""
@@ -70,16 +88,26 @@ class Checkpoints:
             self._thread.join(LAST_S)
         return self.newest_uri
 
-    def _listen(self, beat: Beat) -> None:
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="checkpoints", daemon=True)
+            self._thread.start()
+
+    def _listen(self, beat: Beat) -> bool:
         failed = {told.generation for told in beat.events if told.kind == "checkpoint.failed"}
         if not (beat.saved or failed):
-            return
+            return False
         with self._heard:
-            for saved in beat.saved:
-                self._parts = {at: left for at, left in self._parts.items() if at.step >= saved.position.step}
-                self._parts[saved.position] = self._parts.get(saved.position, saved.count) - 1
+            self._open += beat.saved
+            self._count(beat.saved)
             self._failed |= failed
             self._heard.notify_all()
+        return True
+
+    def _count(self, saved: tuple[Saved, ...]) -> None:
+        for one in saved:
+            self._parts = {at: left for at, left in self._parts.items() if at.step >= one.position.step}
+            self._parts[one.position] = self._parts.get(one.position, one.count) - 1
 
     def _complete(self, generation: int) -> bool:
         return any(at.generation == generation and not left for at, left in self._parts.items())
@@ -109,7 +137,9 @@ class Checkpoints:
             return
         if committed is None:
             return
-        self.newest_uri = committed.uri
+        with self._heard:
+            self.newest_uri = committed.uri
+            self._open = tuple(s for s in self._open if s.position.name > committed.manifest.position.name)
         data = {
             "step": committed.manifest.position.step,
             "uri": committed.uri,

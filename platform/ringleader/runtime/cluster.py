@@ -1,7 +1,6 @@
 """The cluster as the control plane sees it: supervisors by name, capacity, warm processes. Imports Ray when used."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
@@ -91,13 +90,13 @@ class Cluster:
         where the control plane's files do.
 
         Raises:
-            AttemptUsed: it existed and is gone. The next attempt is a new one.
+            AttemptUsed: it existed and is gone for good. The next attempt is a new one.
         """
         import ray
 
         from ringleader.runtime import claims
         from ringleader.runtime.placement import here
-        from ringleader.runtime.supervisor import THREADS, Supervisor
+        from ringleader.runtime.supervisor import LIVES, THREADS, Supervisor
 
         if self._supervisor(launch.job_id, launch.attempt) is not None:
             return
@@ -115,14 +114,14 @@ class Cluster:
                 get_if_exists=True,
                 num_cpus=0,
                 max_concurrency=THREADS,
-                max_restarts=0,
+                max_restarts=LIVES,
                 scheduling_strategy=here(soft=False),
             )
-            .remote(launch)
+            .remote(launch.set_down())
         )
 
     def supervisors(self) -> list[tuple[str, int]]:
-        """(job id, attempt) of every supervisor that lives."""
+        """(job id, attempt) of every supervisor that lives, or that Ray is about to start again."""
         import ray
 
         found = [parse_name(name) for name in ray.util.list_named_actors()]
@@ -147,11 +146,15 @@ class Cluster:
             FaultMissed: there was nobody to do it to.
         """
         import ray
+        from ray.exceptions import ActorUnavailableError
 
         supervisor = self._supervisor(job_id, attempt)
         if supervisor is None:
             raise FaultMissed("the attempt has no supervisor now.")
-        struck = ray.get(supervisor.fault.remote(fault, worker, for_s), timeout=CALL_S)
+        try:
+            struck = ray.get(supervisor.fault.remote(fault, worker, for_s), timeout=CALL_S)
+        except ActorUnavailableError:
+            raise FaultMissed("the supervisor was killed and is not back yet.") from None
         if not struck.done:
             raise FaultMissed(struck.said)
         return str(struck.said)
@@ -163,14 +166,12 @@ class Cluster:
             RingleaderError: something is still there after `GONE_S`.
         """
         import ray
-        from ray.exceptions import RayError
 
         from ringleader.runtime.placement import leftovers, remove_leftovers
 
         supervisor = self._supervisor(job_id, attempt)
         if supervisor is not None:
-            with suppress(RayError):  # dead or hanging: its workers end themselves, its places go below
-                ray.get(supervisor.release.remote(), timeout=CALL_S)
+            self._dissolve(supervisor)
             ray.kill(supervisor)
         name = attempt_name(job_id, attempt)
         remove_leftovers(name)
@@ -231,6 +232,22 @@ class Cluster:
         import ray
 
         ray.shutdown()
+
+    def _dissolve(self, supervisor: Any) -> None:
+        """Have it free everything. Dead or hanging: its workers end themselves, its places go with `leftovers`."""
+        import ray
+        from ray.exceptions import ActorUnavailableError, RayError
+
+        until = monotonic() + CALL_S
+        while monotonic() < until:
+            try:
+                ray.get(supervisor.release.remote(), timeout=CALL_S)
+            except ActorUnavailableError:  # it was killed, and will be back
+                ray.wait([ray.put(None)], timeout=0.05)
+                continue
+            except RayError:
+                return
+            return
 
     def _supervisor(self, job_id: str, attempt: int) -> Any:
         import ray

@@ -1,70 +1,115 @@
 """The attempt's real processes: where instructions become Ray calls, and deaths and returns become events."""
 
-import os
 import queue
 import shutil
-import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
 
 import ray
-from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ringleader.elastic import Plan
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
-from ringleader.runtime.messages import WORKER_THREADS, Ended, Identity, Launch, Task
+from ringleader.runtime.hands import Hand, cause_of, end_frozen, end_process, glance, on_node, read
+from ringleader.runtime.messages import (
+    NAMESPACE,
+    WORKER_THREADS,
+    Attendance,
+    Ended,
+    Identity,
+    Launch,
+    Standing,
+    Task,
+)
 from ringleader.runtime.placement import Place, Places
-from ringleader.runtime.watch import Glance
+from ringleader.runtime.watch import BUSY_CPU_S, HELD_S, Glance
 
 PATIENT_S = 2.0
 ENDING_S = 10.0
 RETRY_S = 1.0
+ATTEND_S = 2.0
+"""A worker that does not answer a supervisor that came back for so long, and does nothing, is frozen."""
 
+GONE = b""
+"""What is written down of a worker that nobody has to look for."""
 
-@dataclass(slots=True)
-class Hand:
-    """One worker of the crew; `gone` when it shall not live any more."""
-
-    role: Role
-    handle: Any = None
-    identity: Identity | None = None
-    running: Any = None
-    look: Any = None
-    gone: bool = False
-    dismissed: bool = False
+Note = Callable[[str, bytes], None]
 
 
 class Crew:
     """Processes by worker id.
 
     Args:
+        start: which start of the supervisor this is.
         me: the supervisor's own actor handle, given to every worker.
-        take: takes an idle process of a node from the warm pool.
+        take: takes an idle process of a node from the warm pool, for a worker.
         post: where events go.
+        note: writes a worker's hand down, before anything follows from it.
     """
 
     def __init__(
-        self, launch: Launch, places: Places, me: Any, take: Callable[[str], Any], post: Callable[[Any], None]
+        self,
+        launch: Launch,
+        places: Places,
+        me: Any,
+        take: Callable[[str, str], Any],
+        post: Callable[[Any], None],
+        *,
+        start: int,
+        note: Note,
     ) -> None:
         self._launch = launch
         self._places = places
         self._me = me
         self._take = take
         self._post = post
+        self._start = start
+        self._note = note
         self._hands: dict[str, Hand] = {}
-        self._package = ray.put(launch.package)
+        self._package = ray.put(launch.packed())
         self._closed = threading.Event()
-        self.results: dict[str, dict[str, Any]] = {}
         # Ray calls back on the thread that its own calls need: nothing but a queue may be touched there.
-        self._returns: queue.SimpleQueue[tuple[str, Future[Ended]]] = queue.SimpleQueue()
+        self._returns: queue.SimpleQueue[tuple[str, Future[Ended | None]]] = queue.SimpleQueue()
         threading.Thread(target=self._take_returns, name="returns", daemon=True).start()
+
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        """What those who finished know, in the order they were started."""
+        return {worker: hand.result for worker, hand in self._hands.items() if hand.result}
+
+    def adopt(self, written: Mapping[str, bytes], known: Mapping[str, Role]) -> tuple[ev.Found, ...]:
+        """Take over from the supervisor before this one: whom it wrote down, as they are now.
+
+        Args:
+            written: the hands that it noted.
+            known: the workers of the membership; all others are let go.
+        """
+        hands = {worker: read(hand) for worker, hand in written.items() if hand != GONE}
+        self._hands = {worker: hand for worker, hand in hands.items() if hand.handle is not None}
+        asked = {
+            worker: hand.handle.attendance.remote(self._start)
+            for worker, hand in self._hands.items()
+            if not hand.result
+        }
+        self._hear(asked)
+        found = {worker: self._look(worker, answer) for worker, answer in asked.items()}
+        for worker, hand in self._hands.items():
+            if hand.result:
+                found[worker] = ev.Found(worker, "here")
+                self._post(ev.Finished(worker, str(hand.result["digest"]), monotonic()))
+            elif worker not in known:
+                self._let_go(worker, found[worker])
+            elif found[worker].process != "gone":
+                self._run(worker)
+        for worker in known:
+            self._hands.setdefault(worker, Hand(known[worker]))
+        return tuple(found.get(worker, ev.Found(worker, "none")) for worker in known)
 
     def knows(self, worker: str) -> bool:
         """Whether `worker` is one that may live."""
@@ -83,8 +128,9 @@ class Crew:
     def met(self, worker: str, identity: Identity) -> None:
         """A worker said which process it is."""
         hand = self._hands.get(worker)
-        if hand is not None:
+        if hand is not None and hand.identity != identity:
             hand.identity = identity
+            self._write(worker)
 
     def start(self, worker: str, role: Role) -> None:
         self._hands[worker] = Hand(role)
@@ -97,10 +143,10 @@ class Crew:
             self._call(member, "plan", plan)
 
     def interrupt(self, worker: str, generation: int) -> None:
-        self._call(worker, "interrupt", generation)
+        self._call(worker, "interrupt", self._start, generation)
 
     def announce(self, worker: str, generation: int) -> None:
-        self._call(worker, "announce", generation)
+        self._call(worker, "announce", self._start, generation)
 
     def pair(self, worker: str, donor: str, number: int, meeting: str) -> None:
         """Let `worker` follow `donor`."""
@@ -109,17 +155,19 @@ class Crew:
 
     def dismiss(self, worker: str) -> None:
         self._hands[worker].dismissed = True
-        self._call(worker, "dismiss")
+        self._write(worker)
+        self._call(worker, "dismiss", self._start)
 
     def kill(self, worker: str) -> None:
         """End the process for certain, frozen or not; its death comes back as an event."""
         hand = self._hands[worker]
         hand.gone = True
+        self._write(worker)
         if hand.running is None:
             self._places.free(worker, for_good=True)
             self._post(ev.Lost(worker, "given up before it started", monotonic()))
             return
-        _end_frozen(hand)
+        end_frozen(hand)
 
     def glance(self, worker: str) -> Glance | None:
         """A look at the worker's process; None where there is none, or not yet: the look at another node's comes back
@@ -130,7 +178,7 @@ class Crew:
         if hand.identity.node == ray.get_runtime_context().get_node_id():
             return glance(hand.identity.pid)
         if hand.look is None:
-            hand.look = _on_node(hand.identity.node, glance, hand.identity.pid)
+            hand.look = on_node(hand.identity.node, glance, hand.identity.pid)
             return None
         if not ray.wait([hand.look], timeout=0)[0]:
             return None
@@ -147,7 +195,7 @@ class Crew:
         if identity.node == ray.get_runtime_context().get_node_id():
             function(identity.pid, *args)
         else:
-            _on_node(identity.node, function, identity.pid, *args)
+            on_node(identity.node, function, identity.pid, *args)
 
     def close(self) -> None:
         """End every process and give every place back; returns when they are gone or after `ENDING_S`."""
@@ -155,14 +203,58 @@ class Crew:
         for hand in self._hands.values():
             hand.gone = True
             if hand.handle is not None:
-                _end_process(hand)
+                end_process(hand)
         hands = {h.running: h for h in self._hands.values() if h.running is not None}
         for deadline_s in (PATIENT_S, ENDING_S):
             _, left = ray.wait([*hands], num_returns=len(hands), timeout=deadline_s) if hands else ([], [])
             for running in left:
-                _end_frozen(hands[running])
+                end_frozen(hands[running])
         self._places.close()
         self._sweep()
+
+    def _hear(self, asked: Mapping[str, Any]) -> None:
+        """Until all have answered; who does not is waited for as long as its process is at work."""
+        until, used = monotonic() + HELD_S, dict.fromkeys(asked, 0.0)
+        waiting = {answer: worker for worker, answer in asked.items()}
+        while waiting and monotonic() < until:
+            _, left = ray.wait([*waiting], num_returns=len(waiting), timeout=ATTEND_S)
+            waiting = {answer: waiting[answer] for answer in left}
+            for answer, worker in list(waiting.items()):
+                glance = self.glance(worker)
+                if glance is None or glance.stopped or glance.cpu_s - used[worker] < BUSY_CPU_S:
+                    del waiting[answer]
+                else:
+                    used[worker] = glance.cpu_s
+
+    def _look(self, worker: str, asked: Any) -> ev.Found:
+        """What a worker answers, as far as it does."""
+        hand = self._hands[worker]
+        answered, _ = ray.wait([asked], timeout=0)
+        try:
+            attendance: Attendance | None = ray.get(asked) if answered else None
+        except (ActorDiedError, NodeDiedError, OutOfMemoryError) as error:
+            hand.gone = True
+            self._places.free(worker, for_good=hand.dismissed)
+            self._note(worker, GONE)
+            return ev.Found(worker, "gone", cause=cause_of(error))
+        except Exception:  # whatever is in the way may pass; the process must not live on unnoticed
+            attendance = None
+        if attendance is None:
+            return ev.Found(worker, "silent")
+        hand.identity = attendance.identity
+        said = attendance.standing
+        return ev.Found(worker, "here", attendance.generation, parked(said, monotonic()) if said else None)
+
+    def _let_go(self, worker: str, found: ev.Found) -> None:
+        """Who is in no membership any more: it was dismissed or given up, and may not have heard."""
+        if found.process == "gone":
+            return
+        if found.parked is not None:
+            self._run(worker)
+            self.dismiss(worker)
+        else:
+            self._hands[worker].gone = True
+            end_frozen(self._hands[worker])
 
     def _bring(self, worker: str) -> None:
         """Find a place and a process, start the run. On a thread of its own: places may take long."""
@@ -172,24 +264,31 @@ class Crew:
             if place is None or hand.gone:
                 return
             self._post(ev.Placed(worker, monotonic()))
-            handle, identity = self._process(place)
+            handle, identity = self._process(worker, place)
             hand.handle, hand.identity = handle, identity
+            self._write(worker)
             if hand.gone:
-                _end_process(hand)
+                end_process(hand)
                 return
-            hand.running = handle.run.remote(self._task(worker, hand.role), self._package, self._me)
-            hand.running.future().add_done_callback(lambda future: self._returns.put((worker, future)))
+            self._run(worker)
             if hand.gone:
-                _end_process(hand)
+                end_process(hand)
         except Exception as error:
             self._closed.wait(RETRY_S)  # a cluster in trouble is not helped by haste
             self._places.free(worker, for_good=False)
             self._post(ev.Lost(worker, f"could not be started: {error}", monotonic()))
 
-    def _process(self, place: Place) -> tuple[Any, Identity | None]:
+    def _run(self, worker: str) -> None:
+        """Have it do its task, and learn how that ended. Who has begun already goes on."""
+        hand = self._hands[worker]
+        task = self._task(worker, hand.role)
+        hand.running = hand.handle.run.remote(self._start, task, self._package, self._me)
+        hand.running.future().add_done_callback(lambda future: self._returns.put((worker, future)))
+
+    def _process(self, worker: str, place: Place) -> tuple[Any, Identity | None]:
         """An idle process of the place's node; with GPUs a new one inside the bundle, so that Ray assigns devices."""
         if not self._launch.spec.workers.gpus:
-            handle, identity = self._take(self._places.node(place))
+            handle, identity = self._take(self._places.node(place), f"{self._launch.name}-{worker}")
             return handle, identity
         from ringleader.runtime.worker import Worker
 
@@ -197,6 +296,10 @@ class Crew:
         handle = (
             ray.remote(Worker)
             .options(
+                name=f"{self._launch.name}-{worker}",
+                namespace=NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
                 num_cpus=0,
                 num_gpus=self._launch.spec.workers.gpus,
                 max_concurrency=WORKER_THREADS,
@@ -224,7 +327,7 @@ class Crew:
         while True:
             self._over(*self._returns.get())
 
-    def _over(self, worker: str, future: "Future[Ended]") -> None:
+    def _over(self, worker: str, future: "Future[Ended | None]") -> None:
         """A run returned, or its process died."""
         hand, now = self._hands[worker], monotonic()
         try:
@@ -232,10 +335,14 @@ class Crew:
         except Exception as error:
             hand.gone = True
             self._places.free(worker, for_good=hand.dismissed)
-            self._post(ev.Lost(worker, _cause(error), now))
+            self._note(worker, GONE)
+            self._post(ev.Lost(worker, cause_of(error), now))
             return
+        if ended is None:
+            return  # another supervisor is there
         if ended.kind == "finished":
-            self.results[worker] = ended.result
+            hand.result = ended.result
+            self._write(worker)
             self._post(ev.Finished(worker, str(ended.result["digest"]), now))
             return
         if ended.kind == "raised":
@@ -244,12 +351,15 @@ class Crew:
             self._post(ev.Failed(worker, ended.reason, ended.message, now, ended.hint))
         hand.gone = True
         self._places.free(worker, for_good=ended.kind == "dismissed")
-        _end_process(hand)
+        end_process(hand)
 
     def _call(self, worker: str, method: str, *args: Any) -> None:
         hand = self._hands.get(worker)
         if hand is not None and hand.handle is not None and not hand.gone:
             getattr(hand.handle, method).remote(*args)
+
+    def _write(self, worker: str) -> None:
+        self._note(worker, self._hands[worker].written())
 
     def _sweep(self) -> None:
         """Remove the workers' private folders, also those of killed ones, on every node they were on."""
@@ -257,53 +367,21 @@ class Crew:
         here = ray.get_runtime_context().get_node_id()
         nodes = {h.identity.node for h in self._hands.values() if h.identity} - {here}
         for node in nodes:
-            _on_node(node, _remove, scratch)
+            on_node(node, _remove, scratch)
         _remove(scratch)
+
+
+def parked(standing: Standing, now: float) -> ev.Parked:
+    """What a worker said, as an event."""
+    return ev.Parked(
+        worker=standing.worker,
+        generation=standing.generation,
+        applied=standing.applied,
+        step=standing.step,
+        why=standing.why,
+        now=now,
+    )
 
 
 def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _end_process(hand: Hand) -> None:
-    ray.kill(hand.handle, no_restart=True)
-
-
-def _end_frozen(hand: Hand) -> None:
-    """SIGKILL, which also ends a process that does not listen to Ray."""
-    _end_process(hand)
-    if hand.identity is not None:
-        if hand.identity.node == ray.get_runtime_context().get_node_id():
-            _sigkill(hand.identity.pid)
-        else:
-            _on_node(hand.identity.node, _sigkill, hand.identity.pid)
-
-
-def glance(pid: int) -> Glance | None:
-    """What /proc says of a process; None where it is gone, or there is no /proc."""
-    try:
-        # The name, in brackets, may hold anything.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return Glance(fields[0] == "T", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
-
-
-def _sigkill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _on_node(node: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Run a small function on a node; nobody waits for it: it is gone if the node is."""
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(*args)
-
-
-def _cause(error: BaseException) -> str:
-    """In a few words; Ray's own sentences list all that might have happened."""
-    if isinstance(error, OutOfMemoryError):
-        return "killed by Ray's memory monitor"
-    return "node died" if isinstance(error, NodeDiedError) else "died"

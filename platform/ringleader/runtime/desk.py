@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch, Unsettled
 from ringleader.runtime.lines import Lines
-from ringleader.runtime.messages import WORKING, Beat, Happened, Identity, Metrics, Rows
+from ringleader.runtime.messages import WORKING, Beat, Happened, Identity, Metrics, Rows, Standing
 
 RUNNING = frozenset({"forward", "backward", "exchange", "update"})
 
@@ -34,11 +35,15 @@ class Desk:
         self._stretches: list[Stretch] = []
         self._unsettled = Unsettled()
         self._saved: list[Saved] = []
+        self._unheard: Beat | None = None
+        self._number = 0
+        self._standing: Standing | None = None
         self._recorded = 0
         self._generation = 0
         self._first_step: int | None = None
         self._healed_at: float | None = None
         self._committed_at: float | None = None
+        self._told: tuple[float | None, float | None] = None, None
         self._moves = 0
         self._worked, self._worked_s, self._working = 0, 0.0, 0.0
         self._step, self._epoch, self._phase = 0, 0, "starting"
@@ -110,33 +115,37 @@ class Desk:
         """A generation begins: its first progress and commit are told at once."""
         with self._lock:
             self._generation, self._first_step, self._phase = generation, None, "seated"
+            self._standing = None
             self._healed_at = self._committed_at = None
             self._worked, self._worked_s = 0, 0.0
             self._moves += 1
 
-    def park(self) -> None:
+    def park(self, standing: Standing) -> None:
         with self._lock:
-            self._phase = "parked"
+            self._phase, self._standing = "parked", standing
             self._moves += 1
 
-    def recorded(self, step: int) -> None:
-        """The supervisor holds the records of steps below `step`."""
+    @property
+    def standing(self) -> Standing | None:
+        """With what this worker parked last, while it has no other seat."""
+        return self._standing
+
+    def heard(self, step: int) -> None:
+        """The supervisor has the last heartbeat, and the records of steps below `step`."""
+        with self._lock:
+            self._unheard = None
+            healed_at, committed_at = self._told
+            self._healed_at = None if self._healed_at == healed_at else self._healed_at
+            self._committed_at = None if self._committed_at == committed_at else self._committed_at
         self._recorded = max(self._recorded, step)
 
     def beat(self) -> Beat:
-        """Everything that is new, taken away from here."""
-        lines, dropped = self.lines.take()
+        """How things are, with everything that is new; with the same again until it is `heard`."""
         with self._lock:
-            metrics, self._metrics = tuple(self._metrics), []
-            rows, self._rows = tuple(self._rows), []
-            events, self._events = tuple(self._events), []
-            stretches, self._stretches = tuple(self._stretches), []
-            saved, self._saved = tuple(self._saved), []
-            healed, self._healed_at = self._healed_at, None
-            committed, self._committed_at = self._committed_at, None
-            return Beat(
-                worker=self._worker,
-                identity=self._identity,
+            brought = self._unheard or self._new()
+            self._told = self._healed_at, self._committed_at
+            self._unheard = replace(
+                brought,
                 generation=self._generation,
                 step=self._step,
                 total_steps=self._total_steps,
@@ -145,16 +154,39 @@ class Desk:
                 moves=self._moves,
                 worked=self._worked,
                 worked_s=self._worked_s,
-                healed_ago_s=_ago(healed),
-                committed_ago_s=_ago(committed),
-                metrics=metrics,
-                rows=rows,
-                events=events,
-                stretches=stretches,
-                saved=saved,
-                lines=lines,
-                lines_dropped=dropped,
+                standing=self._standing,
+                healed_ago_s=_ago(self._healed_at),
+                committed_ago_s=_ago(self._committed_at),
             )
+            return self._unheard
+
+    def _new(self) -> Beat:
+        """Everything that is new, taken away from here."""
+        lines, dropped = self.lines.take()
+        self._number += 1
+        metrics, self._metrics = tuple(self._metrics), []
+        rows, self._rows = tuple(self._rows), []
+        events, self._events = tuple(self._events), []
+        stretches, self._stretches = tuple(self._stretches), []
+        saved, self._saved = tuple(self._saved), []
+        return Beat(
+            worker=self._worker,
+            identity=self._identity,
+            generation=self._generation,
+            step=self._step,
+            total_steps=self._total_steps,
+            epoch=self._epoch,
+            phase=self._phase,
+            moves=self._moves,
+            number=self._number,
+            metrics=metrics,
+            rows=rows,
+            events=events,
+            stretches=stretches,
+            saved=saved,
+            lines=lines,
+            lines_dropped=dropped,
+        )
 
 
 def _ago(moment: float | None) -> float | None:

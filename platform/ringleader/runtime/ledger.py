@@ -5,7 +5,7 @@ line back: what an attempt did beyond the checkpoint that the next one began wit
 """
 
 import json
-import shutil
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,9 +35,10 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self._attempt = attempt
-        # Without a buffer: what is here outlives this process.
-        self._file = self._raw(attempt).open("wb", buffering=0)
-        self.last_step = 0
+        self.last_step, whole_bytes = _last(self._raw(attempt))
+        # Without a buffer: what is here outlives this process, and the next one goes on from it.
+        self._file = self._raw(attempt).open("ab", buffering=0)
+        self._file.truncate(whole_bytes)
 
     def add(self, rows: Rows) -> None:
         """A step that is there already is not taken twice."""
@@ -52,7 +53,7 @@ class Ledger:
         self._origin(self._attempt).write_text(json.dumps([attempt, step]))
 
     def finish(self, folder: Path) -> Path:
-        """Write `folder`/ledger.parquet; readers see all or nothing."""
+        """Write `folder`/ledger.parquet; readers see all or nothing. What it is made of stays."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -65,7 +66,6 @@ class Ledger:
             for table in self._tables(schema):
                 writer.write_table(table)
         partial.replace(path)
-        shutil.rmtree(self._folder)
         return path
 
     def close(self) -> None:
@@ -112,6 +112,21 @@ class Ledger:
             for step, shards, rows in _read(self._raw(stretch.attempt)):
                 if stretch.start < step <= stretch.stop:
                     yield step, shards, rows
+
+
+def _last(raw: Path) -> tuple[int, int]:
+    """The newest step that is there whole, and where it ends, in bytes."""
+    step = end = 0
+    if not raw.exists():
+        return step, end
+    size = raw.stat().st_size
+    with raw.open("rb") as file:
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            number, num_shards, num_rows = _HEAD.unpack(head)
+            if file.tell() + num_shards + num_rows > size:
+                break
+            step, end = number, file.seek(num_shards + num_rows, os.SEEK_CUR)
+    return step, end
 
 
 def _read(raw: Path) -> Iterator[tuple[int, bytes, bytes]]:

@@ -17,7 +17,7 @@ from ringleader.elastic import Plan
 from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
 from ringleader.runtime.desk import Desk
 from ringleader.runtime.lines import captured
-from ringleader.runtime.messages import Ended, Identity, Standing, Task
+from ringleader.runtime.messages import Attendance, Ended, Identity, Standing, Task
 from ringleader.runtime.seats import Connect, Pair, Seats
 from ringleader.train.run import load_function, run
 from ringleader.train.seams import Parked
@@ -39,9 +39,16 @@ class Member:
         self._task = task
         self._pulse = pulse
         self._supervisor = supervisor
+        self._identity = identity
         self._desk = Desk(task.worker, identity, pulse.hurry)
         teller = _Teller(task.worker, identity, supervisor, self._desk)
         self.seats = Seats(task.worker, teller, *_connect(task, identity.host))
+
+    def attendance(self) -> Attendance:
+        """For a supervisor that looks for its workers."""
+        standing, newest = self._desk.standing, self.seats.newest
+        waits = standing is not None and standing.generation >= newest
+        return Attendance(self._identity, True, newest, standing if waits else None)
 
     def run(self, package: bytes | None) -> Ended:
         """Until the training function returns, raises or is dismissed. Then everything it left has been told."""
@@ -63,7 +70,6 @@ class _Teller:
         self._desk = desk
 
     def parked(self, parked: Parked) -> None:
-        self._desk.park()
         standing = Standing(
             worker=self._worker,
             identity=self._identity,
@@ -72,6 +78,7 @@ class _Teller:
             step=parked.step,
             why=parked.why,
         )
+        self._desk.park(standing)
         self._supervisor.parked.remote(standing)
 
     def seated(self, generation: int) -> None:
@@ -103,7 +110,7 @@ def call_of(task: Task, host: str, plan: Plan, rank: int) -> Call:
     return Call(
         store_host=store_host,
         store_port=int(port),
-        prefix=f"{task.prefix}/{plan.generation}",
+        prefix=f"{task.prefix}/{plan.start}.{plan.generation}",
         rank=rank,
         size=len(plan.members),
         deadline_s=WAIT_S,

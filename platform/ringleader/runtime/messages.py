@@ -1,6 +1,6 @@
 """What travels between supervisor, workers and control plane over Ray. No torch in here: the supervisor starts fast."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,10 @@ WORKING = frozenset({"forward", "backward", "update"})
 """What a training thread does by itself; in other phases it waits for others, or no deadline runs."""
 BEAT_S = 0.2
 GONE_S = 10.0
-"""A worker that hears nothing from its supervisor for so long ends itself."""
+"""Who keeps idle processes answers within this."""
+AWAY_S = 30.0
+"""A worker that hears nothing from its supervisor for so long ends itself: one that was killed is back long before."""
+PACKAGE = "package"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Launch:
     """Everything an attempt starts from.
 
     Attributes:
-        package: the packed working directory, where the job has one.
+        package: the packed working directory, where the job has one; beside the spool once `set_down`.
         ingest_url: where settled records are posted, with `ingest_token`.
         home: RINGLEADER_HOME; spools and artifacts lie below it.
         api_gone_s: an attempt whose control plane never answered for so long gives up.
@@ -63,6 +66,21 @@ class Launch:
     @property
     def spool(self) -> Path:
         return Path(self.home) / "spool" / f"{self.job_id}-a{self.attempt}"
+
+    def set_down(self) -> "Launch":
+        """With the package in a file: Ray keeps only small arguments for an actor that it may start again."""
+        if self.package is None:
+            return self
+        self.spool.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = self.spool / f"{PACKAGE}.partial"
+        partial.write_bytes(self.package)
+        partial.replace(self.spool / PACKAGE)
+        return replace(self, package=None)
+
+    def packed(self) -> bytes | None:
+        """The package, wherever it is."""
+        path = self.spool / PACKAGE
+        return path.read_bytes() if self.package is None and path.exists() else self.package
 
     @property
     def scratch(self) -> Path:
@@ -165,10 +183,28 @@ class Happened:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """A sign of life from a worker's control thread, with what became settled since the last one.
+class Attendance:
+    """What a worker answers to a supervisor that looks for it.
 
     Attributes:
+        busy: it was given its task.
+        generation: the newest plan that it has.
+        standing: with what it waits for the plan after that.
+    """
+
+    identity: Identity
+    busy: bool
+    generation: int = 0
+    standing: Standing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life from a worker's control thread, with what became settled since the last one that was heard.
+
+    Attributes:
+        number: of what it brings (from `metrics` on). What was not heard is told again, under the same number.
+        standing: with what it waits for a plan, while it does: what it said when it parked may not have been heard.
         moves: grows whenever the training thread gets on.
         worked, worked_s: pieces of steps computed since the generation's first commit, and how long that took
             without waiting for others.
@@ -186,6 +222,8 @@ class Beat:
     moves: int
     worked: int = 0
     worked_s: float = 0.0
+    number: int = 0
+    standing: Standing | None = None
     healed_ago_s: float | None = None
     committed_ago_s: float | None = None
     metrics: tuple[Metrics, ...] = ()

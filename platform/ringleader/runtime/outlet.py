@@ -1,9 +1,12 @@
 """The supervisor's outlet: what workers report becomes numbered records in the spool, posted until acknowledged."""
 
 import math
+import shutil
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,19 +22,35 @@ from ringleader.wire.views import Result
 
 WEIGHTS = "weights.safetensors"
 RESTORED = "checkpoint.restored"
+START, METRICS, HEARD, OUTCOME, CHECKPOINTS = "start", "metrics", "heard/", "outcome", "checkpoints"
+"""What is noted: the number of the start, the newest step with metrics, the newest heartbeat of each worker, how the
+attempt ended, files of checkpoints that are none yet."""
 
 
 class Outlet:
-    """Takes from many threads. A step that came in already (a new rank 0 tells again) is not taken twice."""
+    """Takes from many threads. A step that came in already (a new rank 0 tells again) is not taken twice, nor what a
+    worker told to the process before this one: what was answered is on disk.
+
+    Attributes:
+        start: which start of the supervisor this is; on disk before anything is sent with it.
+    """
 
     def __init__(self, launch: Launch, status: Callable[[], Status | None]) -> None:
         self._launch = launch
         self._taking = threading.Lock()
-        self._last_step = 0
         self._spool = Spool(launch.spool)
-        self._ledger = Ledger(launch.ledgers, launch.attempt) if launch.spec.debug.ledger else None
-        self._trace = TraceFile(launch.spool) if launch.spec.debug.trace else None
-        self._checkpoints = Checkpoints(launch, self.event)
+        notes = self._spool.notes
+        self.start = int(notes.get(START, b"0")) + 1
+        self.note(START, str(self.start).encode())
+        self.write()
+        self._last_step = int(notes.get(METRICS, b"0"))
+        self._heard = {n.removeprefix(HEARD): int(v) for n, v in notes.items() if n.startswith(HEARD)}
+        open_ended = OUTCOME not in notes
+        self._ledger = (
+            Ledger(launch.ledgers, launch.attempt) if launch.spec.debug.ledger and open_ended else None
+        )
+        self._trace = TraceFile(launch.spool) if launch.spec.debug.trace and open_ended else None
+        self._checkpoints = Checkpoints(launch, self._committed, kept=notes.get(CHECKPOINTS))
         self.poster = Poster(
             url=launch.ingest_url,
             token=launch.ingest_token,
@@ -50,27 +69,66 @@ class Outlet:
     def dropped(self) -> dict[str, int]:
         return self._spool.dropped
 
+    def noted(self, name: str) -> bytes | None:
+        """What this supervisor, or the process before it, has noted under a name."""
+        return self._spool.notes.get(name)
+
+    def notes(self, kind: str) -> dict[str, bytes]:
+        """All whose names begin so, by the rest of their names."""
+        return {n.removeprefix(kind): value for n, value in self._spool.notes.items() if n.startswith(kind)}
+
+    def note(self, name: str, value: bytes) -> None:
+        self._spool.note(name, value)
+
+    def together(self) -> AbstractContextManager[Any]:
+        """What is told and noted in such a block comes to disk at once or not at all."""
+        return self._spool.together()
+
+    def write(self) -> None:
+        """Bring to disk what was told and noted."""
+        self._spool.flush()
+
     def beat(self, beat: Beat) -> None:
-        """Take what a worker's heartbeat brought."""
+        """Take what a worker's heartbeat brought; it is on disk when this returns."""
         with self._taking:
-            for metrics in beat.metrics:
-                self._metrics(metrics)
+            if beat.number and beat.number <= self._heard.get(beat.worker, 0):
+                beat = replace(
+                    beat, metrics=(), rows=(), events=(), stretches=(), saved=(), lines=(), lines_dropped=0
+                )
             if self._ledger is not None:
                 for rows in beat.rows:
                     self._ledger.add(rows)
-            if self._trace is not None:
-                for stretch in beat.stretches:
-                    self._trace.add(beat.worker, stretch)
-            self._checkpoints.take(beat, self.recorded_step)
-            for happened in beat.events:
-                if happened.kind == RESTORED and self._ledger is not None:
-                    self._ledger.began_with(happened.data["step"], happened.data["attempt"])
-                self.event(happened.kind, happened.generation, happened.data)
-            for line in beat.lines:
-                self._line(beat.worker, line)
-            if beat.lines_dropped:
-                text = f"[{beat.lines_dropped} earlier lines of this worker were dropped: it prints too fast]"
-                self._line(beat.worker, Line(datetime.now(UTC).timestamp(), "error", text))
+            with self.together():
+                self._take(beat)
+                if _brings(beat):
+                    self.note(HEARD + beat.worker, str(beat.number).encode())
+            self._heard[beat.worker] = beat.number
+            if _brings(beat):
+                self.write()
+
+    def _take(self, beat: Beat) -> None:
+        for metrics in beat.metrics:
+            self._metrics(metrics)
+        if self._trace is not None:
+            for stretch in beat.stretches:
+                self._trace.add(beat.worker, stretch)
+            self._trace.flush()
+        if self._checkpoints.take(beat, self.recorded_step):
+            self.note(CHECKPOINTS, self._checkpoints.kept())
+        for happened in beat.events:
+            if happened.kind == RESTORED and self._ledger is not None:
+                self._ledger.began_with(happened.data["step"], happened.data["attempt"])
+            self.event(happened.kind, happened.generation, happened.data)
+        for line in beat.lines:
+            self._line(beat.worker, line)
+        if beat.lines_dropped:
+            text = f"[{beat.lines_dropped} earlier lines of this worker were dropped: it prints too fast]"
+            self._line(beat.worker, Line(datetime.now(UTC).timestamp(), "error", text))
+
+    def _committed(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        with self.together():
+            self.note(CHECKPOINTS, self._checkpoints.kept())
+            self.event(kind, generation, data)
 
     def await_saved(self, generation: int) -> None:
         """Until the members of that generation have told of the checkpoint that they have written, or cannot write."""
@@ -88,15 +146,25 @@ class Outlet:
 
     def outcome(self, end: End, finished: dict[str, Any] | None) -> None:
         """The last record. Artifacts are in place before it; where that fails, the attempt failed."""
+        if self.over:
+            return
         try:
             self._end(end, finished)
         except Exception:  # whatever it was, the control plane has to hear of an end
             self._end(End("failed", "platform_error", traceback.format_exc()), None)
+        self.write()
         self.poster.hurry()
+
+    @property
+    def over(self) -> bool:
+        """The outcome is on disk."""
+        return OUTCOME in self._spool.notes
 
     def discard(self) -> None:
         """Stop posting, remove the spool."""
         self.poster.close()
+        if self._spool.notes.get(OUTCOME) == b"succeeded":  # nothing goes on from here
+            shutil.rmtree(self._launch.ledgers, ignore_errors=True)
         if self._ledger is not None:
             self._ledger.close()
         if self._trace is not None:
@@ -114,7 +182,9 @@ class Outlet:
         if end.outcome == "succeeded" and finished is not None:
             result = self._result(finished, trace, newest).model_dump(mode="json")
         record = {"at": _now(), "outcome": end.outcome, "reason": reason, "result": result}
-        self._spool.put("outcome", record)
+        with self.together():
+            self._spool.put("outcome", record)
+            self.note(OUTCOME, end.outcome.encode())
 
     def _metrics(self, metrics: Metrics) -> None:
         if metrics.step <= self._last_step:
@@ -123,6 +193,7 @@ class Outlet:
         values = {k: (v if math.isfinite(v) else None) for k, v in metrics.values.items()}
         record = {"at": _now(), "generation": metrics.generation, "step": metrics.step, "values": values}
         self._spool.put("metrics", record)
+        self.note(METRICS, str(metrics.step).encode())
 
     def _line(self, worker: str, line: Line) -> None:
         at = datetime.fromtimestamp(line.at, UTC).isoformat()
@@ -160,6 +231,11 @@ class Outlet:
             if not math.isfinite(value):
                 self.say(f"The score {name!r} is {value}: it is left out of the result.")
         return {name: value for name, value in scores.items() if math.isfinite(value)}
+
+
+def _brings(beat: Beat) -> bool:
+    records = beat.metrics or beat.rows or beat.stretches or beat.lines or beat.lines_dropped
+    return bool(records or beat.events or beat.saved)
 
 
 def _now() -> str:

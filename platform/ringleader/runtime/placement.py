@@ -1,7 +1,7 @@
 """Places for members: a gang of bundles reserved at once, and one bundle more for each worker above `min`."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,14 @@ _WORKER: Role = "worker"
 _SERVER: Role = "server"
 
 
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The places of an attempt as they are written down: (group id, role, bundle, surplus, holder) each."""
+
+    seated: bool
+    places: tuple[tuple[str, Role, int, bool, str | None], ...]
+
+
 @dataclass(slots=True)
 class Place:
     """A bundle on a node, held by one member at a time. Which bundle of its gang is known once the gang has nodes."""
@@ -35,26 +43,52 @@ class Place:
 
 
 class Places:
-    """The bundles of one attempt. They belong to the supervisor: Ray removes them with it, however it ends."""
+    """The bundles of one attempt. They outlive the process that made them: whoever ends the attempt gives them back.
 
-    def __init__(self, name: str, workers: Workers, *, servers: int) -> None:
+    Args:
+        keep: writes down what is reserved; called before anything follows from it.
+        kept: what the supervisor before this one wrote down; what it could not is given back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        workers: Workers,
+        *,
+        servers: int,
+        keep: Callable[[Reserved], None] = lambda _: None,
+        kept: Reserved | None = None,
+    ) -> None:
         self._name = name
         self._bundle = _bundle(workers)
         self._strategy = workers.placement.upper()
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._keep = keep
         self._workers = workers.min
+        known = [row[0] for row in kept.places] if kept is not None else []
+        remove_leftovers(name, but=known)
+        if kept is not None:
+            self._seated = kept.seated
+            self._places = [
+                Place(_found(group), role, bundle, surplus, holder)
+                for group, role, bundle, surplus, holder in kept.places
+            ]
+            return
         self._seated = False
         roles = [_WORKER] * workers.min + [_SERVER] * servers
-        self._gang = self._group(len(roles), "floor")
-        self._places = [Place(self._gang, role, index, surplus=False) for index, role in enumerate(roles)]
+        gang = self._group(len(roles), "floor")
+        self._places = [Place(gang, role, index, surplus=False) for index, role in enumerate(roles)]
+        self._write()
 
     def reserve(self, worker: str, role: Role) -> None:
         """Give `worker` the first free place of the gang, if there is one; called in the order of ranks."""
         with self._lock:
+            mine = any(p.holder == worker for p in self._places)
             place = next((p for p in self._places if p.holder is None and p.role == role), None)
-            if place is not None:
+            if place is not None and not mine:
                 place.holder = worker
+                self._write()
 
     def claim(self, worker: str, waiting: Callable[[], None]) -> Place | None:
         """The place of `worker`, its own or one more; blocks until there is one, calling `waiting` if that takes long.
@@ -65,6 +99,7 @@ class Places:
                 group = self._group(1, f"surplus-{worker}")
                 place = Place(group, _WORKER, 0, surplus=True, holder=worker)
                 self._places.append(place)
+                self._write()
         told = False
         while not place.group.wait(timeout_seconds=LOOK_S):
             if self._closed.is_set() or place.holder != worker:
@@ -87,9 +122,11 @@ class Places:
             if place is None:
                 return
             place.holder = None
+            if for_good and place.surplus:
+                self._places.remove(place)
+            self._write()
             if not (for_good and place.surplus):
                 return
-            self._places.remove(place)
         remove_placement_group(place.group)
 
     def close(self) -> None:
@@ -107,14 +144,22 @@ class Places:
             gang = [p for p in self._places if not p.surplus]
             if self._seated or not gang:
                 return
-            on = placement_group_table(self._gang)["bundles_to_node_id"]
+            on = placement_group_table(gang[0].group)["bundles_to_node_id"]
             bundles = seat([str(on[b]) for b in range(len(gang))], self._workers)
             for place, bundle in zip(gang, bundles, strict=True):
                 place.bundle = bundle
             self._seated = True
+            self._write()
+
+    def _write(self) -> None:
+        rows = tuple((p.group.id.hex(), p.role, p.bundle, p.surplus, p.holder) for p in self._places)
+        self._keep(Reserved(self._seated, rows))
 
     def _group(self, count: int, part: str) -> Any:
-        return placement_group([self._bundle] * count, strategy=self._strategy, name=f"{self._name}-{part}")
+        name = f"{self._name}-{part}"
+        return placement_group(
+            [self._bundle] * count, strategy=self._strategy, name=name, lifetime="detached"
+        )
 
 
 def _bundle(workers: Workers) -> dict[str, float]:
@@ -137,8 +182,12 @@ def leftovers(name: str) -> list[str]:
     return [i for i, g in table.items() if g["name"].startswith(f"{name}-") and g["state"] != "REMOVED"]
 
 
-def remove_leftovers(name: str) -> None:
+def remove_leftovers(name: str, *, but: Collection[str] = ()) -> None:
     """Remove placement groups of an attempt whose supervisor could not."""
     for found in leftovers(name):
-        identity = ray.PlacementGroupID(bytes.fromhex(found))
-        remove_placement_group(PlacementGroup(identity))
+        if found not in but:
+            remove_placement_group(_found(found))
+
+
+def _found(group: str) -> PlacementGroup:
+    return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group)))

@@ -1,28 +1,32 @@
-"""A worker's control thread: heartbeats to the supervisor, and the end of this process when nobody answers."""
+"""A worker's control thread: heartbeats to the supervisor, told again while it is away, and the end of this process
+when it stays away."""
 
 import os
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, RayError
 
-from ringleader.runtime.messages import BEAT_S, GONE_S
+from ringleader.runtime.messages import AWAY_S, BEAT_S, GONE_S
 
 if TYPE_CHECKING:
     from ringleader.runtime.desk import Desk
 
 ORPHANED = 70
+AGAIN_S = 0.05
 
 
 class Pulse:
-    """Beats every `BEAT_S`, sooner after `hurry`. A supervisor that does not answer is gone, and so is this process."""
+    """Beats every `BEAT_S`, sooner after `hurry`. When a supervisor is gone for good, so is this process."""
 
     def __init__(self) -> None:
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._sending = threading.Lock()
+        self._pause = threading.Event()
         self._desk: Desk | None = None
         self._supervisor: Any = None
         self._clean: Callable[[], None] = lambda: None
@@ -48,20 +52,33 @@ class Pulse:
             self._beat()
 
     def _beat(self) -> None:
+        """Tell it until it is heard: a supervisor that was killed comes back, and training does not wait for it."""
         assert self._desk is not None
         with self._sending:
-            recorded = self._answered(self._supervisor.beat.remote(self._desk.beat()))
-        self._desk.recorded(recorded)
+            until = monotonic() + AWAY_S
+            while (recorded := self._answer()) is None:
+                if monotonic() > until:
+                    self._end()
+                self._pause.wait(AGAIN_S)
+            if recorded < 0:  # it is gone for good, or does not count this worker in any more
+                self._end()
+            self._desk.heard(recorded)
 
-    def _answered(self, reference: Any) -> int:
+    def _answer(self) -> int | None:
+        """Below which step the supervisor has the records; negative where this worker has none, None without an
+        answer."""
+        assert self._desk is not None
         try:
-            recorded = int(ray.get(reference, timeout=GONE_S))
+            answer = ray.get(self._supervisor.beat.remote(self._desk.beat()), timeout=GONE_S)
+        except ActorDiedError:
+            return -1
         except (RayError, ConnectionError):
-            recorded = -1
-        if recorded < 0:  # gone, or it does not count this worker in any more
-            self._clean()
-            os._exit(ORPHANED)
-        return recorded
+            return None
+        return None if answer is None else int(answer)
+
+    def _end(self) -> None:
+        self._clean()
+        os._exit(ORPHANED)
 
 
 def guard_idle(answers: Callable[[], Any], busy: threading.Event) -> None:

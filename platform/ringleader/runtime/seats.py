@@ -72,6 +72,11 @@ class Seats:
     def interrupted(self) -> bool:
         return self._interrupted >= self._generation
 
+    @property
+    def newest(self) -> int:
+        """The generation of the newest plan that came here, 0 without any."""
+        return self._plan.generation if self._plan is not None else 0
+
     # --- the supervisor's words -----------------------------------------------------------------------------------
 
     def take(self, plan: Plan) -> None:

@@ -1,10 +1,12 @@
-"""Settled records of one attempt on disk until the control plane has them: numbered, bounded, thinned when full."""
+"""Settled records of one attempt on disk until the control plane has them: numbered, bounded, thinned when full. And
+beside them, written together with them, what the next process of the supervisor has to know."""
 
 import json
 import shutil
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ CREATE TABLE IF NOT EXISTS record (
   id INTEGER PRIMARY KEY, stream TEXT NOT NULL, seq INTEGER NOT NULL, size INTEGER NOT NULL, body TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS by_stream ON record (stream, seq);
+CREATE TABLE IF NOT EXISTS note (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS number (stream TEXT PRIMARY KEY, last INTEGER NOT NULL);
 """
 
 
@@ -27,6 +31,9 @@ class Spool:
 
     When more than `max_bytes` wait, every second metric is dropped, then the older half of the log lines, both
     counted in `dropped`. Events and the outcome are never dropped.
+
+    Attributes:
+        notes: what was noted by the processes before this one, and by this one.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
@@ -35,12 +42,24 @@ class Spool:
         self._discarded = False
         self.dropped: dict[str, int] = {}
         self._max_bytes = max_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._fresh: list[tuple[str, int, int, str]] = []
+        self._noted: dict[str, bytes] = {}
         # The process may die at any time, the machine takes the attempt with it: no fsync.
         self._db = sqlite3.connect(folder / "records.db", isolation_level=None, check_same_thread=False)
         self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;" + _SCHEMA)
-        self._numbers = dict.fromkeys(STREAMS, 0)
+        self._numbers: dict[str, int] = dict.fromkeys(STREAMS, 0)
+        self._numbers.update(self._db.execute("SELECT stream, last FROM number"))
+        self.notes: dict[str, bytes] = dict(self._db.execute("SELECT name, value FROM note"))
+
+    def note(self, name: str, value: bytes) -> None:
+        """Keep this under its name, from the next `flush` on."""
+        with self._lock:
+            self.notes[name] = self._noted[name] = value
+
+    def together(self) -> AbstractContextManager[Any]:
+        """What is put and noted in such a block comes to disk at once or not at all."""
+        return self._lock
 
     def put(self, stream: str, record: Mapping[str, Any]) -> int:
         """Take a JSON-ready record; its number within the stream is returned and written into it.
@@ -56,15 +75,21 @@ class Spool:
             return seq
 
     def flush(self) -> None:
-        """Write what was put since, and thin out when too much waits."""
+        """Write what was put and noted since, in one transaction, and thin out when too much waits.
+
+        Raises:
+            OSError: the disk does not take it; it stays here for the next time.
+        """
         with self._lock:
-            fresh, self._fresh = self._fresh, []
-            if not fresh:
+            if self._discarded or not (self._fresh or self._noted):
                 return
-            self._db.execute("BEGIN")
-            self._db.executemany("INSERT INTO record (stream, seq, size, body) VALUES (?, ?, ?, ?)", fresh)
-            self._thin()
-            self._db.execute("COMMIT")
+            try:
+                self._write()
+            except sqlite3.OperationalError as error:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise OSError(f"{self._folder} takes no more: {error}") from error
+            self._fresh, self._noted = [], {}
 
     def batch(self, *, max_records: int, max_bytes: int) -> list[dict[str, Any]]:
         """The oldest records, the outcome only when nothing else waits; at least one if there is any."""
@@ -110,6 +135,17 @@ class Spool:
             self._discarded = True
             self._db.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write(self) -> None:
+        fresh, noted = self._fresh, self._noted
+        numbers = {stream: self._numbers[stream] for stream, *_ in fresh}
+        self._db.execute("BEGIN")
+        self._db.executemany("INSERT INTO record (stream, seq, size, body) VALUES (?, ?, ?, ?)", fresh)
+        self._db.executemany("INSERT OR REPLACE INTO note VALUES (?, ?)", noted.items())
+        self._db.executemany("INSERT OR REPLACE INTO number VALUES (?, ?)", numbers.items())
+        if fresh:
+            self._thin()
+        self._db.execute("COMMIT")
 
     def _thin(self) -> None:
         while self._size() > self._max_bytes:

@@ -1,5 +1,7 @@
-"""The supervisor actor of one attempt: the only one that decides who belongs. Detached, named, never restarted."""
+"""The supervisor actor of one attempt: the only one that decides who belongs. Detached, named; Ray starts it again when
+its process dies, and it goes on from what it had written down."""
 
+import pickle
 import threading
 import traceback
 from contextlib import suppress
@@ -10,18 +12,24 @@ import ray
 from ray.exceptions import RayError
 
 from ringleader.elastic import events as ev
+from ringleader.elastic.events import Returned
 from ringleader.elastic.instructions import End
+from ringleader.elastic.state import Membership
 from ringleader.runtime import claims
-from ringleader.runtime.attempt import Attempt, server_count
-from ringleader.runtime.crew import Crew
+from ringleader.runtime.attempt import MEMBERSHIP, Attempt, server_count
+from ringleader.runtime.crew import Crew, parked
 from ringleader.runtime.faults import Struck
 from ringleader.runtime.messages import Beat, Launch, Standing
 from ringleader.runtime.notices import Drained, draining_nodes
 from ringleader.runtime.outlet import Outlet
-from ringleader.runtime.placement import Places
+from ringleader.runtime.placement import Places, remove_leftovers
 
 THREADS = 16
+LIVES = 100
+"""How often Ray starts it again: a process that keeps dying is not mended by that."""
+PLACES, HANDS = "places", "hand/"
 RELEASE_S = 60.0
+COMING_S = 10.0
 POOL_S = 1.0
 NODES_S = 1.0
 POOL_DEADLINE_S = 90.0
@@ -32,17 +40,20 @@ class Supervisor:
     released, and ends this actor."""
 
     def __init__(self, launch: Launch) -> None:
-        claims.claim(launch.job_id, launch.attempt)
         self._launch = launch
         self._me = ray.get_runtime_context().current_actor
         self._meeting = ""
         self._pool: Any = None
-        self._attempt = Attempt(launch, lambda: self._meeting)
-        self._outlet = Outlet(launch, self._attempt.status)
         self._crew: Crew | None = None
         self._released = threading.Event()
+        self._there = threading.Event()
         self._forgetting = threading.Lock()
-        self._forgotten = False
+        self._forgotten = not claims.claim(launch.job_id, launch.attempt)
+        if self._forgotten:  # killed after the end: there is nothing left to do
+            threading.Thread(target=lambda: ray.kill(self._me), name="over", daemon=True).start()
+            return
+        self._attempt = Attempt(launch, lambda: self._meeting)
+        self._outlet = Outlet(launch, self._attempt.status)
         threading.Thread(target=self._live, name="attempt", daemon=True).start()
 
     # --- workers --------------------------------------------------------------------------------------------------
@@ -50,16 +61,7 @@ class Supervisor:
     def parked(self, standing: Standing) -> None:
         if self._crew is not None:
             self._crew.met(standing.worker, standing.identity)
-        self._attempt.post(
-            ev.Parked(
-                worker=standing.worker,
-                generation=standing.generation,
-                applied=standing.applied,
-                step=standing.step,
-                why=standing.why,
-                now=monotonic(),
-            )
-        )
+            self._attempt.post(parked(standing, monotonic()))
 
     def level(self, worker: str) -> None:
         self._attempt.post(ev.Level(worker, monotonic()))
@@ -67,30 +69,32 @@ class Supervisor:
     def seated(self, worker: str, generation: int) -> None:
         self._attempt.post(ev.Seated(worker, generation, monotonic()))
 
-    def beat(self, beat: Beat) -> int:
+    def beat(self, beat: Beat) -> int | None:
         return self._attempt.beat(beat)
 
     # --- control plane --------------------------------------------------------------------------------------------
 
     def resize(self, minimum: int, maximum: int) -> None:
-        self._attempt.post(ev.Resize(minimum, maximum, monotonic()))
+        self._attempt.tell(ev.Resize(minimum, maximum, monotonic()))
 
     def cancel(self, grace_s: float) -> None:
-        self._attempt.post(ev.Cancel(grace_s, monotonic()))
+        self._attempt.tell(ev.Cancel(grace_s, monotonic()))
 
     def pause(self, grace_s: float) -> None:
-        self._attempt.post(ev.Pause(grace_s, monotonic()))
+        self._attempt.tell(ev.Pause(grace_s, monotonic()))
 
     def drain(self, worker: str, grace_s: float, why: str = "") -> None:
         now = monotonic()
-        self._attempt.post(ev.Drain(worker, now + grace_s, now, why))
+        self._attempt.tell(ev.Drain(worker, now + grace_s, now, why))
 
     def fault(self, fault: str, worker: str | None, for_s: float) -> Struck:
         return self._attempt.fault(fault, worker, for_s)
 
     def release(self) -> None:
-        """Free everything; the caller ends this actor then."""
+        """Free everything; the caller ends this actor then. One that is just coming back has to know its workers."""
         self._released.set()
+        if not self._forgotten:
+            self._there.wait(COMING_S)
         if self._crew is not None:
             self._crew.close()
         self._forget()
@@ -98,6 +102,12 @@ class Supervisor:
     # --------------------------------------------------------------------------------------------------------------
 
     def _live(self) -> None:
+        if not self._outlet.over:
+            self._work()
+        self._there.set()
+        self._leave()
+
+    def _work(self) -> None:
         try:
             end, finished = self._run()
         except Exception:  # whatever it was, the control plane has to hear of it
@@ -106,17 +116,48 @@ class Supervisor:
             self._outlet.await_saved(self._attempt.generation)
         if self._crew is not None:
             self._crew.close()
+        else:
+            remove_leftovers(self._launch.name)
         self._outlet.outcome(end, finished)
-        self._leave()
 
     def _run(self) -> tuple[End, dict[str, Any] | None]:
         self._find_pool()
         threading.Thread(target=self._keep_pool, name="pool", daemon=True).start()
         threading.Thread(target=self._watch_nodes, name="nodes", daemon=True).start()
-        launch = self._launch
-        places = Places(launch.name, launch.spec.workers, servers=server_count(launch))
-        self._crew = Crew(launch, places, self._me, self._take, self._attempt.post)
-        return self._attempt.run(self._crew, self._outlet)
+        launch, outlet = self._launch, self._outlet
+        kept = outlet.noted(PLACES)
+        places = Places(
+            launch.name,
+            launch.spec.workers,
+            servers=server_count(launch),
+            keep=lambda reserved: self._note(PLACES, pickle.dumps(reserved)),
+            kept=pickle.loads(kept) if kept is not None else None,  # noqa: S301 - our own file
+        )
+        crew = Crew(
+            launch,
+            places,
+            self._me,
+            self._take,
+            self._attempt.post,
+            start=outlet.start,
+            note=lambda worker, hand: self._note(HANDS + worker, hand),
+        )
+        self._crew = crew
+        if outlet.noted(MEMBERSHIP) is None:
+            self._there.set()
+
+        def returned(state: Membership) -> Returned:
+            roles = {worker.id: worker.role for worker in state.workers}
+            found = crew.adopt(outlet.notes(HANDS), roles)
+            self._there.set()
+            return Returned(outlet.start, found, monotonic())
+
+        return self._attempt.run(crew, outlet, returned)
+
+    def _note(self, name: str, value: bytes) -> None:
+        """It is on disk when this returns."""
+        self._outlet.note(name, value)
+        self._outlet.write()
 
     def _leave(self) -> None:
         """Until the outcome is stored and somebody released this attempt, at most `RELEASE_S` after that."""
@@ -134,13 +175,14 @@ class Supervisor:
         with self._forgetting:
             if not self._forgotten:
                 self._forgotten = True
+                claims.give_up(self._launch.job_id, self._launch.attempt)
                 self._outlet.discard()
 
-    def _take(self, node: str) -> Any:
+    def _take(self, node: str, worker: str) -> Any:
         until = monotonic() + POOL_DEADLINE_S
         while True:
             try:
-                return ray.get(self._pool.take.remote(node), timeout=60)
+                return ray.get(self._pool.take.remote(node, worker), timeout=60)
             except RayError:  # the pool is being replaced
                 if monotonic() > until or self._released.wait(POOL_S):
                     raise

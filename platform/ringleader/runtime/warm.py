@@ -24,6 +24,7 @@ NAME = "warm-pool"
 REFILL_AFTER_S = 1.0
 LOOK_S = 0.25
 AT_ONCE = 2
+ASKED_AGAIN_S = 120.0
 _PER_NODE = b"ringleader/warm/per_node"
 _IDLE_S = b"ringleader/warm/idle_s"
 
@@ -49,6 +50,7 @@ class WarmPool:
         self._used_at: dict[str, float] = {}
         self._home = str(ray.get_runtime_context().get_node_id())
         self._wanted: list[_Idle] = []
+        self._given: dict[str, tuple[Any, float]] = {}
         self._quiet_until = 0.0
         self._store, self._meeting = _open_store()
         self._me = ray.get_runtime_context().current_actor
@@ -73,8 +75,25 @@ class WarmPool:
         with self._lock:
             return {node: sum(_done(i) for i in idle) for node, idle in self._idle.items()}
 
-    def take(self, node: str) -> tuple[Any, Identity | None]:
-        """A process on `node` for one attempt: a ready one, else one that is still starting (identity unknown)."""
+    def take(self, node: str, worker: str) -> tuple[Any, Identity | None]:
+        """A process on `node` for one attempt: a ready one, else one that is still starting (identity unknown).
+
+        Args:
+            worker: for whom, a name of its own in the cluster: who asks again within `ASKED_AGAIN_S`, because the
+                answer was lost with its process, gets the same one.
+        """
+        now = monotonic()
+        with self._lock:
+            self._given = {w: (h, at) for w, (h, at) in self._given.items() if now - at < ASKED_AGAIN_S}
+            before = self._given.get(worker)
+        if before is not None:
+            return before[0], None
+        handle, identity = self._give(node)
+        with self._lock:
+            self._given[worker] = handle, now
+        return handle, identity
+
+    def _give(self, node: str) -> tuple[Any, Identity | None]:
         self._quiet_until = monotonic() + REFILL_AFTER_S
         while (idle := self._pop(node)) is not None:
             if not _done(idle):

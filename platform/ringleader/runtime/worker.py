@@ -12,22 +12,29 @@ import ray
 from ray.exceptions import RayError
 
 from ringleader.elastic import Plan
-from ringleader.runtime.messages import GONE_S, Ended, Identity, Task
+from ringleader.runtime.messages import GONE_S, Attendance, Ended, Identity, Task
 from ringleader.runtime.notices import TERM_GRACE_S, on_sigterm
 from ringleader.runtime.pulse import Pulse, guard_idle
 
 if TYPE_CHECKING:
-    from ringleader.runtime.seats import Seats
+    from ringleader.runtime.member import Member
 
 
 class Worker:
     """`warm` imports what is slow; `run` does one attempt and returns how it ended; the rest are the supervisor's
-    words while `run` is under way."""
+    words while `run` is under way.
+
+    A supervisor that was killed comes back as a new process with a higher `start`: it asks for `attendance`, and calls
+    `run` again, which does not begin anew. From then on the words of older ones are refused.
+    """
 
     def __init__(self) -> None:
         self._busy = threading.Event()
         self._ready = threading.Event()
-        self._seats: Seats | None = None
+        self._changed = threading.Condition()
+        self._start = 0
+        self._ended: Ended | None = None
+        self._member: Member | None = None
         self._pulse = Pulse()
         self._supervisor: Any = None
         self._id = ""
@@ -46,34 +53,51 @@ class Worker:
         """End this process if `pool` is lost before it has work."""
         threading.Thread(target=guard_idle, args=(pool.alive.remote, self._busy), daemon=True).start()
 
-    def run(self, task: Task, package: bytes | None, supervisor: Any) -> Ended:
-        """Be `task.worker` until the training function returns, raises or is dismissed."""
-        self._busy.set()
+    def run(self, start: int, task: Task, package: bytes | None, supervisor: Any) -> Ended | None:
+        """Be `task.worker` until the training function returns, raises or is dismissed. Whoever calls this later gets
+        the same answer; None once another supervisor is there."""
+        with self._changed:
+            again = self._busy.is_set()  # the supervisor that said so first is gone
+            self._busy.set()
+        if again:
+            return self._over(start)
         from ringleader.runtime.member import Member
 
+        self._listen(start)
         member = Member(task, self.who(), supervisor, self._pulse)
         self._id, self._supervisor = task.worker, supervisor
-        self._seats = member.seats
+        self._member = member
         self._ready.set()
-        return member.run(package)
+        ended = member.run(package)
+        with self._changed:
+            self._ended = ended
+            self._changed.notify_all()
+        return ended
+
+    def attendance(self, start: int) -> Attendance:
+        """Where this worker stands, for a supervisor that is new."""
+        self._listen(start)
+        if not self._busy.is_set():
+            return Attendance(self.who(), busy=False)
+        return self._words().attendance()
 
     def plan(self, plan: Plan) -> None:
-        self._words().take(plan)
+        if self._listen(plan.start):
+            self._words().seats.take(plan)
 
-    def interrupt(self, generation: int) -> None:
-        self._words().interrupt(generation)
+    def interrupt(self, start: int, generation: int) -> None:
+        if self._listen(start):
+            self._words().seats.interrupt(generation)
 
-    def announce(self, generation: int) -> None:
-        self._words().announce(generation)
+    def announce(self, start: int, generation: int) -> None:
+        if self._listen(start):
+            self._words().seats.announce(generation)
 
     def follow(self, meeting: str, number: int) -> None:
-        self._words().follow(meeting, number)
+        self._words().seats.follow(meeting, number)
 
     def donate(self, meeting: str, number: int) -> None:
-        self._words().donate(meeting, number)
-
-    def dismiss(self) -> None:
-        self._words().dismiss()
+        self._words().seats.donate(meeting, number)
 
     def _terminated(self) -> None:
         """A member leaves at the next boundary; a process without work, or without a supervisor, ends now."""
@@ -82,10 +106,28 @@ class Worker:
         except (AttributeError, RayError, ConnectionError):
             os._exit(128 + signal.SIGTERM)
 
-    def _words(self) -> "Seats":
+    def dismiss(self, start: int) -> None:
+        if self._listen(start):
+            self._words().seats.dismiss()
+
+    def _over(self, start: int) -> Ended | None:
+        self._listen(start)
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended is not None or start < self._start)
+            return self._ended if start >= self._start else None
+
+    def _listen(self, start: int) -> bool:
+        """Whether these are the words of the newest supervisor that this process knows."""
+        with self._changed:
+            newer = start >= self._start
+            self._start = max(start, self._start)
+            self._changed.notify_all()
+        return newer
+
+    def _words(self) -> "Member":
         self._ready.wait(timeout=30)
-        assert self._seats is not None
-        return self._seats
+        assert self._member is not None
+        return self._member
 
 
 def import_engine() -> None:

@@ -1,0 +1,88 @@
+"""One worker of a crew: its process as the supervisor holds it, and what of that is written down."""
+
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import NodeDiedError, OutOfMemoryError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ringleader.elastic.instructions import Role
+from ringleader.runtime.messages import Identity
+from ringleader.runtime.watch import Glance
+
+
+@dataclass(slots=True)
+class Hand:
+    """One worker of the crew; `gone` when it shall not live any more. `result`: what it knows, once it finished."""
+
+    role: Role
+    handle: Any = None
+    identity: Identity | None = None
+    running: Any = None
+    look: Any = None
+    gone: bool = False
+    dismissed: bool = False
+    result: dict[str, Any] = field(default_factory=dict)
+
+    def written(self) -> bytes:
+        """For the next process of the supervisor: all but the pending call."""
+        kept = (self.role, self.identity, self.gone, self.dismissed, self.result)
+        return pickle.dumps((kept, ray.cloudpickle.dumps(self.handle)))
+
+
+def read(written: bytes) -> Hand:
+    """What `Hand.written` wrote."""
+    kept, handle = pickle.loads(written)  # noqa: S301 - the supervisor's own file
+    role, identity, gone, dismissed, result = kept
+    process = ray.cloudpickle.loads(handle)
+    return Hand(role, process, identity, gone=gone, dismissed=dismissed, result=result)
+
+
+def end_process(hand: Hand) -> None:
+    ray.kill(hand.handle, no_restart=True)
+
+
+def end_frozen(hand: Hand) -> None:
+    """SIGKILL, which also ends a process that does not listen to Ray."""
+    end_process(hand)
+    if hand.identity is not None:
+        if hand.identity.node == ray.get_runtime_context().get_node_id():
+            _sigkill(hand.identity.pid)
+        else:
+            on_node(hand.identity.node, _sigkill, hand.identity.pid)
+
+
+def glance(pid: int) -> Glance | None:
+    """What /proc says of a process; None where it is gone, or there is no /proc."""
+    try:
+        # The name, in brackets, may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return Glance(fields[0] == "T", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+
+
+def on_node(node: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Run a small function on a node; nobody waits for it: it is gone if the node is."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(*args)
+
+
+def cause_of(error: BaseException) -> str:
+    """In a few words; Ray's own sentences list all that might have happened."""
+    if isinstance(error, OutOfMemoryError):
+        return "killed by Ray's memory monitor"
+    return "node died" if isinstance(error, NodeDiedError) else "died"
+
+
+def _sigkill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,94 @@
+"""Whose words a worker takes: those of the newest start of its supervisor, and of no older one."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ringleader.elastic import Plan
+from ringleader.runtime.messages import Ended, Identity, Task
+from ringleader.spec import JobSpec
+from ringleader.train.seams import Parked
+
+if TYPE_CHECKING:
+    from ringleader.runtime.worker import Worker
+
+WHO = Identity(1, "node", "127.0.0.1")
+SPEC = JobSpec.parse({"name": "words", "entrypoint": "unit:train"})
+TASK = Task("job", 1, "w0", "worker", SPEC, Path("artifacts"), Path("scratch"), "checkpoints")
+
+
+class Told:
+    """A supervisor that is away: nobody hears what it is told."""
+
+    def __getattr__(self, name: str) -> "Told":
+        return self
+
+    def remote(self, *args: object) -> None:
+        return None
+
+
+def working() -> "Worker":
+    """In the middle of its task."""
+    from ringleader.runtime.member import Member
+    from ringleader.runtime.pulse import Pulse
+    from ringleader.runtime.worker import Worker
+
+    worker = Worker()
+    worker._member = Member(TASK, WHO, Told(), Pulse())
+    worker._busy.set()
+    worker._ready.set()
+    return worker
+
+
+def end(worker: "Worker", ended: Ended) -> None:
+    with worker._changed:
+        worker._ended = ended
+        worker._changed.notify_all()
+
+
+def plan(generation: int, start: int) -> Plan:
+    return Plan(1, generation, ("w0",), 0, 1, 0, (), 1, "127.0.0.1:1", "start", start=start)
+
+
+def test_a_plan_of_an_older_start_is_refused_whatever_its_generation():
+    worker = working()
+    worker.plan(plan(3, start=1))
+    assert worker.attendance(2).generation == 3
+    worker.plan(plan(9, start=1))
+    worker.interrupt(1, 9)
+    worker.announce(1, 9)
+    worker.dismiss(1)
+    assert worker.attendance(2).generation == 3
+    worker.plan(plan(4, start=2))
+    assert worker.attendance(2).generation == 4
+
+
+def test_who_waits_for_a_plan_says_with_what_until_it_has_one():
+    worker = working()
+    seats = worker._words().seats
+    with ThreadPoolExecutor(1) as pool:
+        sat = pool.submit(seats.next_seat, Parked(0, 0, 0, ""))
+        worker.plan(plan(1, start=1))
+        assert sat.result(10).plan.generation == 1
+        assert worker.attendance(2).standing is None
+        again = pool.submit(seats.next_seat, Parked(1, 7, 7, "broken pipe"))
+        said = None
+        while said is None and not again.done():
+            said = worker.attendance(2).standing
+        assert said is not None
+        assert (said.generation, said.applied, said.why) == (1, 7, "broken pipe")
+        worker.plan(plan(2, start=2))
+        assert again.result(10).plan.generation == 2
+
+
+def test_only_the_newest_supervisor_learns_how_the_run_ended_and_as_often_as_it_asks():
+    worker = working()
+    ended = Ended("finished", result={"digest": "same"})
+    with ThreadPoolExecutor(2) as pool:
+        old = pool.submit(worker.run, 1, TASK, None, Told())
+        new = pool.submit(worker.run, 2, TASK, None, Told())
+        assert old.result(10) is None
+        end(worker, ended)
+        assert new.result(10) is ended
+    assert worker.run(3, TASK, None, Told()) is ended
+    assert worker.run(2, TASK, None, Told()) is None
