@@ -1,5 +1,5 @@
-"""Kill → next committed step, through the full stack: of a worker, beside torchft and Ray Train, and of a parameter
-server that has a backup."""
+"""Kill → next committed step, through the full stack: of a worker, beside torchft and Ray Train, of a parameter server
+that has a backup, and of the supervisor."""
 
 import os
 import random
@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ringleader.bench import stack
+from ringleader.bench import absence, stack
 from ringleader.bench.broken import BrokenPromise, PeerFailed
 from ringleader.bench.children import Child
 from ringleader.bench.commits import Recovery, wait_for
@@ -17,7 +17,7 @@ from ringleader.bench.line import Figure, Target
 from ringleader.bench.registry import Wish
 from ringleader.bench.workloads import PAUSE_S
 
-CASES = ("kill", "frozen", "server")
+CASES = ("kill", "frozen", "server", absence.ALONE, absence.TOGETHER)
 TARGET = Target("ringleader", "<=", 0.10)
 WORST_TARGET = Target("ringleader", "<=", 0.5)
 FROZEN_TARGET = Target("ringleader", "<=", 2.0)
@@ -71,6 +71,41 @@ def run(wish: Wish) -> Iterator[Figure]:
         yield _frozen(wish)
     if wish.wants("server"):
         yield _servers(wish)
+    if wish.wants(absence.ALONE):
+        yield _supervisor(wish)
+    if wish.wants(absence.TOGETHER):
+        yield _supervisor_and_worker(wish)
+
+
+def _supervisor(wish: Wish) -> Figure:
+    """Two jobs, one after the other."""
+    found: list[tuple[float, float, float]] = []
+    with stack.up() as opened:
+        for number in range(2):
+            job = opened.submit(f"absent{number}", workload="digits", epochs=FOREVER)
+            opened.await_warm()
+            members = _await_full(job)
+            found += absence.measure_gaps(job, members, 10 if wish.full else 5, wish.seed + number)
+            _end(job)
+    gaps, undisturbed, away = ([row[column] for row in found] for column in range(3))
+    return absence.alone_figure(gaps, undisturbed, away)
+
+
+def _supervisor_and_worker(wish: Wish) -> Figure:
+    seconds: list[float] = []
+    with stack.up() as opened:
+        for number in range(2):
+            draw = random.Random(wish.seed + number)  # noqa: S311
+            job = opened.submit(f"both{number}", workload="digits", epochs=FOREVER)
+            for _ in range(10 if wish.full else 3):
+                opened.await_warm()
+                members = _await_full(job)
+                time.sleep(draw.uniform(0, 4 * PAUSE_S))
+                absence.kill(job, min(members))
+                seconds.append(_kill(job, draw.choice(sorted(members))).seconds)
+            _await_full(job)
+            _end(job)
+    return absence.together_figure(seconds)
 
 
 def _workers(wish: Wish) -> Iterator[Figure]:
@@ -166,14 +201,7 @@ def _kill_servers(opened: stack.Stack, name: str, kills: int, seed: int) -> list
         time.sleep(draw.uniform(0, 4 * PAUSE_S))
         seconds.append(_kill(job, draw.choice(sorted(servers)), among=members - servers).seconds)
     _await_full(job, stack.WORKERS + SERVERS)
-    job.job.cancel(grace_s=5)
-    job.commits.check_each_once()
-    wait_for(
-        "the end of a cancelled job",
-        lambda: True if job.job.refresh().state.ended else None,
-        KILL_DEADLINE_S,
-        lambda: None,
-    )
+    _end(job)
     return seconds
 
 
@@ -196,8 +224,14 @@ def _ringleader(
         found = _kill(job, draw.choice(sorted(members)), sign=sign)
         samples.add("ringleader", found.seconds, found.steps_lost)
     _await_full(job)
-    job.job.cancel(grace_s=5)
+    _end(job)
     job.commits.check_nothing_lost()
+
+
+def _end(job: stack.Run) -> None:
+    """Raises BrokenPromise when a step was lost or doubled."""
+    job.job.cancel(grace_s=5)
+    job.commits.check_each_once()
     wait_for(
         "the end of a cancelled job",
         lambda: True if job.job.refresh().state.ended else None,
