@@ -103,6 +103,7 @@ class Prompter:
         self._cues = list(cues)
         self._reached: Counter[tuple[int, str]] = Counter()
         self._pending = 0
+        self._followed = 0
         self._members: tuple[str, ...] = ()
         self._generation = 0
         self._interrupted = 0
@@ -113,14 +114,15 @@ class Prompter:
 
     def next_seat(self, parked: Parked) -> Seat | Shadow:
         self._cue(parked.step, "parked")
-        self._say(("parked", parked))
+        self._say(("parked", replace(parked, followed=self._followed)))
         while True:
             kind, content = self._receive()
             if kind == "follow":
+                self._followed = content
                 try:
                     return Shadow(self._pair(content, JOINER), self._level)
                 except ExchangeBroken as error:
-                    self._say(("parked", replace(parked, why=str(error))))
+                    self._say(("parked", replace(parked, why=str(error), followed=content)))
             if kind == "plan":
                 plan: Plan = content
                 self._generation, self._members = plan.generation, plan.members
@@ -362,8 +364,9 @@ class Cast:
         now = time.monotonic()
         match kind:
             case "parked":
+                said = content
                 self._handle(
-                    ev.Parked(name, content.generation, content.applied, content.step, content.why, now)
+                    ev.Parked(name, said.generation, said.applied, said.step, said.why, now, said.followed)
                 )
             case "level":
                 self._play.levels.append(name)

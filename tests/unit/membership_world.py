@@ -3,7 +3,7 @@
 `World` plays the cooperative side and checks after every instruction what must always hold.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ringleader.elastic import Membership, Plan, Rules, begin, handle
 from ringleader.elastic import events as ev
@@ -28,6 +28,7 @@ class Process:
     alive: bool = True
     new: bool = True
     donor: str = ""
+    pair: int = 0
     level: bool = False
     interrupted: bool = False
     announced: bool = False
@@ -105,8 +106,8 @@ class World:
                     process = self.processes[worker]
                     if process.generation == generation or process.donor:
                         process.interrupted = True
-                case do.Shadow(worker=worker, donor=donor):
-                    self.shadow(worker, donor)
+                case do.Shadow(worker=worker, donor=donor, number=number):
+                    self.shadow(worker, donor, number)
                 case do.Announce(worker=worker):
                     self.processes[worker].announced = True
                 case do.Kill(worker=worker, cause=cause):
@@ -278,15 +279,17 @@ class World:
                 self.say(ev.Parked(name, 0, p.applied, p.updated, "", self.now))
 
     def say(self, parked: ev.Parked) -> None:
-        self.processes[parked.worker].said = parked
-        self.tell(parked)
+        process = self.processes[parked.worker]
+        process.said = replace(parked, followed=process.pair)
+        self.tell(process.said)
 
-    def shadow(self, worker: str, donor: str) -> None:
+    def shadow(self, worker: str, donor: str, number: int) -> None:
         process = self.processes[worker]
         assert process.parked or not process.alive, "somebody shadows who does not wait to join"
         assert process.generation == 0
         assert self.processes[donor].generation == self.state.generation, "a donor that is no member"
         process.parked, process.level, process.interrupted, process.donor = False, False, False, donor
+        process.pair = number
 
     def draw_level(self, worker: str) -> None:
         """A shadow has applied all that its donor has."""
@@ -315,7 +318,11 @@ class World:
                 process.cut = True
 
     def echo(self, worker: str) -> None:
-        """What it said in an earlier generation comes late, and claims more than there is."""
+        """What it said last is told again; what it said in an earlier generation comes late, and claims more than
+        there is."""
+        said = self.processes[worker].said
+        if said is not None and self.processes[worker].alive and not self.processes[worker].cut:
+            self.tell(replace(said, now=self.now))
         before, step = self.processes[worker].generation - 1, self.commits + 5
         if before > 0:
             self.tell(ev.Parked(worker, before, step, step, "broken pipe", self.now))

@@ -3,6 +3,7 @@
 from membership_world import World
 
 from ringleader.elastic import events as ev
+from ringleader.elastic.state import Phase
 
 
 def running(*, minimum: int = 1, maximum: int = 3, shards: int = 6, **servers: int) -> World:
@@ -539,6 +540,16 @@ def test_a_joiner_follows_a_member_and_joins_at_a_boundary_once_it_is_level():
     world.commit()
     assert world.plan.members == ("w0", "w1", "w2")
     assert world.plan.heals == ()
+
+
+def test_a_joiner_that_repeats_that_it_waits_while_it_follows_is_not_told_to_follow_again():
+    world = following()
+    world.echo("w2")
+    assert world.state.find("w2").phase is Phase.SHADOWING
+    assert world.state.shadowings == 1
+    world.draw_level("w2")
+    world.commit()
+    assert world.plan.members == ("w0", "w1", "w2")
 
 
 def test_joiners_follow_different_members_and_join_together():

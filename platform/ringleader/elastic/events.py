@@ -29,6 +29,7 @@ class Parked:
         applied: transactions it has applied (steps and evaluations).
         step: global steps it has applied; negative for a server that has not got its part of the state: it is new.
         why: empty at a planned boundary, before its first plan, and where a shadow has the state of that boundary.
+        followed: the number of the last pair in which it followed a member, 0 before any.
     """
 
     worker: str
@@ -37,6 +38,7 @@ class Parked:
     step: int
     why: str
     now: float
+    followed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

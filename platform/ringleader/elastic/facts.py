@@ -21,7 +21,7 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
         case ev.Placed(worker=worker):
             return _move(state, worker, Phase.WAITING, Phase.STARTING, event.now), ()
         case ev.Parked():
-            return park(state, event), ()
+            return (state if _said_before_following(state, event) else park(state, event)), ()
         case ev.Level(worker=worker):
             return _level(state, worker, event.now), ()
         case ev.Seated(generation=generation):
@@ -133,6 +133,12 @@ def park(state: Membership, event: ev.Parked) -> Membership:
     else:
         state = state.put(replace(parked, applied=event.applied, step=event.step))
     return _break(state, event.now) if event.why and event.generation else state
+
+
+def _said_before_following(state: Membership, event: ev.Parked) -> bool:
+    """Whether a worker only repeats that it waits to join: meanwhile it was told whom to follow."""
+    found = state.find(event.worker)
+    return found is not None and found.phase is Phase.SHADOWING and event.followed < found.pair
 
 
 def _level(state: Membership, worker: str, now: float) -> Membership:

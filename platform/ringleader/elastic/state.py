@@ -78,6 +78,7 @@ class Worker:
         slot: of a server: which part of the state is its own.
         level: it shadows and has all that its donor has; or it is parked and has the state of `applied`.
         shadowed: how often it has begun to shadow.
+        pair: the number of the pair in which it does, or last did.
     """
 
     id: str
@@ -97,6 +98,7 @@ class Worker:
     slot: int = 0
     level: bool = False
     shadowed: int = 0
+    pair: int = 0
 
     @property
     def ready(self) -> bool:

@@ -380,6 +380,7 @@ def parked(standing: Standing, now: float) -> ev.Parked:
         step=standing.step,
         why=standing.why,
         now=now,
+        followed=standing.followed,
     )
 
 

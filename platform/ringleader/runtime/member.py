@@ -77,6 +77,7 @@ class _Teller:
             applied=parked.applied,
             step=parked.step,
             why=parked.why,
+            followed=parked.followed,
         )
         self._desk.park(standing)
         self._supervisor.parked.remote(standing)

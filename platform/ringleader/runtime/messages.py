@@ -119,6 +119,7 @@ class Standing:
     applied: int
     step: int
     why: str
+    followed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

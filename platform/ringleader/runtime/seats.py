@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 from ringleader.comm.transports import Transport
@@ -41,6 +42,7 @@ class Seats:
         self._changed = threading.Condition()
         self._plan: Plan | None = None
         self._follows: tuple[str, int] | None = None
+        self._followed = 0
         self._joiners: list[Transport] = []
         self._transport: Transport | None = None
         self._generation = 0
@@ -53,7 +55,7 @@ class Seats:
     def next_seat(self, parked: Parked) -> Seat | Shadow:
         self._leave()
         while True:
-            self._teller.parked(parked)
+            self._teller.parked(replace(parked, followed=self._followed))
             plan = self._await_plan(parked.generation)
             try:
                 return self._follow() if plan is None else self._sit(plan)
@@ -143,6 +145,7 @@ class Seats:
         with self._changed:
             assert self._follows is not None
             (meeting, number), self._follows = self._follows, None
+            self._followed = number
             before = self._interrupted
         transport = self._pair(meeting, number, JOINER, lambda: self._interrupted > before or self._dismissed)
         with self._changed:

@@ -23,12 +23,14 @@ class Parked:
         step: global steps it has applied; of a server those that its part of the state has, -1 where it has not got
             that part. Where items are leased for what people read only.
         why: empty at a planned boundary or before the first plan, else the sentence of the broken exchange.
+        followed: the number of the last pair in which it followed a member, 0 before any.
     """
 
     generation: int
     applied: int
     step: int
     why: str
+    followed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
