@@ -75,6 +75,7 @@ def test_a_checkpoint_is_left_out_while_the_one_before_is_not_written(tmp_path: 
     assert heard.news.wait(HANG_GUARD_S)
     assert saver._idle.wait(HANG_GUARD_S)
     saver.save(state, Part(), at(4))
+    assert saver._idle.wait(HANG_GUARD_S)
     saver.close()
     assert heard.steps == [1, 4]
 
