@@ -1,14 +1,17 @@
 """Which schedule sums a bucket soonest: what was tried, else by what the cluster's links and adds cost."""
 
+import math
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
 from ringleader.comm.schedules import SCHEDULES, Part
-from ringleader.comm.simulator import Costs, Forecast, simulate
+from ringleader.comm.simulator import Costs, Forecast, TooLong, simulate
 
 COARSE_PIECES = 8
 """A forecast cuts a bucket into this many messages at most, where the exchange would cut it into more."""
 
+HOPELESS = 4.0
 
 DOUBT = 1.1
 """Forecasts that differ by less than this are one. Of those the fewest messages win: each costs time that nobody told
@@ -38,13 +41,16 @@ def alike(part: Part) -> Part:
 
 
 def forecasts(part: Part, costs: Costs, *, canonical: bool, element_bytes: int = 4) -> dict[str, Forecast]:
-    """What the simulator says of every schedule that may be chosen, by name."""
+    """What the simulator says of the schedules that may be chosen, by name; none that takes `HOPELESS` times as long as
+    another, for to play all messages of many ranks through takes seconds."""
     coarse = replace(part, chunk=max(part.chunk, -(-part.length // COARSE_PIECES)))
-    return {
-        name: simulate(schedule, coarse, costs, element_bytes)
-        for name, schedule in sorted(SCHEDULES.items())
-        if schedule.canonical(part) or not canonical
-    }
+    admitted = [name for name in sorted(SCHEDULES) if SCHEDULES[name].canonical(part) or not canonical]
+    found: dict[str, Forecast] = {}
+    for name in sorted(admitted, key=lambda name: sum(1 for _ in SCHEDULES[name].steps(coarse))):
+        least = min((forecast.seconds for forecast in found.values()), default=math.inf)
+        with suppress(TooLong):
+            found[name] = simulate(SCHEDULES[name], coarse, costs, element_bytes, HOPELESS * least)
+    return found
 
 
 @lru_cache(maxsize=4096)

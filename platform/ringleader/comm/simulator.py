@@ -9,7 +9,9 @@ Thakur, Rabenseifner and Gropp, "Optimization of collective communication operat
 """
 
 import heapq
+import math
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -83,20 +85,32 @@ class Forecast:
         return max(self.finish_s)
 
 
-def simulate(schedule: Schedule, part: Part, costs: Costs, element_bytes: int = 4) -> Forecast:
+class TooLong(Exception):
+    """A schedule takes longer than anybody wanted to know."""
+
+
+def simulate(
+    schedule: Schedule, part: Part, costs: Costs, element_bytes: int = 4, until_s: float = math.inf
+) -> Forecast:
     """Run the schedule of all ranks from time 0.
 
     Args:
         part: any rank's part.
 
     Raises:
+        TooLong: it takes longer than `until_s`.
         ValueError: the schedule's ranks wait for each other for ever.
     """
     clock = _Clock(part, costs, element_bytes)
-    ranks = [_Rank(r, list(schedule.steps(replace(part, rank=r))), clock) for r in range(part.world)]
+    steps = [list(schedule.steps(replace(part, rank=rank))) for rank in range(part.world)]
+    if until_s < math.inf and clock.least_s(steps) > until_s:
+        raise TooLong
+    ranks = [_Rank(number, each, clock) for number, each in enumerate(steps)]
     for rank in ranks:
         rank.go_on()
     while clock.ticks:
+        if clock.ticks[0][0] > until_s:
+            raise TooLong
         for message in clock.tick():
             ranks[message.source].go_on()
             ranks[message.target].go_on()
@@ -181,6 +195,16 @@ class _Clock:
     def messages(self) -> int:
         return sum(self._turns)
 
+    def least_s(self, steps: Sequence[Sequence[Step]]) -> float:
+        """No exchange is over before its busiest port has sent all it has to. `steps`: of each rank."""
+        busy: dict[int, float] = defaultdict(float)
+        for source, each in enumerate(steps):
+            for step in each:
+                if isinstance(step, Send):
+                    message = self._message(source, step.peer, size(step.span))
+                    busy[message.out] += self._takes(message)
+        return max(busy.values(), default=0.0)
+
     def tick(self) -> list[_Message]:
         """Go to the next moment at which a message ends or becomes able to begin.
 
@@ -207,10 +231,9 @@ class _Clock:
 
     def _begin(self, message: _Message, now: float) -> None:
         away = message.out >= self._world
-        link = self._costs.between if away else self._costs.inside
         carried = message.elements * self._element_bytes
         begun = now if away else self._enter(message, now, carried)
-        message.done_s = begun + link.latency_s + link.s_per_byte * carried
+        message.done_s = begun + self._takes(message)
         heapq.heappush(self.ticks, (message.done_s, next(self._numbers), message))
         self._busy_out[message.out] = self._busy_in[message.into] = True
         self._wait_out[message.out].remove(message)
@@ -218,6 +241,10 @@ class _Clock:
         if away:
             self.left[message.out - self._world] += carried
             self.entered[message.into - self._world] += carried
+
+    def _takes(self, message: _Message) -> float:
+        link = self._costs.between if message.out >= self._world else self._costs.inside
+        return link.latency_s + link.s_per_byte * message.elements * self._element_bytes
 
     def _enter(self, message: _Message, now: float, carried: int) -> float:
         """When the node has time for one message more."""
