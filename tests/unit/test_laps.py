@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import ringleader
-from ringleader.errors import NonFiniteLoss
+from ringleader.errors import NonFiniteLoss, StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.cursor import Epoch
 from ringleader.train.laps import Laps
@@ -89,6 +89,17 @@ def test_alone_it_is_plain_training_slice_by_slice(kind: str, shards: int, tmp_p
     for ours, plain in zip(found, by_hand(kind, shards, 3), strict=True):
         # start + (end - start) is the end but for one rounding a slice.
         torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_a_weight_that_is_not_the_rows_is_refused(tmp_path: Path) -> None:
+    def train(session: ringleader.Session) -> None:
+        net = session.model(small_net())
+        session.optimizer(OPTIMIZERS["sgd"](net))
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y), weight=float(2 * len(y)))
+
+    with pytest.raises(StepMisuse, match="counts a slice by its rows"):
+        run_local(spec(), train, tmp_path)
 
 
 def test_every_step_and_every_row_is_counted_once(tmp_path: Path) -> None:

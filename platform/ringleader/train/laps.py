@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ringleader.elastic.tokens import Round
-from ringleader.errors import ExchangeBroken
+from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.sync.crew import Kind
 from ringleader.train.evidence import Recorder
 from ringleader.train.group import Group
@@ -91,8 +91,17 @@ class Laps:
             self._end_stretch(loop)
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
-        """Backward of a slice; after the last of this member's one step, whose move is owed to the tokens."""
+        """Backward of a slice; after the last of this member's one step, whose move is owed to the tokens.
+
+        Raises:
+            StepMisuse: naming what is wrong with the call; a move counts by its rows, no weight reaches it.
+        """
         turn, report = self.turns.end(loss, weight, values)
+        if report.weight != len(turn.rows):
+            raise StepMisuse(
+                f"session.step got weight={report.weight} for {len(turn.rows)} rows in a token ring.",
+                hint="A token ring counts a slice by its rows: leave weight= out, or take another sync.",
+            )
         loop, doing = self._running, self._doing
         item = doing.offset * loop.epoch.shards + turn.shard
         # Whoever gets a token with this item gets the report with it.

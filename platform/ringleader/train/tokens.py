@@ -10,6 +10,7 @@ import torch
 
 from ringleader.elastic.items import Items
 from ringleader.elastic.tokens import ABSENT, Copy, Standing
+from ringleader.errors import StepMisuse
 from ringleader.sync import Exchange
 from ringleader.sync.circulation import Circulation
 from ringleader.sync.crew import Crew, Following
@@ -72,6 +73,11 @@ class Tokens:
         # A server without a token would hear of nobody's end.
         least = sync.server_count if sync.holds_spans else 1
         self.spans = Spans(group.parameters, sync.tokens or max(group.spec.workers.max, least))
+        if len(self.spans) < least:
+            raise StepMisuse(
+                f"sync.servers: {least} servers cannot share {len(self.spans)} spans of the weights.",
+                hint=f"Set sync.servers to {len(self.spans)} or less, or train a larger model.",
+            )
 
     def begin(self, loop: Loop) -> None:
         """Lists are those of this loop; a member that was healed has no copy of its own, nor owes anything."""
