@@ -3,6 +3,7 @@
 import queue
 import shutil
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -325,7 +326,10 @@ class Crew:
 
     def _take_returns(self) -> None:
         while True:
-            self._over(*self._returns.get())
+            try:
+                self._over(*self._returns.get())
+            except Exception:  # of one worker's end; the others' have to be heard as well
+                traceback.print_exc()
 
     def _over(self, worker: str, future: "Future[Ended | None]") -> None:
         """A run returned, or its process died."""
@@ -334,24 +338,30 @@ class Crew:
             ended = future.result()
         except Exception as error:
             hand.gone = True
-            self._places.free(worker, for_good=hand.dismissed)
-            self._note(worker, GONE)
-            self._post(ev.Lost(worker, cause_of(error), now))
+            try:  # its place is free before another one is looked for
+                self._places.free(worker, for_good=hand.dismissed)
+                self._note(worker, GONE)
+            finally:
+                self._post(ev.Lost(worker, cause_of(error), now))
             return
         if ended is None:
             return  # another supervisor is there
         if ended.kind == "finished":
             hand.result = ended.result
-            self._write(worker)
-            self._post(ev.Finished(worker, str(ended.result["digest"]), now))
+            try:
+                self._write(worker)
+            finally:
+                self._post(ev.Finished(worker, str(ended.result["digest"]), now))
             return
         if ended.kind == "raised":
             self._post(ev.Raised(worker, ended.step, ended.shard, ended.message, now))
         elif ended.kind == "failed":
             self._post(ev.Failed(worker, ended.reason, ended.message, now, ended.hint))
         hand.gone = True
-        self._places.free(worker, for_good=ended.kind == "dismissed")
-        end_process(hand)
+        try:
+            self._places.free(worker, for_good=ended.kind == "dismissed")
+        finally:
+            end_process(hand)
 
     def _call(self, worker: str, method: str, *args: Any) -> None:
         hand = self._hands.get(worker)

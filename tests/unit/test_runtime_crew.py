@@ -1,0 +1,72 @@
+"""What a crew hears of its workers' ends, and how long it looks for them, without Ray."""
+
+import queue
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from ringleader.elastic import events as ev
+from ringleader.runtime.messages import Ended
+
+if TYPE_CHECKING:
+    from ringleader.runtime.crew import Crew
+
+HANG_GUARD_S = 30.0
+
+
+class Refusing:
+    """A disk, and a cluster's places, that take nothing."""
+
+    def free(self, worker: str, *, for_good: bool) -> None:
+        raise OSError("no place")
+
+    def claim(self, worker: str, waiting: Any) -> Any:
+        return SimpleNamespace()
+
+    def note(self, worker: str, hand: bytes) -> None:
+        raise OSError("full")
+
+
+@pytest.fixture
+def events() -> "queue.Queue[Any]":
+    return queue.Queue()
+
+
+@pytest.fixture
+def crew(monkeypatch: pytest.MonkeyPatch, events: "queue.Queue[Any]") -> "Crew":
+    from ringleader.runtime import crew as module
+    from ringleader.runtime.hands import Hand
+
+    monkeypatch.setattr(module, "ray", SimpleNamespace(put=lambda package: package))
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    monkeypatch.setattr(Hand, "written", lambda _: b"hand")
+    refusing = Refusing()
+    launch = cast("Any", SimpleNamespace(packed=lambda: b""))
+    places = cast("Any", refusing)
+    return module.Crew(launch, places, None, cast("Any", None), events.put, start=1, note=refusing.note)
+
+
+def over(crew: "Crew", worker: str, answer: Ended | Exception) -> None:
+    from ringleader.runtime.hands import Hand
+
+    future: Future[Ended | None] = Future()
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
+    crew._hands[worker] = Hand("worker")
+    crew._returns.put((worker, future))
+
+
+def test_every_end_is_told_while_the_disk_is_full(crew: "Crew", events: "queue.Queue[Any]") -> None:
+    finished = Ended("finished", result={"digest": "ab"})
+    for worker, answer in (("w0", RuntimeError()), ("w1", finished), ("w2", RuntimeError())):
+        over(crew, worker, answer)
+    told = [events.get(timeout=HANG_GUARD_S) for _ in range(3)]
+    assert [(type(event), event.worker) for event in told] == [
+        (ev.Lost, "w0"),
+        (ev.Finished, "w1"),
+        (ev.Lost, "w2"),
+    ]
