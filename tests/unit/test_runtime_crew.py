@@ -70,3 +70,20 @@ def test_every_end_is_told_while_the_disk_is_full(crew: "Crew", events: "queue.Q
         (ev.Finished, "w1"),
         (ev.Lost, "w2"),
     ]
+
+
+def test_a_process_that_was_taken_and_cannot_begin_is_ended(
+    crew: "Crew", events: "queue.Queue[Any]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ringleader.runtime import crew as module
+    from ringleader.runtime.hands import Hand
+
+    ended: list[Any] = []
+    monkeypatch.setattr(module, "end_process", lambda hand: ended.append(hand.handle))
+    monkeypatch.setattr(crew, "_process", lambda worker, place: ("process", None))
+    monkeypatch.setattr(crew._places, "free", lambda worker, for_good: None)
+    crew._hands["w0"] = Hand("worker")
+    crew._bring("w0")  # its hand cannot be written down
+    assert ended == ["process"]
+    assert not crew.knows("w0")
+    assert [type(events.get_nowait()) for _ in range(2)] == [ev.Placed, ev.Lost]

@@ -1,6 +1,7 @@
 """The end of an attempt reaches the control plane whatever the training function and the disk leave behind."""
 
 import math
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ringleader.checkpoint.manifest import Position, Saved
 from ringleader.elastic.instructions import End
 from ringleader.runtime.messages import Beat, Identity, Launch, Line, Metrics, Rows
 from ringleader.runtime.outlet import Outlet
+from ringleader.runtime.spool import Spool
 from ringleader.spec import JobSpec
 
 SUCCEEDED = End("succeeded")
@@ -131,6 +133,27 @@ def test_what_a_killed_supervisor_had_answered_is_there_and_what_is_told_again_c
     for outlet in (first, second, third):
         outlet.discard()
     assert not (tmp_path / "jobs" / "job_a" / "ledger").exists()
+
+
+def test_what_the_disk_did_not_take_is_not_acknowledged_and_counts_once_when_it_is_told_again(
+    server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    outlet = open_outlet(server, tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(Spool, "_write", refuse)
+        for _ in range(2):
+            with pytest.raises(OSError, match="full"):
+                outlet.beat(beat(1, range(1, 4)))
+    outlet.beat(beat(1, range(1, 4)))
+    outlet.outcome(SUCCEEDED, finished())
+    assert outlet.poster.drained(10)
+    assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
+    assert [line["line"] for line in server.stream("logs")] == ["beat 1"]
+    outlet.discard()
+
+
+def refuse(_spool: Spool) -> None:
+    raise sqlite3.OperationalError("full")
 
 
 def test_a_checkpoint_whose_files_an_earlier_process_heard_of_becomes_one(

@@ -6,6 +6,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -275,6 +276,10 @@ class Crew:
             if hand.gone:
                 end_process(hand)
         except Exception as error:
+            hand.gone = True
+            if hand.handle is not None:
+                with suppress(Exception):  # the cluster is in trouble: close() tries again
+                    end_process(hand)
             self._closed.wait(RETRY_S)  # a cluster in trouble is not helped by haste
             self._places.free(worker, for_good=False)
             self._post(ev.Lost(worker, f"could not be started: {error}", monotonic()))

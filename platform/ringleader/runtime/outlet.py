@@ -90,6 +90,7 @@ class Outlet:
 
     def beat(self, beat: Beat) -> None:
         """Take what a worker's heartbeat brought; it is on disk when this returns."""
+        brings = _brings(beat)
         with self._taking:
             if beat.number and beat.number <= self._heard.get(beat.worker, 0):
                 beat = replace(
@@ -103,7 +104,7 @@ class Outlet:
                 if _brings(beat):
                     self.note(HEARD + beat.worker, str(beat.number).encode())
             self._heard[beat.worker] = beat.number
-            if _brings(beat):
+            if brings:  # also what is told again because the disk did not take it
                 self.write()
 
     def _take(self, beat: Beat) -> None:

@@ -155,9 +155,10 @@ class Supervisor:
         return self._attempt.run(crew, outlet, returned)
 
     def _note(self, name: str, value: bytes) -> None:
-        """It is on disk when this returns."""
+        """It is on disk when this returns, if the disk takes it."""
         self._outlet.note(name, value)
-        self._outlet.write()
+        with suppress(OSError):  # a full disk costs the way back, not the attempt; it comes there with the next words
+            self._outlet.write()
 
     def _leave(self) -> None:
         """Until the outcome is stored and somebody released this attempt, at most `RELEASE_S` after that."""
