@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from ringleader.elastic import events as ev
-from ringleader.runtime.messages import Ended
+from ringleader.runtime.messages import AWAY_S, Ended
+from ringleader.runtime.watch import Glance
 
 if TYPE_CHECKING:
     from ringleader.runtime.crew import Crew
@@ -87,3 +88,43 @@ def test_a_process_that_was_taken_and_cannot_begin_is_ended(
     assert ended == ["process"]
     assert not crew.knows("w0")
     assert [type(events.get_nowait()) for _ in range(2)] == [ev.Placed, ev.Lost]
+
+
+class Answers:
+    """Of workers that do not answer: each wait takes two seconds. Looks at another node come with the next wait."""
+
+    def __init__(self, crew: "Crew", cpu_s: float) -> None:
+        self._crew, self._cpu_s = crew, cpu_s
+        self.waits = 0
+
+    def now(self) -> float:
+        return 2.0 * self.waits
+
+    def wait(self, waiting: list[Any], *, num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        self.waits += 1
+        return [], waiting
+
+    def glance(self, worker: str) -> Glance | None:
+        hand = self._crew._hands[worker]
+        if hand.look is None:
+            hand.look = "under way"
+            return None
+        hand.look = None
+        return Glance(stopped=False, cpu_s=self._cpu_s * self.waits)
+
+
+@pytest.mark.parametrize(("cpu_s", "waits"), [(1.0, 5), (0.0, 2)], ids=["at work", "frozen"])
+def test_a_worker_elsewhere_is_looked_at_before_it_counts_as_frozen_and_not_heard_for_ever(
+    crew: "Crew", monkeypatch: pytest.MonkeyPatch, cpu_s: float, waits: int
+) -> None:
+    from ringleader.runtime import crew as module
+    from ringleader.runtime.hands import Hand
+
+    answers = Answers(crew, cpu_s)
+    monkeypatch.setattr(module, "ray", answers)
+    monkeypatch.setattr(module, "monotonic", answers.now)
+    monkeypatch.setattr(crew, "glance", answers.glance)
+    crew._hands["w0"] = Hand("worker")
+    crew._hear({"w0": "asked"})
+    assert answers.waits == waits
+    assert module.HEAR_S < AWAY_S / 2

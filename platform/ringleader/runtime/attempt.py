@@ -13,8 +13,9 @@ from ringleader.elastic import Membership, Plan, Rules, begin, handle
 from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
 from ringleader.elastic.state import Phase
-from ringleader.runtime.crew import Crew, parked
+from ringleader.runtime.crew import Crew
 from ringleader.runtime.faults import Struck, strike
+from ringleader.runtime.hands import parked
 from ringleader.runtime.messages import Beat, Launch
 from ringleader.runtime.outlet import Outlet
 from ringleader.runtime.pace import Pace

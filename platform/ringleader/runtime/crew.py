@@ -18,25 +18,29 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ringleader.elastic import Plan
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
-from ringleader.runtime.hands import Hand, cause_of, end_frozen, end_process, glance, on_node, read
-from ringleader.runtime.messages import (
-    NAMESPACE,
-    WORKER_THREADS,
-    Attendance,
-    Ended,
-    Identity,
-    Launch,
-    Standing,
-    Task,
+from ringleader.runtime.hands import (
+    Hand,
+    cause_of,
+    end_frozen,
+    end_process,
+    glance,
+    on_node,
+    parked,
+    read,
 )
+from ringleader.runtime.messages import NAMESPACE, WORKER_THREADS, Attendance, Ended, Identity, Launch, Task
 from ringleader.runtime.placement import Place, Places
-from ringleader.runtime.watch import BUSY_CPU_S, HELD_S, Glance
+from ringleader.runtime.watch import BUSY_CPU_S, Glance
 
 PATIENT_S = 2.0
 ENDING_S = 10.0
 RETRY_S = 1.0
 ATTEND_S = 2.0
 """A worker that does not answer a supervisor that came back for so long, and does nothing, is frozen."""
+HEAR_S = 10.0
+"""Nor is one waited for that is at work: the others hear from their supervisor only then, within `AWAY_S`."""
+LOOKS = 2
+"""So often `ATTEND_S` a look at another node's process may take."""
 
 GONE = b""
 """What is written down of a worker that nobody has to look for."""
@@ -216,13 +220,17 @@ class Crew:
 
     def _hear(self, asked: Mapping[str, Any]) -> None:
         """Until all have answered; who does not is waited for as long as its process is at work."""
-        until, used = monotonic() + HELD_S, dict.fromkeys(asked, 0.0)
+        until, used = monotonic() + HEAR_S, dict.fromkeys(asked, 0.0)
+        unseen = dict.fromkeys(asked, 0)
         waiting = {answer: worker for worker, answer in asked.items()}
         while waiting and monotonic() < until:
             _, left = ray.wait([*waiting], num_returns=len(waiting), timeout=ATTEND_S)
             waiting = {answer: waiting[answer] for answer in left}
             for answer, worker in list(waiting.items()):
                 glance = self.glance(worker)
+                unseen[worker] = unseen[worker] + 1 if glance is None else 0
+                if glance is None and self._hands[worker].look is not None and unseen[worker] <= LOOKS:
+                    continue  # somebody looks there
                 if glance is None or glance.stopped or glance.cpu_s - used[worker] < BUSY_CPU_S:
                     del waiting[answer]
                 else:
@@ -384,19 +392,6 @@ class Crew:
         for node in nodes:
             on_node(node, _remove, scratch)
         _remove(scratch)
-
-
-def parked(standing: Standing, now: float) -> ev.Parked:
-    """What a worker said, as an event."""
-    return ev.Parked(
-        worker=standing.worker,
-        generation=standing.generation,
-        applied=standing.applied,
-        step=standing.step,
-        why=standing.why,
-        now=now,
-        followed=standing.followed,
-    )
 
 
 def _remove(folder: Path) -> None:

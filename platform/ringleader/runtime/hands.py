@@ -12,8 +12,9 @@ import ray
 from ray.exceptions import NodeDiedError, OutOfMemoryError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
-from ringleader.runtime.messages import Identity
+from ringleader.runtime.messages import Identity, Standing
 from ringleader.runtime.watch import Glance
 
 
@@ -79,6 +80,19 @@ def cause_of(error: BaseException) -> str:
     if isinstance(error, OutOfMemoryError):
         return "killed by Ray's memory monitor"
     return "node died" if isinstance(error, NodeDiedError) else "died"
+
+
+def parked(standing: Standing, now: float) -> ev.Parked:
+    """What a worker said, as an event."""
+    return ev.Parked(
+        worker=standing.worker,
+        generation=standing.generation,
+        applied=standing.applied,
+        step=standing.step,
+        why=standing.why,
+        now=now,
+        followed=standing.followed,
+    )
 
 
 def _sigkill(pid: int) -> None:

@@ -17,8 +17,9 @@ from ringleader.elastic.instructions import End
 from ringleader.elastic.state import Membership
 from ringleader.runtime import claims
 from ringleader.runtime.attempt import MEMBERSHIP, Attempt, server_count
-from ringleader.runtime.crew import Crew, parked
+from ringleader.runtime.crew import Crew
 from ringleader.runtime.faults import Struck
+from ringleader.runtime.hands import parked
 from ringleader.runtime.messages import Beat, Launch, Standing
 from ringleader.runtime.notices import Drained, draining_nodes
 from ringleader.runtime.outlet import Outlet
