@@ -4,6 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
+
+import pytest
 
 from ringleader.runtime.notices import Drained
 
@@ -39,5 +42,56 @@ def test_each_worker_on_a_draining_node_is_told_once():
     drained = Drained()
     nodes = {"w0": "n0", "w1": "n1", "w2": "n1"}
     assert drained.news({}, nodes) == []
-    assert drained.news({"n1": 20.0}, nodes) == [("w1", 20.0), ("w2", 20.0)]
+    news = drained.news({"n1": 20.0}, nodes)
+    assert news == [("w1", 20.0), ("w2", 20.0)]
+    told: list[tuple[str, float]] = []
+    drained.tell(news, lambda worker, for_s: told.append((worker, for_s)))
+    assert told == news
     assert drained.news({"n1": 19.0, "n0": 5.0}, nodes | {"w3": "n1"}) == [("w0", 5.0), ("w3", 19.0)]
+
+
+def test_a_worker_that_could_not_be_told_keeps_no_other_from_it_and_is_told_again():
+    drained, nodes = Drained(), {"w0": "n0", "w1": "n0"}
+    told: list[str] = []
+
+    def drain(worker: str, _for_s: float) -> None:
+        if worker == "w0":
+            raise TimeoutError
+        told.append(worker)
+
+    drained.tell(drained.news({"n0": 20.0}, nodes), drain)
+    assert told == ["w1"]
+    assert drained.news({"n0": 19.0}, nodes) == [("w0", 19.0)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "left"),
+    [
+        (["ActorUnavailableError", "GetTimeoutError", ""], []),
+        (["ActorUnavailableError", "ActorDiedError"], [143]),
+        (None, [143]),
+    ],
+    ids=["it comes back", "it is dead for good", "it has none"],
+)
+def test_sigterm_ends_a_worker_at_once_only_where_no_supervisor_comes_back(
+    monkeypatch: pytest.MonkeyPatch, answers: list[str] | None, left: list[int]
+):
+    from ray import exceptions
+
+    from ringleader.runtime import worker as module
+
+    def answer(_told: object, *, timeout: float) -> None:
+        assert answers
+        if error := answers.pop(0):
+            raise getattr(exceptions, error)(*([error, None] if error == "ActorUnavailableError" else []))
+
+    exits: list[int] = []
+    monkeypatch.setattr(module, "TERM_AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "on_sigterm", lambda act: None)
+    monkeypatch.setattr(module, "ray", SimpleNamespace(get=answer))
+    monkeypatch.setattr(module.os, "_exit", exits.append)
+    worker = module.Worker()
+    if answers is not None:
+        worker._supervisor = SimpleNamespace(drain=SimpleNamespace(remote=lambda *said: said))
+    worker._terminated()
+    assert (exits, answers or []) == (left, [])

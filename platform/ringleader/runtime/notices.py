@@ -4,7 +4,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 TERM_GRACE_S = 30.0
@@ -71,6 +72,11 @@ class Drained:
     def news(self, draining: Mapping[str, float], nodes: Mapping[str, str]) -> list[tuple[str, float]]:
         """(worker, seconds) for those of `nodes` (worker → node) that have not been told yet."""
         found = [(worker, draining[node]) for worker, node in nodes.items() if node in draining]
-        news = [(worker, for_s) for worker, for_s in found if worker not in self._told]
-        self._told.update(worker for worker, _ in news)
-        return news
+        return [(worker, for_s) for worker, for_s in found if worker not in self._told]
+
+    def tell(self, news: Iterable[tuple[str, float]], drain: Callable[[str, float], None]) -> None:
+        """`drain(worker, seconds)` for each; whom that could not reach is among the next news."""
+        for worker, for_s in news:
+            with suppress(Exception):  # of one worker: the others have to hear as well
+                drain(worker, for_s)
+                self._told.add(worker)

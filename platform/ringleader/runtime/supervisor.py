@@ -158,7 +158,9 @@ class Supervisor:
     def _note(self, name: str, value: bytes) -> None:
         """It is on disk when this returns, if the disk takes it."""
         self._outlet.note(name, value)
-        with suppress(OSError):  # a full disk costs the way back, not the attempt; it comes there with the next words
+        with suppress(
+            OSError
+        ):  # a full disk costs the way back, not the attempt; it comes there with the next words
             self._outlet.write()
 
     def _leave(self) -> None:
@@ -201,8 +203,10 @@ class Supervisor:
         while not self._released.wait(NODES_S):
             if self._crew is not None:
                 with suppress(Exception):  # Ray's control store is away: the next look may find it
-                    for worker, for_s in drained.news(draining_nodes(), self._crew.nodes()):
-                        self.drain(worker, for_s, "its node is drained")
+                    drained.tell(
+                        drained.news(draining_nodes(), self._crew.nodes()),
+                        lambda worker, for_s: self.drain(worker, for_s, "its node is drained"),
+                    )
 
     def _keep_pool(self) -> None:
         """The pool holds the store where members meet: when it is lost, there has to be a new one."""

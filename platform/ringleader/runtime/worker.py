@@ -6,10 +6,11 @@ Whoever gets a handle of this actor imports this module: it stays light, what ne
 import os
 import signal
 import threading
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, RayError
 
 from ringleader.elastic import Plan
 from ringleader.runtime.messages import GONE_S, Attendance, Ended, Identity, Task
@@ -18,6 +19,8 @@ from ringleader.runtime.pulse import Pulse, guard_idle
 
 if TYPE_CHECKING:
     from ringleader.runtime.member import Member
+
+TERM_AGAIN_S = 0.5
 
 
 class Worker:
@@ -100,11 +103,19 @@ class Worker:
         self._words().seats.donate(meeting, number)
 
     def _terminated(self) -> None:
-        """A member leaves at the next boundary; a process without work, or without a supervisor, ends now."""
-        try:
-            ray.get(self._supervisor.drain.remote(self._id, TERM_GRACE_S, "SIGTERM"), timeout=GONE_S)
-        except (AttributeError, RayError, ConnectionError):
-            os._exit(128 + signal.SIGTERM)
+        """A member leaves at the next boundary; a process without work, or without a supervisor, ends now. One whose
+        supervisor is coming back tells it then."""
+        until = monotonic() + TERM_GRACE_S
+        while self._supervisor is not None and (left_s := until - monotonic()) > 0:
+            try:
+                told = self._supervisor.drain.remote(self._id, left_s, "SIGTERM")
+                ray.get(told, timeout=min(GONE_S, left_s))
+                return
+            except ActorDiedError:
+                break
+            except (RayError, ConnectionError):
+                sleep(TERM_AGAIN_S)
+        os._exit(128 + signal.SIGTERM)
 
     def dismiss(self, start: int) -> None:
         if self._listen(start):
