@@ -1,9 +1,11 @@
 """The ledger holds what the weights are made of, over all attempts, and nothing that was lost on the way."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
 from ringleader.runtime.ledger import Ledger
 from ringleader.runtime.messages import Rows
@@ -67,3 +69,30 @@ def test_a_record_that_a_lost_supervisor_could_not_finish_is_none(tmp_path: Path
     raw = tmp_path / "l" / "attempt-1.raw"
     raw.write_bytes(raw.read_bytes()[:-3])
     assert rows_of(attempt(tmp_path / "l", 2, range(3, 4), began=(1, 2)), tmp_path) == [101, 102, 203]
+
+
+def test_a_step_that_the_disk_took_in_part_is_taken_when_it_is_told_again(tmp_path: Path) -> None:
+    ledger = attempt(tmp_path / "l", 1, range(1, 3))
+    rows = Rows(3, np.zeros(1, "<i4").tobytes(), np.array([103], "<i8").tobytes())
+    file, ledger._file = ledger._file, cast("Any", NearlyFull(ledger._file))
+    with pytest.raises(OSError, match="full"):
+        ledger.add(rows)
+    assert ledger.last_step == 2
+    ledger._file = file
+    ledger.add(rows)
+    assert rows_of(ledger, tmp_path) == [101, 102, 103]
+
+
+class NearlyFull:
+    """Takes five bytes more."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.truncate = file.truncate
+        self._full = False
+
+    def write(self, data: memoryview) -> int:
+        if self._full:
+            raise OSError("full")
+        self._full = True
+        return int(self._file.write(data[:5]))

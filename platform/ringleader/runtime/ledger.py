@@ -35,18 +35,25 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self._attempt = attempt
-        self.last_step, whole_bytes = _last(self._raw(attempt))
+        self.last_step, self._whole_bytes = _last(self._raw(attempt))
         # Without a buffer: what is here outlives this process, and the next one goes on from it.
         self._file = self._raw(attempt).open("ab", buffering=0)
-        self._file.truncate(whole_bytes)
+        self._file.truncate(self._whole_bytes)
 
     def add(self, rows: Rows) -> None:
-        """A step that is there already is not taken twice."""
+        """A step that is there already is not taken twice. Raises OSError: this one is not there, tell it again."""
         if rows.step <= self.last_step:
             return
+        record = _HEAD.pack(rows.step, len(rows.shards), len(rows.rows)) + rows.shards + rows.rows
+        try:
+            left = memoryview(record)
+            while left:  # a disk that is nearly full takes a part
+                left = left[self._file.write(left) :]
+        except OSError:
+            self._file.truncate(self._whole_bytes)
+            raise
+        self._whole_bytes += len(record)
         self.last_step = rows.step
-        head = _HEAD.pack(rows.step, len(rows.shards), len(rows.rows))
-        self._file.write(head + rows.shards + rows.rows)
 
     def began_with(self, step: int, attempt: int) -> None:
         """This attempt goes on from a checkpoint that an earlier one wrote."""
