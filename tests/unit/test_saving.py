@@ -130,6 +130,21 @@ def test_a_checkpoint_holds_its_step_although_training_goes_on_before_it_is_writ
     assert found["rest"] == {"step": 2}
 
 
+def test_sigterm_to_the_whole_group_does_not_cost_a_checkpoint(tmp_path: Path) -> None:
+    heard, state = Heard(), {"weight": torch.ones(4)}
+    saver = Saver(SPEC, str(tmp_path), heard)
+    saver.save(state, Part(), at(1))
+    assert saver.written()
+
+    def end(pid: int) -> None:
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGCONT)
+
+    saved_while_stopped(saver, state, 2, end)
+    saver.close()
+    assert (heard.steps, heard.failed) == ([1, 2], [])
+
+
 def test_where_the_process_that_writes_is_killed_the_next_checkpoint_has_another(tmp_path: Path) -> None:
     heard, state = Heard(), {"weight": torch.ones(4)}
     saver = Saver(SPEC, str(tmp_path), heard)

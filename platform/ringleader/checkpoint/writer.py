@@ -98,12 +98,12 @@ class Writer:
             process.wait()
 
 
-def serve(descriptor: int) -> None:
-    """The process: write what comes, until nobody can send any more."""
-    parent = os.getppid()
+def serve(descriptor: int, parent: int) -> None:
+    """The process: write what comes, until nobody can send any more, or `parent` is gone."""
     with suppress(OSError, AttributeError):  # elsewhere than on Linux the end of the line has to do
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.getppid() != parent:
+        os._exit(1)  # lost before it could be asked for the signal
     give_way()
     line: Line = Connection(descriptor)
     with suppress(OSError, EOFError):
@@ -136,7 +136,11 @@ class _Rest:
 def _start() -> tuple["subprocess.Popen[bytes]", Line]:
     here, there = Pipe()
     number = there.fileno()
-    code = f"import sys; sys.path[:] = {sys.path!r}; from ringleader.checkpoint.writer import serve; serve({number})"
+    code = (
+        # Who ends a whole group lets its workers leave first: what they have copied is still to be written.
+        "import signal, sys; [signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)]; "
+        f"sys.path[:] = {sys.path!r}; from ringleader.checkpoint.writer import serve; serve({number}, {os.getpid()})"
+    )
     with there:
         command = [sys.executable, "-c", code]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(number,)), here
