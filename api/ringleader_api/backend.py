@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +95,7 @@ class RayBackend:
         self._grows = idle_s is not None
         self._idle_s = idle_s
         self._connected: Cluster | None = None
+        self._letting_go = threading.Lock()
 
     def start(self, launch: Launch) -> None:
         from ringleader.runtime import cluster
@@ -133,12 +135,16 @@ class RayBackend:
     def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
         from ringleader.runtime.cluster import FaultMissed
 
-        if self._connected is None:
-            raise NobodyThere("the cluster is out of reach.")
-        try:
-            return self._connected.fault(job_id, attempt, fault, worker, for_s)
-        except FaultMissed as missed:
-            raise NobodyThere(missed.message) from None
+        with self._letting_go:  # what another thread lets go of meanwhile would be gone in the middle of it
+            if self._connected is None:
+                raise NobodyThere("the cluster is out of reach.")
+            try:
+                _reach(self._address)
+                return self._connected.fault(job_id, attempt, fault, worker, for_s)
+            except FaultMissed as missed:
+                raise NobodyThere(missed.message) from None
+            except OSError as error:
+                raise NobodyThere(f"the cluster is out of reach ({type(error).__name__}).") from None
 
     def release(self, job_id: str, attempt: int) -> None:
         self._cluster().release(job_id, attempt)
@@ -156,9 +162,10 @@ class RayBackend:
         self._cluster().ask({(need.cpus, need.gpus, need.memory_gb): n for need, n in demand.items()})
 
     def close(self) -> None:
-        if self._connected is not None:
-            self._connected.close()
-            self._connected = None
+        with self._letting_go:
+            if self._connected is not None:
+                self._connected.close()
+                self._connected = None
 
     def _cluster(self) -> "Cluster":
         if self._connected is None:

@@ -1,11 +1,18 @@
 """Faults on purpose: who may inject them, into what, and what is kept of them."""
 
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from control_plane import Stage, stage
 from fastapi.testclient import TestClient
+
+from ringleader.runtime import environment
+from ringleader.runtime.cluster import Cluster, FaultMissed
+from ringleader_api.backend import NobodyThere, RayBackend
 
 FAULT = {"fault": "kill", "worker": "w1"}
 
@@ -70,3 +77,79 @@ def test_a_job_that_is_not_at_work_and_a_member_that_is_not_there_are_conflicts(
 def test_a_fault_that_is_none_or_has_no_victim_is_refused(here: Stage, body: dict[str, Any]) -> None:
     assert inject(here, here.running(debug={"faults": True}), **body)[0] == 422
     assert harmed(here) == []
+
+
+class Connected:
+    """A connection to a cluster whose faults wait until they may."""
+
+    def __init__(self) -> None:
+        self.deeds: list[str] = []
+        self.begun, self.may = threading.Event(), threading.Event()
+
+    def fault(self, *_: object) -> str:
+        self.begun.set()
+        assert self.may.wait(20)
+        self.deeds.append("fault")
+        return "done"
+
+    def close(self) -> None:
+        self.deeds.append("close")
+
+
+@pytest.fixture
+def head() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+def backend_over(head: socket.socket) -> tuple[RayBackend, Connected]:
+    backend, connected = RayBackend(f"127.0.0.1:{head.getsockname()[1]}", warm_per_node=0), Connected()
+    backend._connected = connected  # type: ignore[assignment]
+    return backend, connected
+
+
+def test_with_the_head_gone_nobody_is_there_and_ray_is_not_asked(head: socket.socket) -> None:
+    backend, connected = backend_over(head)
+    head.close()
+    with pytest.raises(NobodyThere, match="out of reach"):
+        backend.fault("job", 1, "kill", "w1", 1.0)
+    assert not connected.begun.is_set()
+
+
+def test_the_cluster_is_not_let_go_of_in_the_middle_of_a_fault(head: socket.socket) -> None:
+    backend, connected = backend_over(head)
+    harming = threading.Thread(target=backend.fault, args=("job", 1, "kill", "w1", 1.0))
+    harming.start()
+    assert connected.begun.wait(20)
+    closing = threading.Thread(target=backend.close)
+    closing.start()
+    closing.join(0.05)
+    assert connected.deeds == []
+    connected.may.set()
+    harming.join(20)
+    closing.join(20)
+    assert connected.deeds == ["fault", "close"]
+    with pytest.raises(NobodyThere):
+        backend.fault("job", 1, "kill", "w1", 1.0)
+
+
+@pytest.mark.parametrize("name", ["RaySystemError", "GetTimeoutError"])
+def test_what_ray_raises_of_a_fault_is_that_nobody_answered(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray import exceptions
+
+    def broken(*_: object) -> None:
+        raise getattr(exceptions, name)("not initialized")
+
+    cluster = Cluster("test")
+    monkeypatch.setattr(cluster, "_supervisor", broken)
+    with pytest.raises(FaultMissed, match=name):
+        cluster.fault("job", 1, "kill", "w1", 1.0)
+
+
+def test_ray_starts_no_cluster_of_its_own_in_a_process_that_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_there: dict[str, str] = {}
+    monkeypatch.setattr("os.environ", set_there)
+    environment.for_address("127.0.0.1:6379")
+    assert set_there["RAY_ENABLE_AUTO_CONNECT"] == "0"

@@ -143,18 +143,20 @@ class Cluster:
         """Do an attempt harm on purpose; returns what was done.
 
         Raises:
-            FaultMissed: there was nobody to do it to.
+            FaultMissed: there was nobody to do it to, or nobody who answered.
         """
         import ray
-        from ray.exceptions import ActorUnavailableError
+        from ray.exceptions import ActorUnavailableError, RayError
 
-        supervisor = self._supervisor(job_id, attempt)
-        if supervisor is None:
-            raise FaultMissed("the attempt has no supervisor now.")
         try:
+            supervisor = self._supervisor(job_id, attempt)
+            if supervisor is None:
+                raise FaultMissed("the attempt has no supervisor now.")
             struck = ray.get(supervisor.fault.remote(fault, worker, for_s), timeout=CALL_S)
         except ActorUnavailableError:
             raise FaultMissed("the supervisor was killed and is not back yet.") from None
+        except RayError as error:
+            raise FaultMissed(f"the supervisor did not answer ({type(error).__name__}).") from None
         if not struck.done:
             raise FaultMissed(struck.said)
         return str(struck.said)

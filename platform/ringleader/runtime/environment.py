@@ -12,6 +12,9 @@ macOS. With this every one of its sockets is bound to 127.0.0.1."""
 def for_address(address: str) -> None:
     """Prepare this process to connect to the Ray cluster at `address` (host:port). Call before `import ray`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = (
+        "0"  # else a call without a connection starts a cluster of its own
+    )
     if "RAY_AUTH_MODE" not in os.environ:
         has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
         os.environ["RAY_AUTH_MODE"] = "token" if has_token else "disabled"
