@@ -1,6 +1,6 @@
 """Every error Ringleader raises on purpose: what happened, to what, and what to do next."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -46,12 +46,20 @@ class ApiProblem(RingleaderError):
     """The API answered with a problem (RFC 9457)."""
 
     def __init__(
-        self, status: int, code: str, message: str, *, hint: str = "", errors: Sequence[dict[str, Any]] = ()
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        hint: str = "",
+        errors: Sequence[dict[str, Any]] = (),
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
         self.code = code
         self.errors = list(errors)
+        self.headers = headers or {}
 
 
 class ApiUnreachable(RingleaderError):

@@ -222,7 +222,8 @@ class FakeApi(httpx.BaseTransport):
             if request.headers["Upload-Offset"] != str(len(begun)):
                 return problem(409, "bad_upload", "elsewhere", errors=[{"pointer": "", "value": len(begun)}])
             self.packages[name] = begun + request.content
-        return httpx.Response(200 if name in self.packages else 404)
+        told = {"Upload-Offset": str(len(self.begun.get(name, b"")))}
+        return httpx.Response(200) if name in self.packages else httpx.Response(404, headers=told)
 
 
 def problem(status: int, code: str, detail: str, **more: Any) -> httpx.Response:

@@ -72,7 +72,20 @@ def test_an_upload_that_broke_off_is_sent_from_there(client: Client, api: FakeAp
     api.begun[name] = packed[:20]
     client.submit(SPEC, working_dir=tmp_path)
     assert api.packages[name] == packed
-    assert len(api.calls("PUT", f"/packages/{name}")) == 2
+    assert [put.content for put in api.calls("PUT", f"/packages/{name}")] == [packed[20:]]
+
+
+def test_an_upload_that_breaks_off_while_it_is_sent_goes_on_where_it_was(
+    client: Client, api: FakeApi, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("def main(session): ...\n")
+    packed = package.pack(tmp_path)
+    name = package.digest(packed)
+    api.faults = [problem(404, "not_found", "there is no such package"), httpx.ReadError("broke off")]
+    api.begun[name] = packed[:20]
+    client.submit(SPEC, working_dir=tmp_path)
+    assert api.packages[name] == packed
+    assert len(api.calls("PUT", f"/packages/{name}")) == 3, "broke off, refused, and the rest"
 
 
 def test_the_working_dir_argument_wins_and_a_digest_is_left_alone(

@@ -136,12 +136,11 @@ class Client:
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
-            self._send(name, data)
+            self._send(name, data, int(problem.headers.get("Upload-Offset", 0)))
         return name
 
-    def _send(self, name: str, data: bytes) -> None:
-        """All of it, or the rest of what broke off: the answer to a wrong beginning says what is there."""
-        offset = 0
+    def _send(self, name: str, data: bytes, offset: int) -> None:
+        """The rest of it, from `offset` on; the answer to a wrong beginning says what is there."""
         for left in reversed(range(UPLOAD_TRIES)):
             headers = {"Content-Type": "application/zip", "Upload-Offset": str(offset)}
             try:

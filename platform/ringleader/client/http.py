@@ -159,7 +159,12 @@ def _problem(response: httpx.Response) -> ApiProblem:
         hint = "Set RINGLEADER_TOKEN, or `ringleader login URL`."
     errors = body.get("errors")
     return ApiProblem(
-        response.status_code, code, message, hint=hint, errors=errors if isinstance(errors, list) else []
+        response.status_code,
+        code,
+        message,
+        hint=hint,
+        errors=errors if isinstance(errors, list) else [],
+        headers=response.headers,
     )
 
 
