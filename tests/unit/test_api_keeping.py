@@ -1,7 +1,10 @@
 """What is kept and for how long: uploads that broke off, ended jobs, nothing of deleted ones."""
 
+import fcntl
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import BinaryIO
 
 import anyio
 import pytest
@@ -10,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from test_api_jobs import zipped
 
 from ringleader.wire import package
+from ringleader_api.services.packages import _alone
 from ringleader_api.store.tables import Base
 
 
@@ -55,6 +59,43 @@ def test_an_upload_whose_parts_do_not_make_the_whole_is_begun_anew(tmp_path: Pat
     assert here.client.put(f"/api/v1/packages/{name}", content=data).status_code == 201, "from the beginning"
 
 
+def test_a_long_broken_off_upload_is_swept_while_the_process_runs_but_not_one_that_goes_on(
+    here: Stage,
+) -> None:
+    old, young, held = (package.digest(zipped({"a": bytes([n])})) for n in range(3))
+    for name in (old, young, held):
+        _break_off(here, name, b"part")
+    paths = {
+        name: here.control.packages._partial(name.removeprefix("sha256:"), "admin") for name in (old, held)
+    }
+    for path in paths.values():
+        os.utime(path, (0, 0))
+    with _alone(paths[held]):
+        here.tick()
+    assert [here.control.packages.begun(name, "admin") for name in (old, young, held)] == [0, 4, 4]
+    here.time.pass_s(61)
+    here.tick()
+    assert [here.control.packages.begun(name, "admin") for name in (old, young, held)] == [0, 4, 0]
+
+
+def test_a_file_that_was_stored_between_opening_and_locking_is_not_taken_for_the_upload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial, stored = tmp_path / ".upload-x", tmp_path / "x.zip"
+    partial.write_bytes(b"whole")
+    lock = fcntl.flock
+
+    def late(file: BinaryIO, how: int) -> None:
+        if partial.exists() and not stored.exists():
+            partial.replace(stored)  # another replica was faster
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with _alone(partial) as file:
+        file.truncate(0)
+    assert (stored.read_bytes(), partial.read_bytes()) == (b"whole", b"")
+
+
 def _break_off(here: Stage, name: str, part: bytes) -> None:
     """The first part of an upload of the admin's, then the connection is gone."""
 
@@ -72,6 +113,9 @@ def test_a_deleted_job_leaves_no_row_and_no_file_but_what_the_audit_log_tells(he
     for folder in ("jobs", "checkpoints"):
         (here.home / folder / job_id / "artifacts").mkdir(parents=True)
         (here.home / folder / job_id / "artifacts" / "weights").write_bytes(b"w")
+    for folder in ("spool", "scratch"):
+        (here.home / folder / f"{job_id}-a1").mkdir(parents=True)
+        (here.home / folder / f"{job_id}-a1" / "records").write_bytes(b"r")
     ended = [
         line(1, "hello"),
         metric(1, 1, loss=0.5),

@@ -7,6 +7,7 @@ from pathlib import Path
 from sqlalchemy import select, update
 
 from ringleader_api.clock import Clock
+from ringleader_api.services.packages import sweep
 from ringleader_api.store import Transactions
 from ringleader_api.store.tables import ExportCursor, Job
 
@@ -31,11 +32,14 @@ class Forgetting:
         self._looked_at: datetime | None = None
 
     def expire(self) -> None:
-        """Delete jobs that ended long enough ago; looks once a minute."""
+        """Delete jobs that ended long enough ago, and uploads that broke off; looks once a minute."""
         now = self._now()
-        if self._kept is None or (self._looked_at is not None and now - self._looked_at < LOOK_EVERY):
+        if self._looked_at is not None and now - self._looked_at < LOOK_EVERY:
             return
         self._looked_at = now
+        sweep(self._home)
+        if self._kept is None:
+            return
         over = (Job.deleted_at.is_(None), Job.finished_at < now - self._kept)
         with self._store.read() as session:
             if session.scalar(select(Job.id).where(*over).limit(1)) is None:
@@ -51,9 +55,16 @@ class Forgetting:
         for job_id, exported in rows:
             if self._exporting and exported is False:
                 continue
-            for folder in ("jobs", "checkpoints"):
-                shutil.rmtree(self._home / folder / job_id, ignore_errors=True)
+            self._remove_files(job_id)
             with self._store.write() as session:
                 job = session.get(Job, job_id, with_for_update={"skip_locked": True})
                 if job is not None:
                     session.delete(job)
+
+    def _remove_files(self, job_id: str) -> None:
+        """Also what its attempts left: records as they were before secrets were masked, a copy of the package."""
+        folders = [self._home / folder / job_id for folder in ("jobs", "checkpoints")]
+        for folder in ("spool", "scratch"):
+            folders += (self._home / folder).glob(f"{job_id}-a*")
+        for path in folders:
+            shutil.rmtree(path, ignore_errors=True)

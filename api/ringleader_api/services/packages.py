@@ -41,12 +41,8 @@ class Packages:
         self._store = store
         self._now = now
         self._most_bytes = most_bytes
-        self._folder = home / "packages"
+        self._folder = _folder(home)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for leftover in self._folder.glob(".upload-*"):
-            with suppress(FileNotFoundError):  # another control plane over this home cleans up too
-                if time.time() - leftover.stat().st_mtime > LEFTOVER_S:
-                    leftover.unlink()
 
     def find(self, name: str) -> PackageView:
         """Raises NotFound."""
@@ -122,6 +118,21 @@ class Packages:
         return new
 
 
+def sweep(home: Path) -> None:
+    """Remove uploads that broke off too long ago."""
+    for leftover in _folder(home).glob(".upload-*"):
+        with suppress(
+            FileNotFoundError, Conflict
+        ):  # others over this home clean up too; or it goes on just now
+            if time.time() - leftover.stat().st_mtime > LEFTOVER_S:
+                with _alone(leftover):
+                    leftover.unlink()
+
+
+def _folder(home: Path) -> Path:
+    return home / "packages"
+
+
 def _digest(name: str) -> str:
     match = _DIGEST.fullmatch(name)
     if match is None:
@@ -132,12 +143,23 @@ def _digest(name: str) -> str:
 @contextmanager
 def _alone(path: Path) -> Iterator[BinaryIO]:
     """The file, for appending, for one request at a time."""
-    with path.open("ab", buffering=0) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise Conflict("you are uploading this package already.", code="upload_under_way") from None
-        yield file
+    while True:
+        with path.open("ab", buffering=0) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise Conflict("you are uploading this package already.", code="upload_under_way") from None
+            if _lies_at(path, file):
+                yield file
+                return
+
+
+def _lies_at(path: Path, file: BinaryIO) -> bool:
+    """Whether the opened file is still the one of that name: who held it before may have stored or removed it."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _sync(file: BinaryIO) -> None:
