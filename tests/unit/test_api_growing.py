@@ -123,11 +123,14 @@ def test_a_new_cluster_is_told_again_and_trouble_with_telling_is_overcome(here: 
     assert here.cluster.asked == [{}, {ONE: 2}, {ONE: 2}]
 
 
-def test_without_a_bound_nobody_is_asked(tmp_path: Path) -> None:
+def test_without_a_bound_what_an_earlier_process_asked_for_is_taken_back_once(tmp_path: Path) -> None:
     here = stage(tmp_path)
     here.running(workers=fixed(2))
+    here.cluster.down = True
     here.tick()
-    assert here.cluster.asked == []
+    here.cluster.down = False
+    here.tick(2)
+    assert here.cluster.asked == [{}]
 
 
 def test_jobs_that_their_quota_holds_back_get_no_nodes() -> None:

@@ -19,7 +19,7 @@ class Growing:
     `awaits_nodes`: more has been asked for than was there at the last look.
 
     Args:
-        reach: what the cluster may grow to; None: it does not, and nobody is asked.
+        reach: what the cluster may grow to; None: it does not, and is asked once, for nothing.
         cool_down_s: what nobody needs any more is asked for so much longer.
         patience_s: nodes that have not come for so long after the last one came, or after they were asked for, count
             as not to be had.
@@ -55,6 +55,7 @@ class Growing:
     def ask(self, demand: Demand) -> None:
         """Tell the autoscaler, if what it is to be told has changed. May raise: it is told again next time."""
         if self._reach is None:
+            self._take_back()
             return
         wanted = self._cooled(demand)
         if wanted == self._told:
@@ -66,9 +67,16 @@ class Growing:
         self._told = wanted
         log.info("growing.asked", demand={str(need): count for need, count in wanted.items()})
 
+    def _take_back(self) -> None:
+        """What an earlier process, which had a bound, has asked for; once."""
+        if self._told is None:
+            self._backend.ask({})
+            self._told = {}
+
     def forget(self) -> None:
         """The cluster was out of reach: a new one has not been told anything."""
-        self._told = None
+        if self._reach is not None:
+            self._told = None
 
     def _cooled(self, demand: Demand) -> Demand:
         """What is needed and, as far as the cluster may grow, what was needed until a moment ago."""
