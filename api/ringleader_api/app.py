@@ -20,6 +20,7 @@ from ringleader_api.control import build
 from ringleader_api.edge.body_limit import BodyLimit
 from ringleader_api.edge.guard import Guard
 from ringleader_api.edge.requests import API, REQUEST_ID, Requests
+from ringleader_api.log import Log
 from ringleader_api.problems import Refused, problem
 from ringleader_api.routes import (
     audit,
@@ -41,6 +42,8 @@ from ringleader_api.routes import (
 )
 from ringleader_api.routes.here import refusals
 from ringleader_api.settings import Settings
+
+log = Log("ringleader.app")
 
 
 def create_app(settings: Settings, backend: Backend, now: Clock = utc_now) -> FastAPI:
@@ -141,6 +144,7 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(IntegrityError)
     async def _second(request: Request, error: IntegrityError) -> Response:
         """Two requests made the same thing at the same moment, on a database that lets them."""
+        log.exception("request.conflict")
         return problem(
             409,
             "somebody else has stored the same thing at the same moment.",

@@ -7,6 +7,8 @@ from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from ringleader.errors import RingleaderError
 from ringleader.wire.package import MAX_PACKED_BYTES
@@ -103,6 +105,15 @@ class Settings(BaseModel):
             ("postgresql://", "postgres://", "sqlite:///")
         ):
             raise ValueError("RINGLEADER_DATABASE_URL begins with postgresql:// (or is left out, for SQLite)")
+        try:
+            host = make_url(self.database_url or "sqlite:///").host or ""
+        except (ArgumentError, ValueError):  # its words may hold the password
+            host = "@"
+        if "@" in host:
+            raise ValueError(
+                "RINGLEADER_DATABASE_URL is not postgresql://user:password@host:port/name, with @ : / of a password "
+                "written as %40 %3A %2F"
+            )
         return self
 
     @model_validator(mode="after")

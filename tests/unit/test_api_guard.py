@@ -197,6 +197,14 @@ def test_the_token_file_is_made_once_and_only_for_its_owner(tmp_path: Path) -> N
         first_token(tmp_path)
 
 
+@pytest.mark.parametrize("rest", ["u:hun:ter2@h:ter2/db", "u:hun@ter2@h/db", "u:hunter2@h:54x2/db"])
+def test_a_malformed_database_url_is_named_and_nothing_of_it_shown(tmp_path: Path, rest: str) -> None:
+    environ = {"RINGLEADER_HOME": str(tmp_path), "RINGLEADER_DATABASE_URL": f"postgresql://{rest}"}
+    with pytest.raises(SettingsInvalid, match="RINGLEADER_DATABASE_URL") as refused:
+        Settings.from_env(environ)
+    assert not [part for part in ("hun", "ter2", "54x2") if part in str(refused.value)]
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org"])
 def test_binding_beyond_loopback_has_to_be_allowed(tmp_path: Path, host: str) -> None:
     environ = {"RINGLEADER_HOME": str(tmp_path), "RINGLEADER_HOST": host}

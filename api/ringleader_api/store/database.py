@@ -40,7 +40,9 @@ class Store:
         address = _with_driver(make_url(url))
         self.shared = address.get_backend_name() != "sqlite"
         """Whether other processes may write too."""
-        self._engine = create_engine(address, pool_size=16, max_overflow=48, pool_pre_ping=self.shared)
+        self._engine = create_engine(
+            address, pool_size=16, max_overflow=48, pool_pre_ping=self.shared, hide_parameters=True
+        )
         if self.shared:
             _tune_postgresql(self._engine)
         else:
