@@ -4,16 +4,20 @@ import io
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from anyio import fail_after, to_thread
 from control_plane import SPEC, Stage, event, line, stage, status
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from sqlalchemy.exc import IntegrityError
 
 from ringleader_api import control
 from ringleader_api.log import JsonLines
+from ringleader_api.routes.follow import PING, items
 from ringleader_api.tracing import UNTRACED, Told, traces_to
 
 
@@ -78,6 +82,44 @@ def logged() -> Iterator[io.StringIO]:
     yield told
     logger.removeHandler(handler)
     logger.setLevel(before)
+
+
+def test_a_number_to_come_of_the_first_follower_takes_nothing_from_the_others(here: Stage) -> None:
+    job_id = here.running()
+    far = (1 << 63) - 1
+
+    async def follow() -> tuple[bytes, bytes, bytes]:
+        def feed(after: int) -> AsyncIterator[bytes]:
+            return items(here.control, job_id, after, here.control.feeds.events, lambda: True)
+
+        first, second, third = feed(far), feed(0), feed(3)
+        silent = await anext(first)
+        old = await anext(second)
+        await to_thread.run_sync(lambda: here.post(job_id, records=[event(1, "recovered")]))
+        return silent, old, await anext(third)
+
+    async def guarded() -> tuple[bytes, bytes, bytes]:
+        with fail_after(20):
+            return await follow()
+
+    silent, old, new = anyio.run(guarded)
+    assert silent == PING
+    assert [word in old for word in (b"job.queued", b"job.starting", b"job.running")] == [True] * 3
+    assert b"recovered" in new
+
+
+def test_what_the_database_refuses_twice_is_a_conflict_and_logged(here: Stage, logged: io.StringIO) -> None:
+    job_id = here.submit()
+
+    def refuse(*_: object) -> None:
+        raise IntegrityError(
+            "INSERT", {"token": "t0p"}, Exception("UNIQUE constraint failed"), hide_parameters=True
+        )
+
+    here.control.jobs.view = refuse  # type: ignore[assignment, method-assign]
+    assert here.client.get(f"/api/v1/jobs/{job_id}").status_code == 409
+    assert "UNIQUE constraint failed" in logged.getvalue()
+    assert "t0p" not in logged.getvalue()
 
 
 def test_every_line_of_a_request_names_it_and_its_job(here: Stage, logged: io.StringIO) -> None:

@@ -69,15 +69,17 @@ async def items(
     """
     pinged_at = time.monotonic()
     ask_at = here.now() + ASK_AGAIN
-    async with followed(here, job_id, after, read) as channel:
+    async with followed(here, job_id, await _stored(job_id, after, read), read) as channel:
         while not here.leaving.is_set():
             if here.now() >= ask_at:
                 if not await to_thread.run_sync(still):
                     return
                 ask_at = here.now() + ASK_AGAIN
-            if after < channel.base:  # it began later, or has let go of that
+            if after < (base := channel.base):  # it began later, or has let go of that
                 found = await to_thread.run_sync(read, job_id, after, CHUNK)
-                after = found[-1].seq if found else channel.base
+                after = (
+                    found[-1].seq if found else base
+                )  # which was stored before the look; a later one may not have been
                 yield b"".join(map(spelt, found))
             elif chunk := channel.since(after):
                 after, text = chunk
@@ -89,6 +91,14 @@ async def items(
                 if time.monotonic() - pinged_at >= PING_S:
                     pinged_at = time.monotonic()
                     yield PING
+
+
+async def _stored(job_id: str, after: int, read: Read[Item]) -> int:
+    """`after` where something is stored from there on, else 0: others want what comes before a number to come."""
+    if not after:
+        return 0
+    found = await to_thread.run_sync(read, job_id, after - 1, 1)
+    return after if found else 0
 
 
 def _still(request: Request, here: Control, job_id: str) -> Callable[[], bool]:
