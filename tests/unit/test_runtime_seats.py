@@ -1,6 +1,7 @@
 """A worker's way from one seat to the next."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 from waiting import wait_for
@@ -52,6 +53,7 @@ class Bench:
         self.transports: list[Transport] = []
         self.refuse: set[int] = set()
         self.pairs: list[tuple[str, int, int]] = []
+        self.meets: Callable[[], None] = lambda: None
         self.seats = Seats("w0", self.heard, self.connect, self.pair)
 
     def connect(self, plan: Plan, rank: int, cancelled):
@@ -62,6 +64,7 @@ class Bench:
 
     def pair(self, meeting: str, number: int, rank: int, cancelled):
         self.pairs.append((meeting, number, rank))
+        self.meets()
         if number in self.refuse:
             raise ExchangeBroken(rank=1 - rank, phase="connect", bucket=None, why="refused")
         self.transports.append(Transport())
@@ -164,6 +167,18 @@ def test_an_interrupt_ends_what_a_joiner_follows():
     bench.seats.follow("127.0.0.1:1", 1)
     shadow = bench.seats.next_seat(Parked(0, 0, 0, ""))
     bench.seats.interrupt(4)
+    assert shadow.transport.aborted
+
+
+def test_a_second_interrupt_of_a_generation_ends_what_a_joiner_follows_then():
+    bench = Bench()
+    bench.seats.follow("127.0.0.1:1", 1)
+    bench.seats.next_seat(Parked(0, 0, 0, ""))
+    bench.seats.interrupt(4)
+    bench.meets = lambda: bench.seats.interrupt(4)
+    bench.seats.follow("127.0.0.1:1", 2)
+    shadow = bench.seats.next_seat(Parked(0, 0, 0, "interrupted"))
+    assert bench.seats.followed == 2
     assert shadow.transport.aborted
 
 

@@ -2,9 +2,11 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Event
+from typing import TYPE_CHECKING, NoReturn
 
 from ringleader.elastic import Plan
+from ringleader.errors import ExchangeBroken
 from ringleader.runtime.messages import Ended, Identity, Task
 from ringleader.spec import JobSpec
 from ringleader.train.seams import Parked
@@ -92,3 +94,29 @@ def test_only_the_newest_supervisor_learns_how_the_run_ended_and_as_often_as_it_
         assert new.result(10) is ended
     assert worker.run(3, TASK, None, Told()) is ended
     assert worker.run(2, TASK, None, Told()) is None
+
+
+def test_who_follows_a_member_says_no_more_that_it_waits_until_it_does_again():
+    worker = working()
+    seats = worker._words().seats
+    met, over = Event(), Event()
+
+    def pair(*_: object) -> NoReturn:
+        met.set()
+        assert over.wait(10)
+        raise ExchangeBroken(rank=0, phase="connect", bucket=None, why="interrupted")
+
+    seats._pair = pair
+    with ThreadPoolExecutor(1) as pool:
+        sat = pool.submit(seats.next_seat, Parked(0, 0, 0, ""))
+        worker.follow("127.0.0.1:1", 1)
+        assert met.wait(10)
+        assert worker.attendance(2).standing is None
+        over.set()
+        said = None
+        while said is None and not sat.done():
+            said = worker.attendance(2).standing
+        assert said is not None
+        assert (said.followed, "interrupted" in said.why) == (1, True)
+        worker.plan(plan(1, start=2))
+        assert sat.result(10).plan.generation == 1

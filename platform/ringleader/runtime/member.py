@@ -47,7 +47,12 @@ class Member:
     def attendance(self) -> Attendance:
         """For a supervisor that looks for its workers."""
         standing, newest = self._desk.standing, self.seats.newest
-        waits = standing is not None and standing.generation >= newest
+        # With what it began to follow somebody it does not stand here: once that is over it parks with that pair.
+        waits = (
+            standing is not None
+            and standing.generation >= newest
+            and standing.followed == self.seats.followed
+        )
         return Attendance(self._identity, True, newest, standing if waits else None)
 
     def run(self, package: bytes | None) -> Ended:

@@ -47,6 +47,7 @@ class Seats:
         self._transport: Transport | None = None
         self._generation = 0
         self._interrupted = 0
+        self._interrupts = 0
         self._announced = 0
         self._dismissed = False
 
@@ -79,6 +80,11 @@ class Seats:
         """The generation of the newest plan that came here, 0 without any."""
         return self._plan.generation if self._plan is not None else 0
 
+    @property
+    def followed(self) -> int:
+        """The number of the last pair in which this worker followed a member, or does, 0 before any."""
+        return self._followed
+
     # --- the supervisor's words -----------------------------------------------------------------------------------
 
     def take(self, plan: Plan) -> None:
@@ -91,6 +97,7 @@ class Seats:
         """The exchange of `generation` is over: end its waits."""
         with self._changed:
             self._interrupted = max(self._interrupted, generation)
+            self._interrupts += 1
             transport = self._transport if self._generation <= generation else None
         if transport is not None:
             transport.abort()
@@ -146,11 +153,11 @@ class Seats:
             assert self._follows is not None
             (meeting, number), self._follows = self._follows, None
             self._followed = number
-            before = self._interrupted
-        transport = self._pair(meeting, number, JOINER, lambda: self._interrupted > before or self._dismissed)
+            before = self._interrupts  # two may name one generation
+        transport = self._pair(meeting, number, JOINER, lambda: self._interrupts > before or self._dismissed)
         with self._changed:
             self._transport = transport
-            late = self._interrupted > before
+            late = self._interrupts > before
         if late:
             transport.abort()
         return Shadow(transport, self._teller.level)
