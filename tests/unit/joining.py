@@ -57,7 +57,9 @@ def rows() -> TensorDataset:
     return TensorDataset(x, (x[:, 0] * x[:, 1] > 0).long())
 
 
-def train(session: Session, *, adam: bool = False, dropout: float = 0.0) -> None:
+def train(
+    session: Session, *, adam: bool = False, dropout: float = 0.0, decays: bool = False, touches: bool = False
+) -> None:
     """BatchNorm, a buffer that counts, clipping, a schedule, weights of slices, averages that become the weights now
     and then, evaluations, an unused parameter."""
     layers = [
@@ -89,6 +91,11 @@ def train(session: Session, *, adam: bool = False, dropout: float = 0.0) -> None
 
     for epoch in range(EPOCHS):
         for x, y in session.batches(data):
+            if decays:
+                optimizer.param_groups[0]["weight_decay"] = 0.01 * session.global_step
+            if touches:
+                with torch.no_grad():
+                    net.unused.fill_(2)
             session.step(F.cross_entropy(net(x), y), weight=float(len(x) + epoch))
         if epoch % 4 == 3:
             session.evaluate(data, score)

@@ -72,6 +72,21 @@ def test_a_joiner_that_is_too_slow_twice_is_healed_while_the_others_wait(
     assert play.digest == undisturbed(tmp_path)
 
 
+def test_what_the_program_sets_in_a_parameter_group_reaches_who_follows(tmp_path: Path):
+    cues = FaultPlan().resize(at_step=2, minimum=2, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    play = perform((1, 1), cues, tmp_path, decays=True)
+    assert healed(play) == set()
+    assert play.digest == undisturbed(tmp_path, decays=True)
+
+
+def test_who_follows_a_program_that_changes_weights_is_healed_while_the_others_wait(tmp_path: Path):
+    cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    play = perform((1, 1), cues, tmp_path, touches=True)
+    assert [pair.number for pair in play.pairs] == [1, 2]
+    assert healed(play) == {"w1"}
+    assert play.digest == undisturbed(tmp_path, touches=True)
+
+
 @pytest.mark.parametrize(
     ("keys", "followed"),
     [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ringleader.checkpoint.pieces import take_apart
 from ringleader.comm.communicator import Communicator
@@ -44,15 +45,24 @@ class Donations:
     def __init__(self, group: "Group") -> None:
         self._group = group
         self._donations: list[Donation] = []
+        self._weights: list[Parameter] = []
+        self._marks: list[tuple[int, int]] = []
 
-    def committed(self) -> None:
-        """All that is applied is committed: begin with who has come, copy the state for who is ready for it."""
-        for transport in self._group.coordinator.joiners():
-            self._begin(transport)
-        self._donations = [donation for donation in self._donations if not donation.over]
-        for donation in self._donations:
-            if donation.waits:
-                donation.copy(*take_apart(self._state()))
+    def committed(self, *, leaves: bool) -> None:
+        """All that is applied is committed: begin with who has come, copy the state for who is ready for it.
+
+        Args:
+            leaves: this generation is over, so nobody begins.
+        """
+        if not leaves:
+            for transport in self._group.coordinator.joiners():
+                self._begin(transport)
+            self._donations = [donation for donation in self._donations if not donation.over]
+            for donation in self._donations:
+                if donation.waits:
+                    donation.copy(*take_apart(self._state()))
+        if any(donation.follows for donation in self._donations):
+            self._marks = self._group.held.marks(self._weights)
 
     def reduced(
         self, report: StepReport, rows: int, buffers: Tensor | None, *, skipped: bool = False
@@ -64,7 +74,7 @@ class Donations:
             skipped: the gradients have overflowed, no weight will change.
             buffers: the encoded buffers in the reduced word; None where the first shard was absent.
         """
-        following = [donation for donation in self._donations if donation.follows]
+        following = self._following()
         if not following:
             return
         reached = [used and not skipped for used in report.used]
@@ -74,6 +84,7 @@ class Donations:
             "used": reached,
             "skipped": skipped,
             "factor": 1.0 if report.weight == rows else rows / report.weight,
+            "settings": self._group.held.settings(),
             "loss": report.loss,
             "buffers": None if buffers is None else buffers.clone(),
         }
@@ -82,7 +93,7 @@ class Donations:
 
     def boundary(self) -> None:
         """All members leave the generation at this committed step."""
-        following = [donation for donation in self._donations if donation.follows]
+        following = self._following()
         if following:
             rest = packed(self._rest())
             for donation in following:
@@ -94,10 +105,20 @@ class Donations:
         for donation in donations:
             donation.void()
 
+    def _following(self) -> list["Donation"]:
+        """Those who have had all that this member has: nobody, once its program changed weights since the commit."""
+        following = [donation for donation in self._donations if donation.follows]
+        if not following or self._marks == self._group.held.marks(self._weights):
+            return following
+        for donation in following:
+            donation.void()
+        return []
+
     def _begin(self, transport: Transport) -> None:
         if self._group.tables:  # their gradients are rows
             transport.close()
             return
+        self._weights = self._group.held.weights
         size = room_for(take_apart(self._state())[1])
         self._donations.append(Donation(transport, size, room_for(self._group.parameters)))
 
@@ -113,6 +134,7 @@ class Donations:
         return {
             "rest": self._group.healing.rest({}),
             "schedulers": [scheduler.state_dict() for scheduler in held.schedulers],
+            "settings": held.settings(),
             "kept": {name: held.kept[name].state_dict() for name in small},
         }
 

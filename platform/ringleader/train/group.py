@@ -192,8 +192,7 @@ class Group:
         if self.due:
             self._save()
         self.boundary = self.step
-        if not self._must_park:
-            self.donations.committed()
+        self.donations.committed(leaves=self._must_park)
 
     def leave_at_boundary(self) -> None:
         """The reduced word named a newer plan: this generation is over."""

@@ -108,6 +108,39 @@ class Held:
             if not applied:
                 step(optimizer, self.spoken_parameters)
 
+    def settings(self) -> list[dict[str, Any]]:
+        """Of every parameter group of every optimiser all but its parameters; a copy."""
+        return [
+            copy.deepcopy({key: value for key, value in group.items() if key != "params"})
+            for optimizer, _ in self.optimizers
+            for group in optimizer.param_groups
+        ]
+
+    def set(self, settings: Sequence[dict[str, Any]]) -> None:
+        """Take over what `settings` gave on a peer."""
+        groups = [group for optimizer, _ in self.optimizers for group in optimizer.param_groups]
+        for group, given in zip(groups, settings, strict=True):
+            group.update(given)
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """Every parameter, frozen ones too."""
+        return [parameter for model in self.models for parameter in model.parameters()]
+
+    def marks(self, weights: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
+        """Differ from those of before once somebody has changed one of the weights or an optimiser's state in place,
+        or put another tensor there. What is changed through `parameter.data` in place leaves no mark."""
+        marks = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
+        states = [
+            (id(tensor), tensor._version)
+            for optimizer, _ in self.optimizers
+            for state in optimizer.state.values()
+            for tensor in state.values()
+            if isinstance(tensor, Tensor)
+        ]
+        groups = [group for optimizer, _ in self.optimizers for group in optimizer.param_groups]
+        return [*marks, *states, *((number, len(group["params"])) for number, group in enumerate(groups))]
+
     @contextmanager
     def at_rate(self, factor: float) -> Iterator[None]:
         """Every learning rate is so much of itself while the block lasts.

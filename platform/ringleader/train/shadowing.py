@@ -1,6 +1,8 @@
 """A joiner's way to the newest state beside the running group: a member's copy, then every step applied after it.
 
 The same gradients go through the same optimisers, schedules and callbacks as on every member, so the bits are the same.
+The training function does not run here meanwhile: what it sets in the optimisers' parameter groups comes with each
+step, and where it changes weights the member lets go of who follows it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -82,6 +84,7 @@ class Shadowing:
             if head["factor"] != 1:
                 scale_by(grad, head["factor"])
         seed_all(group.spec.seed, "update", group.step)
+        group.held.set(head["settings"])
         if not head["skipped"]:
             group.held.update()
         if head["buffers"] is not None:
@@ -103,6 +106,7 @@ class Shadowing:
         held = self._group.held
         for scheduler, saved in zip(held.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
+        held.set(state["settings"])
         for name, saved in state["kept"].items():
             held.kept[name].load_state_dict(saved)
         held.commit_kept()
