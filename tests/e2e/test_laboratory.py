@@ -19,13 +19,11 @@ from waiting import wait_for
 from ringleader.bench import laboratory
 from ringleader.cli.demo.alone import Undisturbed, undisturbed
 from ringleader.client import Job
-from ringleader.comm.probe import LARGE, ROUNDS, SMALL, TRIES
 
 WIDE = Path(__file__).with_name("wide")
 WIDTHS = (740, 700)
 EPOCHS, STEPS = 4, 32
 GRADIENTS = 4 * (2 * WIDTHS[0] * WIDTHS[1] + sum(WIDTHS))
-PROBE = 4 * sum(length * (1 + TRIES[length] * ROUNDS[length]) for length in (SMALL, LARGE))
 HEADERS = 1.02
 """Ethernet, IP and TCP headers and acknowledgements; a link counts 64 KB segments, which have one header each."""
 CONTROL_BYTES = 1_000_000
@@ -120,11 +118,13 @@ def trained(lab: LinkedHosts, folder: Path, spec: dict[str, object]) -> Trained:
 def test_a_ring_of_two_hosts_brings_its_gradients_once_into_each(
     lab: LinkedHosts, alone: str, tmp_path: Path
 ) -> None:
-    run = trained(lab, tmp_path, wide(2))
+    run = trained(
+        lab, tmp_path, wide(2, sync={"intra_node": "ring", "inter_node": "ring", "algorithm": "direct"})
+    )
     assert sorted(run.workers) == [0, 1]
     assert run.sha256 == alone
     for host in (0, 1):
-        run.brings(host, a_step=GRADIENTS, before=PROBE)
+        run.brings(host, a_step=GRADIENTS)
 
 
 def test_a_server_takes_the_other_hosts_gradients_and_gives_weights(
