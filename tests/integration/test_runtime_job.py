@@ -387,7 +387,9 @@ def test_attempts_that_lost_everybody_or_were_paused_are_followed_from_their_new
     outcome = first.outcome()
     assert (outcome["outcome"], outcome["reason"]["code"]) == ("failed", "min_workers_lost")
     saved = [event["step"] for event in ingest.events("checkpoint.saved")]
-    assert saved[:3] == [10, 20, 30]
+    # Steps of 10 ms: while the first is being written another may be complete, and only the newest is made.
+    assert len(saved) >= 2
+    assert saved == sorted(set(saved) & {10, 20, 30, 40, 50})
     first.leave_nothing()
     ingest.forget()
     second = start(cluster, home, ingest, package, "unlucky", attempt=2, **spec)
