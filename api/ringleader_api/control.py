@@ -175,28 +175,6 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         home=home,
     )
     provider = _provider(settings)
-    growing = Growing(
-        backend,
-        settings.reach,
-        now,
-        cool_down_s=settings.autoscale_cool_down_s,
-        patience_s=settings.autoscale_patience_s,
-    )
-    reconciler = Reconciler(
-        ours,
-        backend,
-        launching,
-        growing,
-        now,
-        lease=lease,
-        home=home,
-        vanish_after_s=settings.vanish_after_s,
-        start_timeout_s=settings.start_timeout_s,
-        exporting=bool(settings.mlflow_url),
-        kept=timedelta(days=settings.jobs_kept_days) if settings.jobs_kept_days else None,
-        cluster_seen=telemetry.cluster_up.set,
-        took=telemetry.round_s.observe,
-    )
     return Control(
         settings=settings,
         backend=backend,
@@ -218,11 +196,47 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         curves=Curves(store),
         packages=packages,
         artifacts=Artifacts(store, home),
-        reconciler=reconciler,
+        reconciler=_reconciler(
+            settings, backend, now, store=ours, launching=launching, telemetry=telemetry, lease=lease
+        ),
         exporter=_exporter(settings, store, exports),
         leases=[lease, exports],
         provider=provider,
         signin=SignIn(store, now, provider) if provider is not None else None,
+    )
+
+
+def _reconciler(
+    settings: Settings,
+    backend: Backend,
+    now: Clock,
+    *,
+    store: Fenced,
+    launching: Launching,
+    telemetry: Telemetry,
+    lease: Lease,
+) -> Reconciler:
+    growing = Growing(
+        backend,
+        settings.reach,
+        now,
+        cool_down_s=settings.autoscale_cool_down_s,
+        patience_s=settings.autoscale_patience_s,
+    )
+    return Reconciler(
+        store,
+        backend,
+        launching,
+        growing,
+        now,
+        lease=lease,
+        home=settings.home,
+        vanish_after_s=settings.vanish_after_s,
+        start_timeout_s=settings.start_timeout_s,
+        exporting=bool(settings.mlflow_url),
+        kept=timedelta(days=settings.jobs_kept_days) if settings.jobs_kept_days else None,
+        cluster_seen=telemetry.cluster_up.set,
+        took=telemetry.round_s.observe,
     )
 
 

@@ -484,9 +484,8 @@ def test_a_supervisor_that_is_killed_comes_back_and_its_workers_train_on(
     assert [e["cause"] for e in ingest.events("generation.formed")] == ["start"], "nobody had to park"
     assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))
     saved = [e["step"] for e in ingest.events("checkpoint.saved")]
-    assert saved == sorted(
-        set(saved)
-    )  # of those that were complete when it came back only the newest is made
+    # Of those that were complete when it came back only the newest is made.
+    assert saved == sorted(set(saved))
     assert saved[-1] == 240
     lines = [(r["worker"], r["line"]) for r in ingest.stream("logs")]
     assert [lines.count((w, text)) for w in before for text in (HELLO, "goodbye")] == [1, 1, 1, 1]

@@ -172,12 +172,6 @@ class Desk:
         return Beat(
             worker=self._worker,
             identity=self._identity,
-            generation=self._generation,
-            step=self._step,
-            total_steps=self._total_steps,
-            epoch=self._epoch,
-            phase=self._phase,
-            moves=self._moves,
             number=self._number,
             metrics=metrics,
             rows=rows,

@@ -31,7 +31,8 @@ class Launch:
         ingest_url: where settled records are posted, with `ingest_token`.
         home: RINGLEADER_HOME; spools and artifacts lie below it.
         api_gone_s: an attempt whose control plane never answered for so long gives up.
-        secrets: environment variables of the workers beyond those of the job file; written nowhere.
+        secrets: environment variables of the workers beyond those of the job file; in no file of ours, and in Ray's
+            control store as long as the attempt lives, for the actor may be started again with them.
     """
 
     job_id: str
@@ -215,12 +216,12 @@ class Beat:
 
     worker: str
     identity: Identity
-    generation: int
-    step: int
-    total_steps: int | None
-    epoch: int
-    phase: str
-    moves: int
+    generation: int = 0
+    step: int = 0
+    total_steps: int | None = None
+    epoch: int = 0
+    phase: str = ""
+    moves: int = 0
     worked: int = 0
     worked_s: float = 0.0
     number: int = 0

@@ -168,8 +168,8 @@ class JobSpec(Part):
                 "precision",
                 self.precision,
                 f"precision: fp16 needs one loss scale for all gradients of an update, and {why}; allowed: "
-                f"precision bf16, which needs none, or fp16 with sync ring or synchronous servers and codec none or "
-                f"bf16",
+                f"precision bf16, which needs none, or fp16 with synchronous servers, or with sync ring and "
+                f"codec none or bf16",
             )
         return self
 
