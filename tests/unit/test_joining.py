@@ -1,5 +1,7 @@
 """Joiners that follow a member until they are level, among threads: what happens to them and to those they follow."""
 
+import threading
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,18 @@ import torch
 from cast import ANY, FaultPlan, Play
 from joining import check, healed, spec, train, undisturbed
 from threaded_cast import ThreadedCast
+from torch import Tensor
+from waiting import wait_for
 
+from ringleader.comm.communicator import Communicator
+from ringleader.comm.transports.inprocess import Hub, InProcessTransport
 from ringleader.spec import JobSpec
+from ringleader.sync.side import Side
 from ringleader.train import donating
+from ringleader.train.donating import DONOR, Donation, room_for, views
+from ringleader.train.held import unpacked
+
+GUARD_S = 10.0
 
 NEVER_LEVEL: dict[str, Any] = {"worker": "w2", "at_step": ANY, "phase": "level", "for_generation": 99}
 """As long as whom it follows lives."""
@@ -108,3 +119,36 @@ def test_a_joiner_on_devices_is_healed():
     assert not JobSpec.parse(
         spec((1, 2)).model_dump() | {"workers": {"min": 1, "max": 2, "gpus": 1}}
     ).followed
+
+
+def test_no_update_begins_before_what_it_changes_has_been_copied(monkeypatch: pytest.MonkeyPatch):
+    may_copy, copy_all = threading.Event(), donating.copy_all
+
+    def slow(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+        if threading.current_thread().name == "ringleader-donor":
+            assert may_copy.wait(GUARD_S)
+        copy_all(pairs)
+
+    monkeypatch.setattr(donating, "copy_all", slow)
+    hub = Hub(2)
+    weights, buffers = torch.ones(1000), torch.ones(1000)
+    donation = Donation(InProcessTransport(hub, 0), room_for([weights, buffers]), room_for([weights]))
+    wait_for("room for the copy", lambda: donation.waits)
+    donation.copy(b"", [weights, buffers], late={weights.data_ptr()})
+    buffers.zero_()
+
+    def update() -> None:
+        donation.await_copy()
+        weights.zero_()
+
+    updating = threading.Thread(target=update)
+    updating.start()
+    updating.join(0.2)
+    assert updating.is_alive()
+    may_copy.set()
+    joiner = Side(Communicator(InProcessTransport(hub, 1)))
+    head, memory = unpacked(joiner.receive_state(DONOR)), joiner.receive_state(DONOR)
+    updating.join(GUARD_S)
+    assert not weights.any()
+    assert all(bool(tensor.all()) for tensor in views(memory, head["kinds"]))
+    donation.void()

@@ -1,13 +1,14 @@
 """What a member gives to workers that follow it until they join: a copy of its state, then each step's gradients.
 
-The copy is made at a boundary, gradients are copied before they are applied; both are sent by a thread of their own
-over a connection of their own, so that the group goes on. At every planned boundary the small rest of the state is sent
-too: whoever is level by then joins with it.
+The copy is that of a boundary: what only an update changes is copied beside the next step's computing, by the thread
+that sends it, and the update waits for it. Gradients are copied before they are applied. All is sent over a connection
+of its own, so that the group goes on. At every planned boundary the small rest of the state is sent too: whoever is
+level by then joins with it.
 """
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,7 @@ KEPT_STATES = 2
 """Gradients that are not sent yet may take so many times the bytes of the state; with more the joiner is too slow."""
 
 SPARE_STEPS = 2
+COPY_DEADLINE_S = 10.0
 SMALL_BYTES = 1 << 20
 """A kept object up to this size is sent again at the boundary; a larger one is what callbacks make of it."""
 
@@ -60,7 +62,7 @@ class Donations:
             self._donations = [donation for donation in self._donations if not donation.over]
             for donation in self._donations:
                 if donation.waits:
-                    donation.copy(*take_apart(self._state()))
+                    donation.copy(*take_apart(self._state()), self._group.held.updated_places())
         if any(donation.follows for donation in self._donations):
             self._marks = self._group.held.marks(self._weights)
 
@@ -74,6 +76,8 @@ class Donations:
             skipped: the gradients have overflowed, no weight will change.
             buffers: the encoded buffers in the reduced word; None where the first shard was absent.
         """
+        for donation in self._donations:
+            donation.await_copy()
         following = self._following()
         if not following:
             return
@@ -156,6 +160,8 @@ class Donation:
         self._lock = threading.Lock()
         self._kept_bytes = 0
         self._room: Tensor | None = None
+        self._late: list[tuple[Tensor, Tensor]] = []
+        self._copied = threading.Event()
         self._spare: list[Tensor] = []
         self._parts: queue.SimpleQueue[tuple[dict[str, Any], Tensor] | None] = queue.SimpleQueue()
         threading.Thread(target=self._serve, name="ringleader-donor", daemon=True).start()
@@ -165,15 +171,27 @@ class Donation:
         """Whether there is room for the copy, and nothing in it."""
         return self._room is not None and not self.follows
 
-    def copy(self, skeleton: bytes, tensors: Sequence[Tensor]) -> None:
+    def copy(self, skeleton: bytes, tensors: Sequence[Tensor], late: Container[int]) -> None:
+        """Copy the state that stands now.
+
+        Args:
+            late: where those lie that stay as they are until `await_copy` has returned.
+        """
         room, self._room = self._room, None
         assert room is not None
         size = room_for(tensors)
         memory = room[:size] if size <= room.numel() else torch.empty(size, dtype=torch.uint8)
-        fill(memory, tensors)
         kinds = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+        places = list(zip(views(memory, kinds), tensors, strict=True))
+        copy_all((view, tensor) for view, tensor in places if tensor.data_ptr() not in late)
+        self._late = [(view, tensor) for view, tensor in places if tensor.data_ptr() in late]
         self._parts.put(({"kind": STATE, "skeleton": skeleton, "kinds": kinds}, memory))
         self.follows = True
+
+    def await_copy(self) -> None:
+        """What `copy` was given may change from here on."""
+        if self.follows and not self._copied.wait(COPY_DEADLINE_S):
+            self.void()
 
     def add(self, head: dict[str, Any], grads: Sequence[Tensor]) -> None:
         with self._lock:
@@ -208,10 +226,15 @@ class Donation:
             pass  # the joiner is gone
         finally:
             self.over, self.follows = True, False
+            self._copied.set()
             self._communicator.close()
 
     def _send(self, side: Side, head: dict[str, Any], memory: Tensor) -> bool:
         """Whether the joiner joins with this."""
+        if head["kind"] == STATE:
+            copy_all(self._late)
+            self._late = []
+            self._copied.set()
         side.send_state(JOINER, packed(head | {"behind": self._parts.qsize()}))
         side.send_state(JOINER, memory)
         if head["kind"] == STEP:
@@ -226,12 +249,15 @@ def room_for(tensors: Sequence[Tensor]) -> int:
     return sum(_aligned(tensor.nbytes) for tensor in tensors)
 
 
-@torch.no_grad()
 def fill(memory: Tensor, tensors: Sequence[Tensor]) -> None:
     """Copy the tensors into (n,) uint8, one after the other."""
-    for view, tensor in zip(
-        views(memory, [(t.dtype, tuple(t.shape)) for t in tensors]), tensors, strict=True
-    ):
+    kinds = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+    copy_all(zip(views(memory, kinds), tensors, strict=True))
+
+
+@torch.no_grad()
+def copy_all(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for view, tensor in pairs:
         view.copy_(tensor)
 
 

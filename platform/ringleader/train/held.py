@@ -141,6 +141,12 @@ class Held:
         groups = [group for optimizer, _ in self.optimizers for group in optimizer.param_groups]
         return [*marks, *states, *((number, len(group["params"])) for number, group in enumerate(groups))]
 
+    def updated_places(self) -> frozenset[int]:
+        """Where everything lies that `marks` watches: weights and optimisers' states."""
+        states = (state for optimizer, _ in self.optimizers for state in optimizer.state.values())
+        tensors = (tensor for state in states for tensor in state.values() if isinstance(tensor, Tensor))
+        return frozenset(tensor.data_ptr() for tensor in (*self.weights, *tensors))
+
     @contextmanager
     def at_rate(self, factor: float) -> Iterator[None]:
         """Every learning rate is so much of itself while the block lasts.

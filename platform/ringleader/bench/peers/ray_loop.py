@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ray.train.torch import prepare_model
 
 from ringleader.bench.commits import CommitLog
-from ringleader.bench.workloads import PAUSE_S, WORKLOADS
+from ringleader.bench.workloads import WORKLOADS
 
 CHECKPOINT_EVERY = 50
 
@@ -31,7 +31,7 @@ def loop(config: dict[str, Any]) -> None:
     draw = torch.Generator().manual_seed(context.get_world_rank())
     for step in range(start, config["steps"]):
         picked = torch.randint(len(rows), (share,), generator=draw)
-        time.sleep(PAUSE_S)
+        time.sleep(config["pause_s"])
         optimizer.zero_grad()
         workload.loss(model(rows.x[picked]), rows.y[picked]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()

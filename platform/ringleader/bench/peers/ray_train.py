@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ringleader.bench.children import die_with_parent
 from ringleader.bench.commits import Commits, Recovery, wait_for
-from ringleader.bench.join import QUIET_S, Join
+from ringleader.bench.join import CASE, DENSE, LOADS, QUIET_S, Join
 from ringleader.bench.workloads import PAUSE_S
 
 SETTINGS = {
@@ -79,7 +80,7 @@ def recovery(folder: Path, kills: int, seed: int) -> None:
     _trainer(folder, commits, "digits", steps=FOREVER, workers=WORKERS).fit()
 
 
-def join(folder: Path, joins: int, seed: int) -> None:
+def join(case: str, folder: Path, joins: int, seed: int) -> None:
     """A place is taken until two workers are steady, and then free."""
     import ray
 
@@ -101,7 +102,8 @@ def join(folder: Path, joins: int, seed: int) -> None:
             print(json.dumps(asdict(Join.of(times, asked_at))), flush=True)
 
     _beside(come_and_go)
-    _trainer(folder, commits, "wide", steps=FOREVER, workers=WORKERS).fit()
+    load = LOADS[case]
+    _trainer(folder, commits, load.workload, steps=FOREVER, workers=WORKERS, pause_s=load.pause_s).fit()
 
 
 class _Holder:
@@ -158,7 +160,15 @@ def _await_recovery(folder: Path, killed_at: float, victim: int) -> Recovery:
     )
 
 
-def _trainer(folder: Path, commits: Path, workload: str, steps: int, workers: int | tuple[int, int]) -> Any:
+def _trainer(
+    folder: Path,
+    commits: Path,
+    workload: str,
+    *,
+    steps: int,
+    workers: int | tuple[int, int],
+    pause_s: float = PAUSE_S,
+) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -166,7 +176,7 @@ def _trainer(folder: Path, commits: Path, workload: str, steps: int, workers: in
 
     return TorchTrainer(
         loop,
-        train_loop_config={"workload": workload, "commits": str(commits), "steps": steps},
+        train_loop_config={"workload": workload, "commits": str(commits), "steps": steps, "pause_s": pause_s},
         scaling_config=ScalingConfig(
             num_workers=workers, resources_per_worker={"CPU": 1}, elastic_resize_monitor_interval_s=RESIZE_S
         ),
@@ -179,7 +189,12 @@ def _trainer(folder: Path, commits: Path, workload: str, steps: int, workers: in
     )
 
 
-MEASURES = {"recovery": recovery, "submit": submit, "join": join}
+MEASURES: dict[str, Callable[[Path, int, int], None]] = {
+    "recovery": recovery,
+    "submit": submit,
+    CASE: partial(join, CASE),
+    DENSE: partial(join, DENSE),
+}
 
 
 def _arguments() -> argparse.Namespace:
