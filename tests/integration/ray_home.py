@@ -47,38 +47,42 @@ def ray_head(home: Path, num_cpus: int = 8) -> Iterator[tuple[str, str]]:
 
 class IngestServer:
     """Stores what supervisors post, as the API would: a record sent twice is kept once. `away` refuses all, `gone` says
-    that the attempt is none of it, `garbled` answers what the API never would."""
+    that the attempt is none of it, `blocked` is the status of a proxy's answer, `garbled` answers what the API never
+    would. `secrets` are the job's."""
 
     def __init__(self) -> None:
         self.records: dict[tuple[int, str], list[dict[str, Any]]] = {}
         self.status: dict[str, Any] = {}
         self.away = False
         self.gone = False
+        self.blocked = 0
         self.garbled = False
         self.posts = 0
+        self.refusals = 0
+        self.secrets: dict[str, str] = {}
         self._lock = threading.Lock()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                known = self.path == "/secrets" and self.headers["Authorization"] == "Bearer secret"
+                outer.answer(self, 200 if known else 404, {"values": outer.secrets} if known else {})
+
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                if outer.away:
-                    self.send_error(503)
+                if outer.away or outer.blocked:
+                    self.send_error(outer.blocked or 503)
                     return
                 if outer.gone or self.headers["Authorization"] != "Bearer secret":
                     self.send_error(409 if outer.gone else 401)
                     return
                 try:
                     ingest = Ingest.model_validate_json(body)
-                except ValidationError:
-                    self.send_error(422)
+                except ValidationError as error:
+                    outer.refusals += 1
+                    outer.refuse(self, error)
                     return
-                answer = b"<html>" if outer.garbled else json.dumps({"acked": outer.store(ingest)}).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
+                outer.answer(self, 200, "<html>" if outer.garbled else {"acked": outer.store(ingest)})
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -89,6 +93,18 @@ class IngestServer:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}/ingest"
+
+    def answer(self, to: BaseHTTPRequestHandler, status: int, body: Any, kind: str = "json") -> None:
+        told = json.dumps(body).encode()
+        to.send_response(status)
+        to.send_header("Content-Type", f"application/{kind}")
+        to.send_header("Content-Length", str(len(told)))
+        to.end_headers()
+        to.wfile.write(told)
+
+    def refuse(self, to: BaseHTTPRequestHandler, error: ValidationError) -> None:
+        found = [{"pointer": "/".join(map(str, e["loc"])), "message": e["msg"]} for e in error.errors()]
+        self.answer(to, 422, {"errors": found}, "problem+json")
 
     def store(self, ingest: Ingest) -> dict[str, int]:
         with self._lock:

@@ -1,14 +1,16 @@
 """What is told to MLflow: names that it takes, and one job's trouble that is no other's."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from control_plane import Stage, metric, stage
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name, _validate_tag_name
+from sqlalchemy import update
 
-from ringleader_api.store.tables import Job
+from ringleader_api.store.tables import ExportCursor, Job
 from ringleader_api.tracking import Exporter, Mlflow, records
 from ringleader_api.tracking.mlflow import Point
 
@@ -43,6 +45,29 @@ def test_params_that_are_cleaned_alike_are_all_kept() -> None:
     assert found == [("a_b", "1"), ("a_b_2", "2"), ("a_b_3", "3"), ("p.q", "4"), ("p.q_2", "5")]
 
 
+def test_metrics_that_are_cleaned_alike_are_told_apart_also_by_the_process_after(tmp_path: Path) -> None:
+    here: Stage = stage(tmp_path)
+    job_id = here.running()
+    mlflow = Keeping(broken="")
+    told = [{"a@b": 0.1}, {"a#b": 0.2, "a_b": 0.3}, {"a_b_2": 0.4}, {"a#b": 0.5}, {"a_b": 0.6, "a@b": 0.7}]
+    for seq, values in enumerate(told, start=1):
+        here.post(job_id, records=[metric(seq, seq, **values)])
+        Exporter(here.control.store, mlflow).round()  # each time a new process
+    keys = ["a_b", "a_b_2", "a_b_3", "a_b_2_2", "a_b_2", "a_b_3", "a_b"]
+    assert sorted(mlflow.metrics[job_id]) == sorted(keys)
+    exporter = Exporter(here.control.store, again := Keeping(broken=""))
+    with here.control.store.write() as session:
+        session.execute(update(ExportCursor).values(metric_id=0))
+    exporter.round()
+    assert sorted(again.metrics[job_id]) == sorted(keys), "one that tells all of it uses the same names"
+    here.control.close()
+
+
+def test_scores_that_are_cleaned_alike_are_told_apart() -> None:
+    job = Job(result={"steps": 3, "scores": {"f@1": 0.1, "f#1": 0.2}}, finished_at=datetime.now(UTC))
+    assert [(p.key, p.value) for p in records.score_points(job)] == [("final_f_1", 0.2), ("final_f_1_2", 0.1)]
+
+
 class Keeping(Mlflow):
     """Keeps in memory what it is told; an answer about a run of `broken` is none."""
 
@@ -52,7 +77,7 @@ class Keeping(Mlflow):
         self.metrics: dict[str, list[str]] = {}
 
     def _call(self, method: str, path: str, body: dict[str, Any], *, absent_ok: bool = False) -> Any:
-        return {"experiment": {"experiment_id": "1"}, "runs": []}
+        return {"experiment": {"experiment_id": "1"}, "runs": [], "metrics": []}
 
     def create_run(self, experiment_id: str, name: str, start_ms: int, tags: dict[str, str]) -> str:
         return tags[records.JOB_TAG]

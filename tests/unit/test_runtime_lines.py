@@ -2,7 +2,7 @@
 
 import sys
 
-from ringleader.runtime.lines import MAX_LENGTH, MAX_LINES, Lines, captured
+from ringleader.runtime.lines import MAX_CHARACTERS, MAX_LENGTH, MAX_LINES, Lines, captured
 
 
 def texts(lines: Lines) -> list[str]:
@@ -48,6 +48,20 @@ def test_a_flood_is_bounded_and_counted():
         lines.add("info", str(number))
     kept, dropped = lines.take()
     assert (len(kept), dropped, kept[-1].text) == (MAX_LINES, 5, str(MAX_LINES + 4))
+
+
+def test_long_lines_are_bounded_by_what_they_weigh():
+    lines = Lines()
+    lines.at_step(1)
+    most = MAX_CHARACTERS // MAX_LENGTH
+    for number in range(3 * most):
+        lines.add("info", f"{number} ".ljust(MAX_LENGTH, "x"))
+    lines.settled(2)
+    kept, dropped = lines.take()
+    assert (len(kept), dropped, kept[-1].text.split()[0]) == (most, 2 * most, str(3 * most - 1))
+    lines.add("info", "short")
+    lines.settled(2)
+    assert texts(lines) == ["short"]
 
 
 def test_print_and_stderr_are_captured_line_by_line():

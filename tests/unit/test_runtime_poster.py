@@ -81,7 +81,51 @@ def test_a_record_that_is_refused_does_not_hold_up_the_others(server: IngestServ
     put(spool, range(3, 5))
     assert poster.drained(30)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3, 4]
-    assert spool.dropped == {"logs": 1}
+    assert (spool.dropped, server.stream("logs")) == ({"logs": 1}, [])
+    poster.close()
+
+
+def test_an_event_that_is_refused_is_told_once_in_the_logs_and_not_sent_again(
+    server: IngestServer, tmp_path: Path
+):
+    spool, poster = open_poster(server, tmp_path)
+    spool.put("events", {"at": NOW, "generation": 1, "type": "Not a type!", "data": {}})
+    spool.put("events", {"at": NOW, "generation": 1, "type": "worker.joined", "data": {}})
+    assert poster.drained(30)
+    refusals = server.refusals
+    posts = server.posts
+    wait_for("later statuses", lambda: server.posts >= posts + 2, 10)
+    assert server.refusals == refusals
+    assert [e["type"] for e in server.stream("events")] == ["worker.joined"]
+    (told,) = server.stream("logs")
+    assert (told["worker"], told["level"]) == ("supervisor", "error")
+    assert "events, Not a type!: 422, records/0/events/type" in told["line"]
+    assert spool.dropped == {"events": 1}
+    poster.close()
+
+
+def test_an_outcome_that_is_refused_leaves_its_bare_word_so_that_the_attempt_ends(
+    server: IngestServer, tmp_path: Path
+):
+    spool, poster = open_poster(server, tmp_path)
+    reason = {"code": "entrypoint_raised", "message": "boom", "more": 1}
+    spool.put("outcome", {"at": NOW, "outcome": "failed", "reason": reason, "result": {"steps": "many"}})
+    assert poster.drained(30)
+    (told,) = server.stream("outcome")
+    assert (told["outcome"], told["reason"]["code"], told["result"]) == ("failed", "entrypoint_raised", None)
+    assert len(server.stream("logs")) == 1
+    poster.close()
+
+
+def test_a_refusal_of_somebody_on_the_way_costs_no_record(server: IngestServer, tmp_path: Path):
+    spool, poster = open_poster(server, tmp_path)
+    server.blocked = 422
+    put(spool, range(1, 4))
+    assert not poster.drained(0.6)
+    server.blocked = 0
+    assert poster.drained(10)
+    assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
+    assert spool.dropped == {}
     poster.close()
 
 

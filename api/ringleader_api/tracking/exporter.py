@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import func, or_, select
 
 from ringleader_api.log import Log
 from ringleader_api.store import Lease, LeaseLost, Transactions
@@ -45,6 +45,7 @@ class Exporter:
         self._shared = shared
         self._mlflow = mlflow
         self._certain: set[str] = set()
+        self._keys: dict[str, records.Keys] = {}
         self._refused: dict[str, _Patience] = {}
         self._seen_version = -1
         self._stop = threading.Event()
@@ -173,9 +174,22 @@ class Exporter:
             rows = session.scalars(query.order_by(Metric.id).limit(records.MAX_BATCH)).all()
         if not rows:
             return False
-        self._send(cursor, records.points(rows))
+        self._send(cursor, records.points(rows, self._keys_of(cursor)))
         self._note(cursor, metric_id=rows[-1].id)
         return True
+
+    def _keys_of(self, cursor: ExportCursor) -> records.Keys:
+        """What the job's metrics are called there; after a doubt as their rows tell."""
+        if cursor.job_id in self._certain and cursor.job_id in self._keys:
+            return self._keys[cursor.job_id]
+        first = func.min(Metric.id)
+        mine = (Metric.job_id == cursor.job_id, Metric.id <= cursor.metric_id)
+        query = select(Metric.name).where(*mine).group_by(Metric.name).order_by(first)
+        keys = self._keys[cursor.job_id] = records.Keys()
+        with self._store.read() as session:
+            for name in session.scalars(query):
+                keys[name]
+        return keys
 
     def _recoveries(self, cursor: ExportCursor) -> None:
         """Copy the recoveries behind the cursor; events before it are read too, for the step they happened at."""
@@ -198,6 +212,7 @@ class Exporter:
         at = job.finished_at or job.created_at
         self._mlflow.finish(cursor.run_id, records.STATUS[job.state], records.millis(at))
         self._note(cursor, finished=True)
+        self._keys.pop(job.id, None)
 
     def _send(self, cursor: ExportCursor, points: Sequence[Point]) -> None:
         if cursor.job_id not in self._certain:

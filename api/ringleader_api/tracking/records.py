@@ -46,8 +46,17 @@ def end_tags(job: Job) -> dict[str, str]:
     return found
 
 
-def points(rows: Iterable[Metric]) -> list[Point]:
-    return [Point(_key(r.name), r.value, millis(r.at), r.step) for r in rows]
+class Keys(dict[str, str]):
+    """The names of a job's metrics in MLflow, by their own. Those that are cleaned alike are numbered in the order in
+    which they first came, which is that of their rows: the same each time."""
+
+    def __missing__(self, name: str) -> str:
+        key = self[name] = _free(_key(name), self.values())
+        return key
+
+
+def points(rows: Iterable[Metric], keys: Keys) -> list[Point]:
+    return [Point(keys[r.name], r.value, millis(r.at), r.step) for r in rows]
 
 
 def recovery_points(events: Sequence[Event], after: int) -> list[Point]:
@@ -72,10 +81,8 @@ def score_points(job: Job) -> list[Point]:
     """The final scores of a succeeded job, at its last step."""
     if not job.result or job.finished_at is None:
         return []
-    at = millis(job.finished_at)
-    return [
-        Point(f"final_{_key(k)}", float(v), at, job.result["steps"]) for k, v in job.result["scores"].items()
-    ]
+    at, steps, keys = millis(job.finished_at), job.result["steps"], Keys()
+    return [Point(f"final_{keys[k]}", float(v), at, steps) for k, v in sorted(job.result["scores"].items())]
 
 
 def millis(at: datetime) -> int:
@@ -101,6 +108,7 @@ def _key(name: str) -> str:
 
 
 def _free(key: str, taken: Container[str]) -> str:
-    """MLflow refuses a second value of a param: keys that are cleaned alike are numbered in their order."""
+    """Keys that are cleaned alike are numbered in their order: MLflow refuses a second value of a param, and would mix
+    two metrics."""
     numbered = (f"{key}_{number}" for number in count(2))
     return next(k for k in chain([key], numbered) if k not in taken)

@@ -14,33 +14,70 @@ from ringleader.runtime.messages import Line
 from ringleader.text import utf8
 
 MAX_LINES = 10_000
+MAX_CHARACTERS = 8 << 20
 MAX_LENGTH = 16_000
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Held:
     step: int
     line: Line
 
 
+class _Queue:
+    """Lines in their order, bounded; the oldest go first."""
+
+    def __init__(self) -> None:
+        self._held: deque[_Held] = deque()
+        self._characters = 0
+
+    def push(self, held: _Held) -> int:
+        """Returns how many had to go for it."""
+        self._held.append(held)
+        self._characters += len(held.line.text)
+        dropped = 0
+        while len(self._held) > MAX_LINES or self._characters > MAX_CHARACTERS:
+            self.pop_first()
+            dropped += 1
+        return dropped
+
+    @property
+    def first_step(self) -> int | None:
+        return self._held[0].step if self._held else None
+
+    def pop_first(self) -> _Held:
+        held = self._held.popleft()
+        self._characters -= len(held.line.text)
+        return held
+
+    def pop_from(self, step: int) -> None:
+        """Forget the lines of this step and later ones."""
+        while self._held and self._held[-1].step >= step:
+            self._characters -= len(self._held.pop().line.text)
+
+    def take(self) -> tuple[Line, ...]:
+        taken = tuple(held.line for held in self._held)
+        self._held.clear()
+        self._characters = 0
+        return taken
+
+
 class Lines:
-    """Printed lines of one worker. Thread-safe; holds at most `MAX_LINES`, the oldest go first."""
+    """Printed lines of one worker. Thread-safe; holds at most `MAX_LINES` and `MAX_CHARACTERS` of steps that are not
+    settled, and as many that are; the oldest go first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: deque[_Held] = deque(maxlen=MAX_LINES)
-        self._free: deque[Line] = deque(maxlen=MAX_LINES)
+        self._held = _Queue()
+        self._free = _Queue()
         self._step = 0
         self._dropped = 0
 
     def add(self, level: Literal["info", "error"], text: str) -> None:
         line = Line(time.time(), level, utf8(text[:MAX_LENGTH])[:MAX_LENGTH])
         with self._lock:
-            if self._step == 0:
-                self._give(line)
-                return
-            self._dropped += len(self._held) == MAX_LINES
-            self._held.append(_Held(self._step, line))
+            queue = self._held if self._step else self._free
+            self._dropped += queue.push(_Held(self._step, line))
 
     def at_step(self, step: int) -> None:
         """From now on lines belong to `step` (counted from 1, while it runs and after it has committed)."""
@@ -50,32 +87,25 @@ class Lines:
     def settled(self, step: int) -> None:
         """Steps below `step` cannot be rolled back: their lines may leave."""
         with self._lock:
-            while self._held and self._held[0].step < step:
-                self._give(self._held.popleft().line)
+            while (first := self._held.first_step) is not None and first < step:
+                self._dropped += self._free.push(self._held.pop_first())
 
     def replayed(self) -> None:
         """The running step starts over; so will its lines."""
         with self._lock:
-            while self._held and self._held[-1].step >= self._step:
-                self._held.pop()
+            self._held.pop_from(self._step)
 
     def release(self) -> None:
         """The run is over: all that is left may leave."""
         with self._lock:
-            while self._held:
-                self._give(self._held.popleft().line)
+            while self._held.first_step is not None:
+                self._dropped += self._free.push(self._held.pop_first())
 
     def take(self) -> tuple[tuple[Line, ...], int]:
         """Lines that may leave, and how many were dropped since the last call."""
         with self._lock:
-            lines, dropped = tuple(self._free), self._dropped
-            self._free.clear()
-            self._dropped = 0
-        return lines, dropped
-
-    def _give(self, line: Line) -> None:
-        self._dropped += len(self._free) == MAX_LINES
-        self._free.append(line)
+            dropped, self._dropped = self._dropped, 0
+            return self._free.take(), dropped
 
 
 class _Stream(io.TextIOBase):

@@ -1,7 +1,10 @@
 """The way from the spool to the control plane: one thread that posts, waits for the acknowledgement and tries again."""
 
+import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
@@ -16,7 +19,9 @@ STATUS_S = 1.0
 LONGEST_PAUSE_S = 5.0
 MAX_RECORDS = 1000
 MAX_BYTES = 256 << 10
-REFUSALS = 3
+MAX_REASON = 1000
+REFUSED = frozenset({400, 413, 422})
+"""What was posted can never be taken, if it is the API that says so."""
 GONE = frozenset({404, 409, 410})
 """The control plane does not know the job any more, or a newer attempt has taken its place."""
 
@@ -40,7 +45,6 @@ class Poster:
         self._client = httpx.Client(headers=headers, timeout=10, trust_env=False)
         self._answered = monotonic()
         self._status_at = 0.0
-        self._refused = 0
         self._size = MAX_RECORDS
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -79,10 +83,11 @@ class Poster:
             self._wake.wait(pause)
             self._wake.clear()
             try:
-                self._spool.flush()
+                with suppress(OSError):  # no room on the disk; what is there already can be posted
+                    self._spool.flush()
                 more = self._post()
-            except (httpx.HTTPError, OSError, ValueError, KeyError):
-                # No answer, no room on the disk, or an answer that is not the API's: all may pass.
+            except (httpx.HTTPError, OSError, ValueError, KeyError, TypeError, sqlite3.Error):
+                # No answer, or one that is not the API's: all may pass.
                 pause = min(LONGEST_PAUSE_S, pause * 2)
                 continue
             pause = 0.0 if more else EVERY_S
@@ -96,7 +101,8 @@ class Poster:
         records = self._spool.batch(max_records=self._size, max_bytes=MAX_BYTES)
         if not records and monotonic() - self._status_at < STATUS_S:
             return False
-        status = self._status()
+        sought = self._size < MAX_RECORDS  # for what was refused: whatever is in the status must not hide it
+        status = None if sought and records else self._status()
         body: dict[str, Any] = {"attempt": self._attempt, "records": records}
         if status is not None:
             body["status"] = status.model_dump(mode="json")
@@ -105,19 +111,41 @@ class Poster:
         if response.status_code in GONE:
             self.stale = True
             return False
-        if response.status_code in (400, 413, 422):
-            self._refusal(records)
-            response.raise_for_status()
+        if records and response.status_code in REFUSED and _is_problem(response):
+            self._refusal(records, response)
+            return True
         response.raise_for_status()
-        self._refused, self._size = 0, MAX_RECORDS
+        self._size = MAX_RECORDS
         self._status_at = monotonic()
         self._spool.ack(response.json()["acked"])
         self._acked.set()
         return bool(records)
 
-    def _refusal(self, records: list[dict[str, Any]]) -> None:
-        """A batch that is refused again and again, also alone, must not hold up the others."""
-        self._refused += 1
-        self._size = max(1, self._size // 8)
-        if self._refused > REFUSALS and self._size == 1:
-            self._spool.drop(records)
+    def _refusal(self, records: list[dict[str, Any]], response: httpx.Response) -> None:
+        """Post fewer, until one record is refused alone: it is given up, and holds up no other."""
+        if len(records) > 1:
+            self._size = max(1, len(records) // 8)
+            return
+        self._spool.give_up(records[0], _told(records[0], _reason(response)))
+        self._size = MAX_RECORDS
+        self._acked.set()
+
+
+def _is_problem(response: httpx.Response) -> bool:
+    """Whether the API itself answered, and not something on the way to it."""
+    return str(response.headers.get("Content-Type", "")).startswith("application/problem+json")
+
+
+def _reason(response: httpx.Response) -> str:
+    problem = response.json()
+    found = "; ".join(f"{e.get('pointer')}: {e.get('message')}" for e in problem.get("errors", ()))
+    return f"{response.status_code}, {found or problem.get('detail', '')}"[:MAX_REASON]
+
+
+def _told(record: dict[str, Any], reason: str) -> dict[str, Any]:
+    """A log line about a record that was refused."""
+    which = record.get("type") or (
+        f"step {record['step']}" if "step" in record else f"number {record['seq']}"
+    )
+    text = f"[dropped: the control plane refused this of the stream {record['stream']}, {which}: {reason}]"
+    return {"at": datetime.now(UTC).isoformat(), "worker": "supervisor", "level": "error", "line": text}

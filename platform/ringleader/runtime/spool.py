@@ -30,7 +30,7 @@ class Spool:
     """`put` numbers records, `flush` brings them to disk, `batch` reads what is due, `ack` forgets.
 
     When more than `max_bytes` wait, every second metric is dropped, then the older half of the log lines, both
-    counted in `dropped`. Events and the outcome are never dropped.
+    counted in `dropped`. Events and the outcome are dropped only where the receiver refuses them for good.
 
     Attributes:
         notes: what was noted by the processes before this one, and by this one.
@@ -111,15 +111,18 @@ class Spool:
             for stream, seq in acked.items():
                 self._db.execute("DELETE FROM record WHERE stream = ? AND seq <= ?", (stream, seq))
 
-    def drop(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Give up metrics and log lines of a batch that the receiver refuses."""
+    def give_up(self, record: Mapping[str, Any], line: Mapping[str, Any]) -> None:
+        """Forget a record that the receiver will never take, counted in `dropped`. `line` says so in the logs, unless
+        it is one of those that was refused. Of an outcome the bare word stays, once: an attempt has to end."""
+        stream, reason = record["stream"], record.get("reason")
         with self._lock:
-            for record in records:
-                if record["stream"] in ("metrics", "logs"):
-                    self._count(record["stream"], 1)
-                    self._db.execute(
-                        "DELETE FROM record WHERE stream = ? AND seq = ?", (record["stream"], record["seq"])
-                    )
+            self._delete_numbered(stream, record["seq"])
+            self._count(stream, 1)
+            if stream != "logs":
+                self.put("logs", line)
+            if stream == "outcome" and self.dropped[stream] == 1:
+                why = {"code": reason["code"], "message": line["line"]} if reason else None
+                self.put("outcome", {"at": line["at"], "outcome": record["outcome"], "reason": why})
 
     @property
     def empty(self) -> bool:
@@ -135,6 +138,9 @@ class Spool:
             self._discarded = True
             self._db.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _delete_numbered(self, stream: str, seq: int) -> None:
+        self._db.execute("DELETE FROM record WHERE stream = ? AND seq = ?", (stream, seq))
 
     def _write(self) -> None:
         fresh, noted = self._fresh, self._noted
