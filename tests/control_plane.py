@@ -38,6 +38,8 @@ class FakeCluster:
         self.places: dict[tuple[str, int], list[tuple[str, int]]] | None = None
         self.down = False
         self.lingers = False
+        self.frozen: set[tuple[str, int]] = set()
+        self.asked_whether: list[tuple[str, int]] = []
         self.cut: Callable[[str], None] = lambda where: None
 
     def start(self, launch: Launch) -> None:
@@ -49,6 +51,11 @@ class FakeCluster:
     def supervisors(self) -> set[tuple[str, int]]:
         with self._deed("supervisors"):
             return set(self.alive)
+
+    def answers(self, job_id: str, attempt: int) -> bool:
+        with self._deed("answers"):
+            self.asked_whether.append((job_id, attempt))
+            return (job_id, attempt) not in self.frozen
 
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
         with self._deed("resize"):

@@ -3,8 +3,9 @@
 import os
 import socket
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything an attempt starts from. Names nothing that changes while it runs.
-
-    `secrets` are environment variables beyond those of the job file.
-    """
+    """Everything an attempt starts from. Names nothing that changes while it runs, and holds no secret of the job: its
+    supervisor asks for those with the ingest token."""
 
     job_id: str
     attempt: int
@@ -30,7 +29,6 @@ class Launch:
     ingest_url: str
     ingest_token: str
     home: Path
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 REACH_S = 3.0
@@ -61,6 +59,9 @@ class Backend(Protocol):
     def supervisors(self) -> set[tuple[str, int]]:
         """(job id, attempt) of every supervisor that lives or restarts."""
 
+    def answers(self, job_id: str, attempt: int) -> bool:
+        """Whether the supervisor answers the cluster within a few seconds."""
+
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
         """Tell the supervisor its new bounds."""
 
@@ -87,7 +88,10 @@ class Backend(Protocol):
 
 
 class RayBackend:
-    """`Backend` over a Ray cluster. Connects on first use, and again after the connection broke."""
+    """`Backend` over a Ray cluster. Connects on first use, and again after the connection broke.
+
+    A connection that a fault is using is let go of when that is over, by whoever did it; nobody waits for it.
+    """
 
     def __init__(self, address: str, *, warm_per_node: int, idle_s: float | None = None) -> None:
         self._address = address
@@ -95,7 +99,9 @@ class RayBackend:
         self._grows = idle_s is not None
         self._idle_s = idle_s
         self._connected: Cluster | None = None
-        self._letting_go = threading.Lock()
+        self._lock = threading.Lock()  # held for a few statements, never during a call
+        self._faults = 0
+        self._leaving = False
 
     def start(self, launch: Launch) -> None:
         from ringleader.runtime import cluster
@@ -108,7 +114,6 @@ class RayBackend:
             ingest_url=launch.ingest_url,
             ingest_token=launch.ingest_token,
             home=launch.home,
-            secrets=dict(launch.secrets),
         )
         try:
             self._cluster().start(order)
@@ -123,6 +128,9 @@ class RayBackend:
             self.close()  # a broken connection does not heal: the next call makes a new one
             raise
 
+    def answers(self, job_id: str, attempt: int) -> bool:
+        return self._cluster().answers(job_id, attempt)
+
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
         self._cluster().resize(job_id, attempt, workers_min, workers_max)
 
@@ -135,12 +143,10 @@ class RayBackend:
     def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
         from ringleader.runtime.cluster import FaultMissed
 
-        with self._letting_go:  # what another thread lets go of meanwhile would be gone in the middle of it
-            if self._connected is None:
-                raise NobodyThere("the cluster is out of reach.")
+        with self._in_use() as cluster:
             try:
                 _reach(self._address)
-                return self._connected.fault(job_id, attempt, fault, worker, for_s)
+                return cluster.fault(job_id, attempt, fault, worker, for_s)
             except FaultMissed as missed:
                 raise NobodyThere(missed.message) from None
             except OSError as error:
@@ -162,12 +168,38 @@ class RayBackend:
         self._cluster().ask({(need.cpus, need.gpus, need.memory_gb): n for need, n in demand.items()})
 
     def close(self) -> None:
-        with self._letting_go:
-            if self._connected is not None:
-                self._connected.close()
-                self._connected = None
+        with self._lock:
+            self._leaving = self._leaving or self._connected is not None
+        self._leave_if_unused()
+
+    @contextmanager
+    def _in_use(self) -> "Iterator[Cluster]":
+        """The connection, which stays until the end of the block. Raises NobodyThere."""
+        with self._lock:
+            cluster = None if self._leaving else self._connected
+            if cluster is None:
+                raise NobodyThere("the cluster is out of reach.")
+            self._faults += 1
+        try:
+            yield cluster
+        finally:
+            with self._lock:
+                self._faults -= 1
+            self._leave_if_unused()
+
+    def _leave_if_unused(self) -> None:
+        with self._lock:
+            if not self._leaving or self._faults or self._connected is None:
+                return
+            cluster, self._connected = self._connected, None
+        try:
+            cluster.close()
+        finally:
+            self._leaving = False
 
     def _cluster(self) -> "Cluster":
+        if self._leaving:  # a process has one connection to Ray at a time
+            raise RingleaderError("a fault that is under way still uses the connection that broke.")
         if self._connected is None:
             from ringleader.runtime.cluster import Cluster
 

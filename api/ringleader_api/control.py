@@ -35,7 +35,7 @@ from ringleader_api.services.submission import Submissions
 from ringleader_api.services.tokens import Tokens
 from ringleader_api.services.users import Users
 from ringleader_api.settings import Settings
-from ringleader_api.store import Fenced, Lease, Store, lease_for
+from ringleader_api.store import Fenced, Lease, Store, lease_for, require_shared
 from ringleader_api.store.tables import Job
 from ringleader_api.telemetry import Telemetry
 from ringleader_api.tracing import Traces, traces_to
@@ -155,13 +155,15 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
     home = settings.home
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = Store.at(home, settings.database_url)
+    require_shared(store, home)
     lease = lease_for(store, home, "reconciler", settings.lease_s)
     ours = Fenced(store, lease)
     backend = Leased(backend, lease)
     telemetry = Telemetry(store, now)
     traces = traces_to(settings.otlp_endpoint)
     exports = lease_for(store, home, "exporter", settings.lease_s)
-    packages = Packages(store, now, home, settings.max_package_bytes)
+    packages_kept = timedelta(days=settings.packages_kept_days)
+    packages = Packages(store, now, home, settings.max_package_bytes, packages_kept)
     secrets = Secrets(store, now, home)
     launching = Launching(
         ours,
@@ -231,10 +233,10 @@ def _reconciler(
         now,
         lease=lease,
         home=settings.home,
-        vanish_after_s=settings.vanish_after_s,
-        start_timeout_s=settings.start_timeout_s,
+        limits=settings.limits,
         exporting=bool(settings.mlflow_url),
         kept=timedelta(days=settings.jobs_kept_days) if settings.jobs_kept_days else None,
+        packages_kept=timedelta(days=settings.packages_kept_days),
         cluster_seen=telemetry.cluster_up.set,
         took=telemetry.round_s.observe,
     )

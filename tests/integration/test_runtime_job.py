@@ -576,6 +576,49 @@ def test_a_supervisor_that_is_gone_for_good_takes_its_workers_with_it_and_gets_n
     run.leave_nothing(orderly=False)
 
 
+def test_workers_get_secrets_from_a_restarted_supervisor_too_and_a_frozen_one_is_released(
+    cluster, home, ingest, package
+):
+    import ray
+
+    ingest.secrets = {"HF_TOKEN": "a-5ecret-v4lue"}
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "trusted",
+        function="trusted",
+        secrets={"HF_TOKEN": "hub"},
+        workers={"min": 1, "max": 2},
+        params={"epochs": 5000, "pause": 0.01},
+    )
+    run.until_world(2)
+    run.until_step(3)
+    supervisor = pid_of_actor("job-trusted-a1")
+    os.kill(supervisor, signal.SIGKILL)
+    os.kill(run.pids()["w1"], signal.SIGKILL)
+    wait_for("returned", lambda: ingest.events("supervisor.returned"), 60)
+    wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w2"], 60)
+
+    def told() -> set[str]:
+        return {r["worker"] for r in ingest.stream("logs") if r["line"] == "got eul4v-tec5e-a"}
+
+    wait_for("all three", lambda: told() == {"w0", "w1", "w2"}, 60)
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert [path for path in files if b"a-5ecret-v4lue" in path.read_bytes()] == []
+    frozen = pid_of_actor("job-trusted-a1")
+    assert cluster.answers("trusted", 1)
+    os.kill(frozen, signal.SIGSTOP)
+    assert not cluster.answers("trusted", 1)
+    assert cluster.supervisors() == [("trusted", 1)], "for Ray it lives"
+    cluster.release("trusted", 1)
+    assert (cluster.supervisors(), alive(frozen)) == ([], False)
+    with pytest.raises(ValueError, match="Failed to look up"):
+        ray.get_actor("job-trusted-a1", namespace="ringleader")
+    run.leave_nothing(orderly=False)
+
+
 HELLO = "hello from the training function"
 
 

@@ -10,6 +10,7 @@ import pytest
 from control_plane import Stage, stage
 from fastapi.testclient import TestClient
 
+from ringleader.errors import RingleaderError
 from ringleader.runtime import environment
 from ringleader.runtime.cluster import Cluster, FaultMissed
 from ringleader_api.backend import NobodyThere, RayBackend
@@ -116,21 +117,24 @@ def test_with_the_head_gone_nobody_is_there_and_ray_is_not_asked(head: socket.so
     assert not connected.begun.is_set()
 
 
-def test_the_cluster_is_not_let_go_of_in_the_middle_of_a_fault(head: socket.socket) -> None:
+def test_nobody_waits_for_a_fault_and_the_cluster_is_let_go_of_when_it_is_over(head: socket.socket) -> None:
     backend, connected = backend_over(head)
     harming = threading.Thread(target=backend.fault, args=("job", 1, "kill", "w1", 1.0))
     harming.start()
     assert connected.begun.wait(20)
-    closing = threading.Thread(target=backend.close)
-    closing.start()
-    closing.join(0.05)
-    assert connected.deeds == []
-    connected.may.set()
-    harming.join(20)
-    closing.join(20)
-    assert connected.deeds == ["fault", "close"]
+    for _ in range(2):
+        closing = threading.Thread(target=backend.close)
+        closing.start()
+        closing.join(20)
+        assert (closing.is_alive(), connected.deeds) == (False, [])
+    with pytest.raises(RingleaderError, match="still uses the connection"):  # nobody waits there either
+        backend.supervisors()
     with pytest.raises(NobodyThere):
         backend.fault("job", 1, "kill", "w1", 1.0)
+    connected.may.set()
+    harming.join(20)
+    assert connected.deeds == ["fault", "close"]
+    assert backend._connected is None
 
 
 @pytest.mark.parametrize("name", ["RaySystemError", "GetTimeoutError"])

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from ringleader_api.backend import AttemptGone
 from ringleader_api.reconciling import Growing, Launching, Leased, Reconciler
+from ringleader_api.scheduling import Limits
 from ringleader_api.store import Fenced, Store, lease_for
 from ringleader_api.store.tables import LeaseRow
 
@@ -101,8 +102,7 @@ def reconciler_over(here: Stage, store: Store) -> Reconciler:
         here.time,
         lease=lease,
         home=here.home,
-        vanish_after_s=1,
-        start_timeout_s=300,
+        limits=Limits(),
         exporting=False,
         cluster_seen=lambda up: None,
     )

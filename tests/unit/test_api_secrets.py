@@ -1,14 +1,19 @@
 """Secrets: written only, encrypted at rest, handed to the attempts that name them, masked in what these tell."""
 
 import json
+import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
+import httpx
 import pytest
 from control_plane import SPEC, Stage, event, line, metric, outcome, stage
 from sqlalchemy import update
 
 from ringleader.errors import SpecInvalid
+from ringleader.runtime import cluster
 from ringleader.spec import JobSpec
+from ringleader_api.backend import RayBackend
 from ringleader_api.store.people import Secret
 
 VALUE = "hf_5ecretV4lue"
@@ -31,16 +36,42 @@ def everything(here: Stage, job_id: str) -> str:
     return "".join([*told, here.client.get("/api/v1/secrets").text, here.client.get("/api/v1/audit").text])
 
 
-def test_an_attempt_gets_the_value_and_nobody_else_reads_it(here: Stage) -> None:
-    job_id = here.started(**NAMED)
+def ask(here: Stage, job_id: str, token: str) -> httpx.Response:
+    answer: httpx.Response = here.holding(token).get(f"/api/v1/jobs/{job_id}/secrets")
+    return answer
+
+
+def test_the_supervisor_of_the_living_attempt_gets_the_value_and_nobody_else(here: Stage) -> None:
+    job_id, other = here.started(**NAMED), here.submit()
     launch = here.cluster.alive[job_id, 1]
-    assert launch.secrets == {"HF_TOKEN": VALUE}
-    assert launch.spec.env == {}, "the job file is stored in checkpoints"
-    assert VALUE not in repr(launch)
+    told = ask(here, job_id, launch.ingest_token)
+    assert (told.json(), told.headers["cache-control"]) == ({"values": {"HF_TOKEN": VALUE}}, "no-store")
+    admin = (here.home / "token").read_text()
+    assert [ask(here, job_id, token).status_code for token in (admin, "wrong", "")] == [403, 401, 401]
+    assert ask(here, other, launch.ingest_token).status_code == 401
     assert VALUE not in everything(here, job_id)
     listed = here.client.get("/api/v1/secrets").json()["items"]
     assert [(s["project"], s["name"], s["set_by"]) for s in listed] == [("vision", "hub", "admin")]
     assert here.client.get("/api/v1/secrets/vision/hub").status_code in (404, 405)
+    here.client.delete("/api/v1/secrets/vision/hub")
+    gone = ask(here, job_id, launch.ingest_token)
+    assert (gone.status_code, gone.json()["code"]) == (404, "secret_missing")
+    here.post(job_id, records=[outcome(1, "failed", "platform_error")])
+    here.client.put("/api/v1/secrets/vision/hub", json={"value": VALUE})
+    here.tick(3)
+    assert (launch.attempt, here.job(job_id)["attempt"]) == (1, 2)
+    assert ask(here, job_id, launch.ingest_token).json()["code"] == "stale_attempt"
+
+
+def test_no_secret_is_in_what_ray_keeps_of_an_actor(here: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = here.started(**NAMED)
+    orders: list[cluster.Launch] = []
+    backend = RayBackend("127.0.0.1:1", warm_per_node=0)
+    monkeypatch.setattr(RayBackend, "_cluster", lambda self: SimpleNamespace(start=orders.append))
+    backend.start(here.cluster.alive[job_id, 1])
+    arguments = pickle.dumps(orders[0].set_down())
+    assert (b"HF_TOKEN" in arguments, b"hub" in arguments) == (True, True), "the job file is there"
+    assert VALUE.encode() not in arguments
 
 
 def test_what_a_job_tells_is_masked_even_where_it_prints_its_secret(here: Stage) -> None:

@@ -36,7 +36,7 @@ PRINCIPAL = "ringleader.principal"
 AGAIN = "ringleader.again"
 """Asks who it is once more, for answers that take long; raises what a new request would meet."""
 WRONG_PER_S, WRONG_AT_ONCE = 1.0, 30.0
-_INGEST = re.compile(r"/api/v1/jobs/(job_[0-9A-Z]{26})/ingest")
+_OF_SUPERVISORS = re.compile(r"/api/v1/jobs/(job_[0-9A-Z]{26})/(?:ingest|secrets)")
 
 
 class Guard:
@@ -115,8 +115,8 @@ class Guard:
         return caller
 
     def _by_token(self, scope: Scope, token: str) -> Principal | None:
-        ingest = _INGEST.fullmatch(scope["path"])
-        found = self._credentials.supervisor(token, ingest[1]) if ingest else None
+        theirs = _OF_SUPERVISORS.fullmatch(scope["path"])
+        found = self._credentials.supervisor(token, theirs[1]) if theirs else None
         return found or self._credentials.by_token(token)
 
     def _same_site(self, scope: Scope, headers: Headers) -> None:

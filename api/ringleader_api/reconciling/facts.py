@@ -30,6 +30,8 @@ def facts_of(job: Job) -> Facts:
         due_at=_due_at(job),
         stopping_at=job.stopping_at,
         grace_s=PAUSE_GRACE_S if pausing else job.grace_s,
+        heard_at=job.heard_at,
+        trouble=job.pending_reason["code"] if job.pending_reason else "",
     )
 
 

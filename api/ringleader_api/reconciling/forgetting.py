@@ -1,4 +1,4 @@
-"""Removing deleted jobs for good, once nobody needs their rows any more."""
+"""Removing deleted jobs for good, once nobody needs their rows any more, and what no job needs."""
 
 import shutil
 from datetime import datetime, timedelta
@@ -7,7 +7,8 @@ from pathlib import Path
 from sqlalchemy import select, update
 
 from ringleader_api.clock import Clock
-from ringleader_api.services.packages import sweep
+from ringleader_api.reconciling.collecting import collect
+from ringleader_api.services.packages import KEPT, sweep
 from ringleader_api.store import Transactions
 from ringleader_api.store.tables import ExportCursor, Job
 
@@ -19,25 +20,36 @@ class Forgetting:
     Args:
         exporting: a tracker has to get everything of a job before its rows go.
         kept: how long an ended job stays; None: until somebody deletes it.
+        packages_kept: how long a package stays that no job refers to.
     """
 
     def __init__(
-        self, store: Transactions, home: Path, exporting: bool, now: Clock, kept: timedelta | None
+        self,
+        store: Transactions,
+        home: Path,
+        exporting: bool,
+        now: Clock,
+        *,
+        kept: timedelta | None,
+        packages_kept: timedelta = KEPT,
     ) -> None:
         self._store = store
         self._home = home
         self._exporting = exporting
         self._now = now
         self._kept = kept
+        self._packages_kept = packages_kept
         self._looked_at: datetime | None = None
 
     def expire(self) -> None:
-        """Delete jobs that ended long enough ago, and uploads that broke off; looks once a minute."""
+        """Delete jobs that ended long enough ago, uploads that broke off and packages without a job; looks once a
+        minute."""
         now = self._now()
         if self._looked_at is not None and now - self._looked_at < LOOK_EVERY:
             return
         self._looked_at = now
         sweep(self._home)
+        collect(self._store, self._home, now, self._packages_kept)
         if self._kept is None:
             return
         over = (Job.deleted_at.is_(None), Job.finished_at < now - self._kept)

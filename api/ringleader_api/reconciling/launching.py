@@ -79,7 +79,7 @@ class Launching:
             spec, package = JobSpec.model_validate(job.spec), job.package
             workers = spec.workers.model_copy(update={"max": allowed(job)})
             try:
-                values = self._secrets.values(session, job.project, spec.secrets)
+                self._secrets.values(session, job.project, spec.secrets)
             except SecretMissing as error:
                 why = Why(code=Reason.SECRET_MISSING, message=error.message, hint=error.hint)
                 attempt_failed(session, job, why, at=self._now(), who="scheduler")
@@ -92,7 +92,6 @@ class Launching:
             ingest_url=f"{self._ingest_base}/api/v1/jobs/{job_id}/ingest",
             ingest_token=token,
             home=self._home,
-            secrets=values,
         )
         began = self._now()
         self._backend.start(launch)

@@ -19,6 +19,9 @@ class Leased:
     def supervisors(self) -> set[tuple[str, int]]:
         return self._backend.supervisors()
 
+    def answers(self, job_id: str, attempt: int) -> bool:
+        return self._backend.answers(job_id, attempt)
+
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
         self._lease.require()
         self._backend.resize(job_id, attempt, workers_min, workers_max)

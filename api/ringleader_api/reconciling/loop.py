@@ -23,12 +23,14 @@ from ringleader_api.log import Log
 from ringleader_api.reconciling.facts import facts_of
 from ringleader_api.reconciling.forgetting import Forgetting
 from ringleader_api.reconciling.growing import Growing
+from ringleader_api.reconciling.hearing import Hearing
 from ringleader_api.reconciling.launching import Launching
 from ringleader_api.reconciling.queue import Queue
-from ringleader_api.scheduling import Facts, Seen, lifecycle, next_act
+from ringleader_api.scheduling import Facts, Limits, Seen, lifecycle, next_act
 from ringleader_api.services.attempts import attempt_failed
 from ringleader_api.services.claims import ADMITTED
-from ringleader_api.store import Lease, LeaseLost, Transactions, move
+from ringleader_api.services.packages import KEPT
+from ringleader_api.store import Lease, LeaseLost, Transactions, move, record
 from ringleader_api.store.tables import Job
 
 log = Log("ringleader.reconciler")
@@ -42,6 +44,7 @@ class Reconciler:
     Args:
         lease: the role; without it a round only looks.
         kept: how long ended jobs stay; None: until they are deleted.
+        packages_kept: how long packages stay that no job refers to.
         exporting: whether a tracker has to get everything of a deleted job before its rows go.
     """
 
@@ -55,10 +58,10 @@ class Reconciler:
         *,
         lease: Lease,
         home: Path,
-        vanish_after_s: float,
-        start_timeout_s: float,
+        limits: Limits,
         exporting: bool,
         kept: timedelta | None = None,
+        packages_kept: timedelta = KEPT,
         cluster_seen: Callable[[bool], None],
         took: Callable[[float], None] = lambda seconds: None,
     ) -> None:
@@ -67,11 +70,11 @@ class Reconciler:
         self._launching = launching
         self._queue = Queue(store, launching, now)
         self._growing = growing
-        self._forgetting = Forgetting(store, home, exporting, now, kept)
+        self._forgetting = Forgetting(store, home, exporting, now, kept=kept, packages_kept=packages_kept)
         self._now = now
         self._lease = lease
-        self._vanish_after_s = vanish_after_s
-        self._start_timeout_s = start_timeout_s
+        self._limits = limits
+        self._hearing = Hearing(now, limits.silent_after_s)
         self._cluster_seen = cluster_seen
         self._took = took
         self._missing_since: dict[tuple[str, int], datetime] = {}
@@ -111,6 +114,7 @@ class Reconciler:
         if not self._lease.hold():
             self._missing_since.clear()  # what we saw before we get the role says nothing then
             self._growing.forget()
+            self._hearing.forget()
             return
         self._forgetting.expire()
         self._forgetting.purge()
@@ -118,7 +122,9 @@ class Reconciler:
             self._queue.hold_all(self.trouble)
             return
         self._release_orphans(alive)
-        for facts in self._admitted():
+        admitted = self._admitted()
+        self._hearing.begin_round({(facts.job_id, facts.attempt) for facts in admitted})
+        for facts in admitted:
             self._guarded(facts, alive)
         if self.seen is not None:
             self._growing.ask(self._queue.admit(self.seen))
@@ -151,6 +157,7 @@ class Reconciler:
         self._growing.forget()
         self._looked_at = None
         self._missing_since.clear()
+        self._hearing.forget()
         self._cluster_seen(False)
 
     def _release_orphans(self, alive: Alive) -> None:
@@ -186,15 +193,19 @@ class Reconciler:
             missing_s = (now - self._missing_since.setdefault(me, now)).total_seconds()
         else:
             self._missing_since.pop(me, None)
+        silence = self._hearing.listen(me, facts.heard_at)
         act = next_act(
             facts,
             alive=me in alive,
             placed=self._placed(me),
             missing_s=missing_s,
+            silence=silence,
             now=now,
-            vanish_after_s=self._vanish_after_s,
-            start_timeout_s=self._start_timeout_s,
+            limits=self._limits,
         )
+        if isinstance(act, lifecycle.Ask):
+            answers = self._backend.answers(*me)
+            act = lifecycle.judge(facts, answers=answers, silent_s=silence.for_s, limits=self._limits)
         if act is not None:
             self._do(act, facts)
 
@@ -208,11 +219,9 @@ class Reconciler:
             case lifecycle.Resize(workers_min=low, workers_max=high):
                 self._backend.resize(job_id, attempt, low, high)
                 self._launching.confirm(job_id, attempt, sized=(low, high))
-            case lifecycle.Cancel():
-                self._backend.cancel(job_id, attempt, facts.grace_s)
-                self._note(facts, lambda session, job: setattr(job, "cancel_sent", True))
-            case lifecycle.Pause():
-                self._backend.pause(job_id, attempt, facts.grace_s)
+            case lifecycle.Cancel() | lifecycle.Pause():
+                pausing = isinstance(act, lifecycle.Pause)
+                (self._backend.pause if pausing else self._backend.cancel)(job_id, attempt, facts.grace_s)
                 self._note(facts, lambda session, job: setattr(job, "cancel_sent", True))
             case lifecycle.Release():
                 self._backend.release(job_id, attempt)
@@ -220,6 +229,11 @@ class Reconciler:
                     self._note(facts, self._finish)
             case lifecycle.Lose(why=why):
                 self._lose(facts, why)
+            case lifecycle.Tell(why=why):
+                log.warning(
+                    "supervisor.silence", job=job_id, attempt=attempt, why=why.message if why else "over"
+                )
+                self._note(facts, lambda session, job: self._told(session, job, why))
             case lifecycle.Recall():
                 self._recall(facts)
             case lifecycle.Stop(why=why):
@@ -244,6 +258,12 @@ class Reconciler:
             self._launching.start(facts.job_id, facts.attempt)
         except AttemptGone as gone:
             self._lose(facts, Why(code=Reason.PLATFORM_ERROR, message=gone.message))
+
+    def _told(self, session: Session, job: Job, why: Why | None) -> None:
+        """What keeps a running job's supervisor from being heard; None: nothing any more."""
+        job.pending_reason = why.model_dump() if why else None
+        kind = "supervisor.silent" if why else "supervisor.heard"
+        record(session, job, kind, self._now(), {"reason": why.model_dump()} if why else {})
 
     def _lose(self, facts: Facts, why: Why) -> None:
         """Free what the attempt still holds, then decide about the next one."""

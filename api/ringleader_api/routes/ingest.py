@@ -1,8 +1,8 @@
-"""POST /jobs/{id}/ingest: what a supervisor reports, with its own token."""
+"""/jobs/{id}/ingest and /jobs/{id}/secrets: what a supervisor reports and what its workers need, with its token."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
-from ringleader.wire.ingest import Acknowledged, Ingest
+from ringleader.wire.ingest import Acknowledged, Ingest, JobSecrets
 from ringleader_api.problems import StaleAttempt
 from ringleader_api.routes.here import BySupervisor, Here, refusals
 
@@ -21,3 +21,10 @@ def ingest(here: Here, who: BySupervisor, job_id: str, body: Ingest) -> Acknowle
     if ended:
         here.reconciler.wake()
     return acknowledged
+
+
+@router.get("/secrets", responses=refusals(404, 409))
+def hand_out(here: Here, who: BySupervisor, job_id: str, response: Response) -> JobSecrets:
+    """The secrets that the job names, for the supervisor of its living attempt and nobody else."""
+    response.headers["Cache-Control"] = "no-store"
+    return JobSecrets(values=here.intake.hand_out(job_id, who.attempt))

@@ -2,7 +2,7 @@
 
 from ringleader_api.scheduling.admission import decide, fits, most, plan
 from ringleader_api.scheduling.growth import reaches
-from ringleader_api.scheduling.lifecycle import Facts, next_act
+from ringleader_api.scheduling.lifecycle import Facts, Limits, Silence, next_act
 from ringleader_api.scheduling.places import Need, Node
 from ringleader_api.scheduling.snapshot import (
     Admit,
@@ -28,12 +28,14 @@ __all__ = [
     "Facts",
     "Grant",
     "Hold",
+    "Limits",
     "Need",
     "Node",
     "Project",
     "Reach",
     "Rules",
     "Seen",
+    "Silence",
     "Snapshot",
     "decide",
     "fits",

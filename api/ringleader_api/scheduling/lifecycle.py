@@ -9,9 +9,42 @@ from ringleader.wire.views import Why
 TEARDOWN_S = 15.0
 """What a supervisor gets beyond its grace before it is released without having said how it ended."""
 
-
 PLACES_S = 60.0
 """How long an attempt may be without places: what it was promised may have gone, with a node or to others."""
+SILENT, FROZEN = "supervisor_silent", "supervisor_frozen"
+"""What a running job's `pending_reason` says of a supervisor that posts nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds.
+
+    Attributes:
+        vanish_after_s: a supervisor that was not listed for so long is gone.
+        start_timeout_s: an attempt may take so long until it trains.
+        silent_after_s: a supervisor that was heard and posts nothing for so long is asked whether it lives.
+        frozen_after_s: one that does not answer then is given up after so long.
+    """
+
+    vanish_after_s: float = 1.0
+    start_timeout_s: float = 300.0
+    silent_after_s: float = 15.0
+    frozen_after_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """What is heard of a supervisor.
+
+    Attributes:
+        for_s: it has posted nothing for so long.
+        ask: it is time to ask the cluster about it.
+        broken: it has posted since the last look.
+    """
+
+    for_s: float = 0.0
+    ask: bool = False
+    broken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +57,8 @@ class Facts:
         wanted, sized: (min, max) workers asked for, and what the supervisor was last told.
         pausing: it is stopped to be paused.
         due_at: when the running time over all attempts is used up.
+        heard_at: when the supervisor posted last, by the clock of whoever took it; None: it has not yet.
+        trouble: the code of what is told of its supervisor while it runs.
     """
 
     job_id: str
@@ -39,6 +74,8 @@ class Facts:
     due_at: datetime | None
     stopping_at: datetime | None
     grace_s: float
+    heard_at: datetime | None = None
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +135,19 @@ class Finish:
     """Nothing of the attempt is left: move to the stored target."""
 
 
-Act = Start | Adopt | Resize | Lose | Recall | Stop | Cancel | Pause | Release | Finish
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The supervisor is silent: ask the cluster whether it answers, then `judge`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Say what is wrong with the supervisor while the job runs on; None: it posts again."""
+
+    why: Why | None
+
+
+Act = Ask | Tell | Start | Adopt | Resize | Lose | Recall | Stop | Cancel | Pause | Release | Finish
 
 
 def next_act(
@@ -107,9 +156,9 @@ def next_act(
     alive: bool,
     placed: bool,
     missing_s: float,
+    silence: Silence,
     now: datetime,
-    vanish_after_s: float,
-    start_timeout_s: float,
+    limits: Limits,
 ) -> Act | None:
     """The one next thing to do for an admitted job, or None.
 
@@ -121,21 +170,38 @@ def next_act(
     if job.state is State.STOPPING:
         return _stopping(job, alive, now)
     waited_s = (now - job.attempt_at).total_seconds()
-    if job.state is State.STARTING and waited_s > start_timeout_s:
-        return Lose(_why("it did not start training within {:.0f} s", start_timeout_s))
+    if job.state is State.STARTING and waited_s > limits.start_timeout_s:
+        return Lose(_why("it did not start training within {:.0f} s", limits.start_timeout_s))
     if not job.launched:
         return Adopt() if alive else Start()
     if not alive:
-        return Lose(_why("its supervisor vanished")) if missing_s >= vanish_after_s else None
+        return Lose(_why("its supervisor vanished")) if missing_s >= limits.vanish_after_s else None
     if job.state is State.STARTING and not placed and waited_s > PLACES_S:
         return Recall()
-    return _running(job, now)
+    return _running(job, silence, now)
 
 
-def _running(job: Facts, now: datetime) -> Act | None:
+def judge(job: Facts, *, answers: bool, silent_s: float, limits: Limits) -> Act | None:
+    """What to do about a supervisor that is silent, now that it has been asked.
+
+    One that answers is left alone, however long it is silent: its workers train, its records wait in its spool, and
+    whatever keeps its posts from us would keep those of the next attempt. One that does not answer is frozen. Its
+    workers have ended themselves by `frozen_after_s`, so nothing trains any more and nothing but it is lost.
+    """
+    if not answers and job.trouble == FROZEN and silent_s >= limits.frozen_after_s:
+        return Lose(_why("its supervisor was frozen: no post and no answer for {:.0f} s", silent_s))
+    why = _silent(silent_s) if answers else _frozen(silent_s, limits)
+    return None if job.trouble == why.code else Tell(why)
+
+
+def _running(job: Facts, silence: Silence, now: datetime) -> Act | None:
     if job.due_at is not None and now >= job.due_at:
         return Stop(_overdue())
-    if job.sized != job.wanted:
+    if silence.ask:
+        return Ask()
+    if silence.broken and job.trouble in (SILENT, FROZEN):
+        return Tell(None)
+    if job.sized != job.wanted and job.trouble != FROZEN:
         return Resize(*job.wanted)
     return None
 
@@ -164,4 +230,21 @@ def _overdue() -> Why:
         code=Reason.MAX_RUNTIME,
         message="the job has used up max_runtime_s",
         hint="Raise max_runtime_s and submit again.",
+    )
+
+
+def _silent(silent_s: float) -> Why:
+    return Why(
+        code=SILENT,
+        message=f"its supervisor works, but nothing it posts has arrived for {silent_s:.0f} s",
+        hint="Its workers train on, and what it has to tell waits on its disk. See whether the address of this API can "
+        "be reached from the node of the supervisor.",
+    )
+
+
+def _frozen(silent_s: float, limits: Limits) -> Why:
+    return Why(
+        code=FROZEN,
+        message=f"its supervisor has posted nothing for {silent_s:.0f} s and does not answer the cluster",
+        hint=f"After {limits.frozen_after_s:.0f} s it is ended; the next attempt begins with the newest checkpoint.",
     )

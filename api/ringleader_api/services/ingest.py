@@ -1,7 +1,7 @@
 """Taking in what supervisors post: each record once, from the living attempt only, all of a post or nothing."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import delete, select
@@ -33,6 +33,8 @@ from ringleader_api.tracing import Traces
 
 log = Log("ringleader.ingest")
 MAX_NAME = 250
+HEARD_EVERY = timedelta(seconds=3)
+"""How often it is noted that a supervisor posts: each note is a write to the disk."""
 FREE_TEXT = {"logs": "line", "events": "data", "metrics": "values", "outcome": "reason"}
 """Which field of a record of each stream holds what user code may have put there."""
 
@@ -71,6 +73,8 @@ class Intake:
         with self._store.write() as session:
             job = load(session, job_id)
             _living(job, body.attempt)
+            if job.heard_at is None or now - job.heard_at >= HEARD_EVERY:
+                job.heard_at = now
             positions = _positions(session, job)
             fresh = self._masked(session, job, _fresh(body.records, positions))
             before = job.step
@@ -82,6 +86,19 @@ class Intake:
             self._traces.first_step(job, now)
         self._count([r.data for r in fresh if isinstance(r, EventRecord) and r.type == "recovered"])
         return Acknowledged(acked=positions), any(isinstance(r, OutcomeRecord) for r in fresh)
+
+    def hand_out(self, job_id: str, attempt: int) -> dict[str, str]:
+        """The job's secrets by environment variable, as they are now.
+
+        Raises:
+            NotFound: the job was deleted.
+            StaleAttempt: the attempt is over.
+            SecretMissing: somebody has deleted one.
+        """
+        with self._store.read() as session:
+            job = load(session, job_id)
+            _living(job, attempt)
+            return self._secrets.values(session, job.project, job.spec.get("secrets", {}))
 
     def _count(self, recoveries: Sequence[dict[str, Any]]) -> None:
         self._telemetry.recoveries.inc(len(recoveries))

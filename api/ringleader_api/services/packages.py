@@ -7,10 +7,14 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from anyio import to_thread
+from sqlalchemy import select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
 
 from ringleader.wire import package
 from ringleader.wire.views import View
@@ -21,6 +25,7 @@ from ringleader_api.store.tables import Package
 
 LEFTOVER_S = 24 * 3600.0
 """An upload that broke off waits so long for its rest."""
+KEPT = timedelta(days=1)
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 
@@ -33,29 +38,44 @@ class PackageView(View):
 
 
 class Packages:
-    """Files lie in RINGLEADER_HOME/packages; what lies there has been checked."""
+    """Files lie in RINGLEADER_HOME/packages; what lies there has been checked.
+
+    `kept` is how long a package stays that no job refers to.
+    """
 
     def __init__(
-        self, store: Store, now: Clock, home: Path, most_bytes: int = package.MAX_PACKED_BYTES
+        self,
+        store: Store,
+        now: Clock,
+        home: Path,
+        most_bytes: int = package.MAX_PACKED_BYTES,
+        kept: timedelta = KEPT,
     ) -> None:
         self._store = store
         self._now = now
         self._most_bytes = most_bytes
-        self._folder = _folder(home)
+        self._kept = kept
+        self._home = home
+        self._folder = folder_of(home)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def find(self, name: str) -> PackageView:
-        """Raises NotFound."""
+        """A package that is there, and stays for half of `kept` at least: who asks means to submit. Raises NotFound."""
         digest = _digest(name)
         with self._store.read() as session:
             row = session.get(Package, digest)
-        if row is None:
+        if row is not None and self._now() - row.used_at > self._kept / 2:
+            with self._store.write() as session:
+                row = session.get(Package, digest, with_for_update=True)
+                if row is not None:
+                    row.used_at = self._now()
+        if row is None or row.given_up_at is not None:
             raise NotFound(f"there is no package {name}.", hint="Upload it with PUT.")
         return PackageView(name=f"sha256:{digest}", size_bytes=row.size_bytes)
 
     def read(self, digest: str) -> bytes:
         """The packed bytes."""
-        return (self._folder / f"{digest}.zip").read_bytes()
+        return file_of(self._home, digest).read_bytes()
 
     def begun(self, name: str, who: str) -> int:
         """How many bytes of an upload of this sender are here, of one that broke off; 0 where nothing is."""
@@ -111,16 +131,35 @@ class Packages:
         return self._folder / f".upload-{digest}-{hashlib.sha256(who.encode()).hexdigest()[:16]}"
 
     def _keep(self, partial: Path, digest: str, size_bytes: int) -> bool:
-        partial.replace(self._folder / f"{digest}.zip")
+        """The file gets its name under the lock of the row, which whoever removes packages takes as well."""
+        now = self._now()
+        new = False
         with self._store.write() as session:
-            new = session.get(Package, digest) is None
-            session.merge(Package(sha256=digest, size_bytes=size_bytes, created_at=self._now()))
+            while (row := session.get(Package, digest, with_for_update=True)) is None:
+                new = _insert(session, sha256=digest, size_bytes=size_bytes, created_at=now, used_at=now)
+            new = new or row.given_up_at is not None
+            row.used_at, row.given_up_at = now, None
+            partial.replace(file_of(self._home, digest))
         return new
+
+
+def _insert(session: Session, **values: Any) -> bool:
+    """Whether it was: another sender of the same bytes may have been first, whom we have waited for then."""
+    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+    first = dialect.insert(Package).values(values).on_conflict_do_nothing().returning(Package.sha256)
+    return session.scalar(first) is not None
+
+
+def there(session: Session, name: str, *, hold: bool = False) -> bool:
+    """Whether `sha256:…` may be referred to; with `hold` it stays so until the transaction's end."""
+    digest = name.removeprefix("sha256:")
+    query = select(Package.sha256).where(Package.sha256 == digest, Package.given_up_at.is_(None))
+    return session.scalar(query.with_for_update(read=True) if hold else query) is not None
 
 
 def sweep(home: Path) -> None:
     """Remove uploads that broke off too long ago."""
-    for leftover in _folder(home).glob(".upload-*"):
+    for leftover in folder_of(home).glob(".upload-*"):
         with suppress(
             FileNotFoundError, Conflict
         ):  # others over this home clean up too; or it goes on just now
@@ -129,8 +168,12 @@ def sweep(home: Path) -> None:
                     leftover.unlink()
 
 
-def _folder(home: Path) -> Path:
+def folder_of(home: Path) -> Path:
     return home / "packages"
+
+
+def file_of(home: Path, digest: str) -> Path:
+    return folder_of(home) / f"{digest}.zip"
 
 
 def _digest(name: str) -> str:

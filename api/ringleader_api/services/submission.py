@@ -20,6 +20,7 @@ from ringleader_api.clock import Clock, new_job_id
 from ringleader_api.problems import Conflict, NotFound, Unprocessable
 from ringleader_api.rights import Action, Caller
 from ringleader_api.scheduling import Hold, Seen, decide, fits, most, reaches
+from ringleader_api.services import packages
 from ringleader_api.services.access import have_project, load, permit, permit_job
 from ringleader_api.services.checkpoints import checkpoints
 from ringleader_api.services.claims import claim_of_spec, jobs_of, snapshot_of
@@ -28,7 +29,7 @@ from ringleader_api.services.together import Together
 from ringleader_api.store import Store
 from ringleader_api.store.audit import AT_HAND, Deed
 from ringleader_api.store.people import Project
-from ringleader_api.store.tables import Event, IdempotencyKey, Job, Package
+from ringleader_api.store.tables import Event, IdempotencyKey, Job
 
 MAX_KEY = 200
 MOST_AT_ONCE = 64
@@ -108,6 +109,7 @@ class Submissions:
         owner = one.who.name
         if one.key is not None and (known := rows.replay(session, owner, one.key, one.digest)):
             return known, False
+        rows.hold_package(session, one.spec)
         at = self._now()
         have_project(session, one.who, one.spec.project, Project(name=one.spec.project, created_at=at))
         session.flush()
@@ -165,10 +167,8 @@ class Submissions:
                 "/working_dir", name, "sha256:… of an uploaded package", "is a path of the sender's machine"
             )
         with self._store.read() as session:
-            if session.get(Package, name.removeprefix("sha256:")) is None:
-                raise _wrong(
-                    "/working_dir", name, "an uploaded package", f"PUT /api/v1/packages/{name} first"
-                )
+            if not packages.there(session, name):
+                raise _not_uploaded(name)
 
     def _secrets_present(self, spec: JobSpec) -> None:
         with self._store.read() as session:
@@ -210,6 +210,10 @@ def placeable(spec: JobSpec, seen: Seen) -> None:
         raise problem
 
 
+def _not_uploaded(name: str) -> Unprocessable:
+    return _wrong("/working_dir", name, "an uploaded package", f"PUT /api/v1/packages/{name} first")
+
+
 def _wrong(pointer: str, value: Any, allowed: str, message: str) -> Unprocessable:
     finding = {"pointer": pointer, "value": value, "allowed": allowed, "message": message}
     return Unprocessable(
@@ -234,6 +238,7 @@ class _Rows:
     def __init__(self) -> None:
         self._jobs: list[dict[str, Any]] = []
         self._keys: dict[tuple[str, str], dict[str, Any]] = {}
+        self._held: set[str] = set()
 
     def replay(self, session: Session, owner: str, key: str, digest: str) -> str | None:
         """The job that this key has made, also a moment ago."""
@@ -242,6 +247,15 @@ class _Rows:
             return _replay(session, owner, key, digest)
         _same_body(key, fresh["body_sha256"], digest)
         return str(fresh["job_id"])
+
+    def hold_package(self, session: Session, spec: JobSpec) -> None:
+        """Nobody removes it before the job that refers to it is stored. Raises Unprocessable where it is gone."""
+        name = spec.working_dir
+        if name is None or name in self._held:
+            return
+        if not packages.there(session, name, hold=True):
+            raise _not_uploaded(name)
+        self._held.add(name)
 
     def add(self, job: dict[str, Any], key: str | None, digest: str) -> None:
         self._jobs.append(job)

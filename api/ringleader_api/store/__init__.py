@@ -1,6 +1,7 @@
 """The control plane's memory: tables, transactions, and the one function that moves a job's state."""
 
 from ringleader_api.store.database import Store, Transactions
+from ringleader_api.store.homes import OtherHome, require_shared
 from ringleader_api.store.leases import Fenced, Lease, LeaseLost, lease_for
 from ringleader_api.store.moves import IllegalMove, move, record, retarget
 
@@ -9,10 +10,12 @@ __all__ = [
     "IllegalMove",
     "Lease",
     "LeaseLost",
+    "OtherHome",
     "Store",
     "Transactions",
     "lease_for",
     "move",
     "record",
+    "require_shared",
     "retarget",
 ]

@@ -115,7 +115,7 @@ def _mark(job: Job, before: State, to: State, at: datetime) -> None:
     """The times that hang on a move."""
     if to is State.STARTING:
         job.attempt_at = at
-        job.outcome_at = job.stopping_at = job.sized_min = job.sized_max = None
+        job.heard_at = job.outcome_at = job.stopping_at = job.sized_min = job.sized_max = None
         job.launched = job.cancel_sent = False
         job.generation = 0
     if to is State.RUNNING and before is State.STARTING:

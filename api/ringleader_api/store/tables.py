@@ -72,7 +72,7 @@ class Job(Base):
     `spec` follows PATCH, `submitted` does not. `launched` says that the backend confirmed the attempt's
     supervisor. `granted` is how many workers the scheduler lets it have (None: as many as it wants); one that is
     `preempted` is queued again once it is paused. `target` is the end that `stopping` leads to. `version` counts
-    changes a user could collide with.
+    changes a user could collide with. `heard_at` is when the attempt's supervisor posted, to within a few seconds.
     """
 
     __tablename__ = "jobs"
@@ -80,6 +80,7 @@ class Job(Base):
         Index("ix_jobs_state_id", "state", "id"),
         Index("ix_jobs_project_id", "project", "id"),
         Index("ix_jobs_name_id", "name", "id"),
+        Index("ix_jobs_package", "package"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -116,6 +117,7 @@ class Job(Base):
     created_at: Mapped[datetime]
     queued_at: Mapped[datetime]
     attempt_at: Mapped[datetime | None]
+    heard_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     running_since: Mapped[datetime | None]
     ran_s: Mapped[float] = mapped_column(Float, default=0.0)
@@ -207,13 +209,19 @@ class IdempotencyKey(Base):
 
 
 class Package(Base):
-    """An uploaded working directory that has been checked."""
+    """An uploaded working directory that has been checked.
+
+    `used_at` is when it was uploaded, or somebody wanted to know whether it is there. Once it is given up nobody may
+    refer to it, and its file goes next.
+    """
 
     __tablename__ = "packages"
 
     sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
+    used_at: Mapped[datetime]
+    given_up_at: Mapped[datetime | None]
 
 
 class LoginSession(Base):
@@ -253,3 +261,12 @@ class LeaseRow(Base):
     holder: Mapped[str] = mapped_column(String(200))
     token: Mapped[int] = mapped_column(BigInteger)
     expires_at: Mapped[datetime]
+
+
+class Fact(Base):
+    """Something this database knows about itself, by name."""
+
+    __tablename__ = "facts"
+
+    name: Mapped[str] = mapped_column(String(32), primary_key=True)
+    value: Mapped[str] = mapped_column(String(200))

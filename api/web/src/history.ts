@@ -115,6 +115,10 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
     const detail = listed([`${own} a step, the others ${others}`, rankAndPid(data)]);
     return { title: `Worker ${words(data, "worker")} is slow${where}`, detail, tone: "warn" };
   }
+  if (event.type === "supervisor.silent") {
+    const why = data.reason as { message?: string } | undefined;
+    return { title: "Supervisor silent", detail: why?.message ?? "", tone: "bad" };
+  }
   if (event.type === "fault.injected") {
     const title = `Fault injected: ${words(data, "fault")} of ${words(data, "target")}`;
     return { title, detail: listed([words(data, "effect"), words(data, "who")]), tone: "warn" };

@@ -115,6 +115,7 @@ class _Mortal:
             "port": port,
             "public_url": self.url,
             "start_timeout_s": 1e5,
+            "silent_after_s": 1e5,
             "tick_s": 0.1,
             "lease_s": 2,
         }

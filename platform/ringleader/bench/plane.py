@@ -44,6 +44,9 @@ class FolderCluster:
     def supervisors(self) -> set[tuple[str, int]]:
         return attempts_in(self._alive)
 
+    def answers(self, job_id: str, attempt: int) -> bool:
+        return True
+
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None: ...
 
     def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:

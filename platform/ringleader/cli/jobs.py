@@ -11,6 +11,7 @@ from ringleader.cli.output import Session, ago, number, pairs, table, with_outpu
 from ringleader.client import Event, Job
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
+from ringleader.wire.states import State
 from ringleader.wire.views import JobView, Why
 
 LAST_EVENTS = 8
@@ -158,7 +159,7 @@ def _description(job: Job) -> str:
         "project": view.project,
         "labels": ", ".join(f"{k}={v}" for k, v in view.labels.items()),
         "state": view.state,
-        "waits because": _why(view.pending_reason),
+        "waits because" if view.state == State.QUEUED else "trouble": _why(view.pending_reason),
         "ended because": _why(view.reason),
         "step": steps(view),
         "epoch": view.progress.epoch,

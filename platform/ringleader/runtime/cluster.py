@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["AttemptUsed", "Capacity", "Cluster", "FaultMissed", "Launch", "Node"]
 
 CALL_S = 20.0
+ANSWER_S = 2.0
 GONE_S = 20.0
 
 
@@ -127,6 +128,20 @@ class Cluster:
         found = [parse_name(name) for name in ray.util.list_named_actors()]
         return [f for f in found if f is not None]
 
+    def answers(self, job_id: str, attempt: int) -> bool:
+        """Whether the supervisor takes calls: not one that is frozen, nor one that is being started again."""
+        import ray
+        from ray.exceptions import RayError
+
+        supervisor = self._supervisor(job_id, attempt)
+        if supervisor is None:
+            return False
+        try:
+            ray.get(supervisor.__ray_ready__.remote(), timeout=ANSWER_S)
+        except RayError:
+            return False
+        return True
+
     def resize(self, job_id: str, attempt: int, min_workers: int, max_workers: int) -> None:
         self._call(job_id, attempt, "resize", min_workers, max_workers)
 
@@ -236,14 +251,17 @@ class Cluster:
         ray.shutdown()
 
     def _dissolve(self, supervisor: Any) -> None:
-        """Have it free everything. Dead or hanging: its workers end themselves, its places go with `leftovers`."""
+        """Have it free everything. Dead or frozen: its workers end themselves, its places go with `leftovers`."""
         import ray
         from ray.exceptions import ActorUnavailableError, RayError
 
         until = monotonic() + CALL_S
         while monotonic() < until:
             try:
-                ray.get(supervisor.release.remote(), timeout=CALL_S)
+                released = supervisor.release.remote()
+                if not ray.wait([released], timeout=ANSWER_S)[0]:  # busy with it, if it takes another call
+                    ray.get(supervisor.__ray_ready__.remote(), timeout=ANSWER_S)
+                ray.get(released, timeout=CALL_S)
             except ActorUnavailableError:  # it was killed, and will be back
                 ray.wait([ray.put(None)], timeout=0.05)
                 continue

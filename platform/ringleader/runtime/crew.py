@@ -334,7 +334,6 @@ class Crew:
             launch.artifacts,
             launch.scratch,
             launch.checkpoints,
-            launch.secrets,
         )
 
     def _take_returns(self) -> None:

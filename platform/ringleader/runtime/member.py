@@ -3,7 +3,7 @@
 import os
 import shutil
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +19,7 @@ from ringleader.runtime.desk import Desk
 from ringleader.runtime.lines import captured
 from ringleader.runtime.messages import Attendance, Ended, Identity, Standing, Task
 from ringleader.runtime.seats import Connect, Pair, Seats
+from ringleader.runtime.vault import secrets_of
 from ringleader.train.run import load_function, run
 from ringleader.train.seams import Parked
 from ringleader.wire.package import unpack
@@ -59,10 +60,13 @@ class Member:
         """Until the training function returns, raises or is dismissed. Then everything it left has been told."""
         self._pulse.start(self._desk, self._supervisor, lambda: _remove(self._task))
         with captured(self._desk.lines):
-            ended = _ended(lambda: _train(self._task, package, self.seats, self._desk))
+            ended = _ended(lambda: self._train(package))
         self._desk.lines.release()
         self._pulse.stop()
         return ended
+
+    def _train(self, package: bytes | None) -> Ended:
+        return _train(self._task, package, self.seats, self._desk, secrets_of(self._task, self._supervisor))
 
 
 class _Teller:
@@ -132,9 +136,9 @@ def _kinds(task: Task) -> tuple[str, ...]:
     return (GLOO,) if task.spec.sync.algorithm == "native" else KINDS
 
 
-def _train(task: Task, package: bytes | None, seats: Seats, desk: Desk) -> Ended:
+def _train(task: Task, package: bytes | None, seats: Seats, desk: Desk, secrets: Mapping[str, str]) -> Ended:
     threads = max(1, int(task.spec.workers.cpus))
-    os.environ.update({"OMP_NUM_THREADS": str(threads), **task.spec.env, **task.secrets})
+    os.environ.update({"OMP_NUM_THREADS": str(threads), **task.spec.env, **secrets})
     torch.set_num_threads(threads)
     task.artifacts.mkdir(parents=True, exist_ok=True)
     with _workspace(task, package) as folder:

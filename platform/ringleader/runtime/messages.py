@@ -24,15 +24,14 @@ PACKAGE = "package"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything an attempt starts from.
+    """Everything an attempt starts from. Ray's control store keeps it as long as the attempt lives, for the actor may
+    be started again with it: so it holds no secret of the job, only the token that asks for them.
 
     Attributes:
         package: the packed working directory, where the job has one; beside the spool once `set_down`.
         ingest_url: where settled records are posted, with `ingest_token`.
         home: RINGLEADER_HOME; spools and artifacts lie below it.
         api_gone_s: an attempt whose control plane never answered for so long gives up.
-        secrets: environment variables of the workers beyond those of the job file; in no file of ours, and in Ray's
-            control store as long as the attempt lives, for the actor may be started again with them.
     """
 
     job_id: str
@@ -43,7 +42,6 @@ class Launch:
     ingest_token: str
     home: Path
     api_gone_s: float = 86_400.0
-    secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -135,7 +133,6 @@ class Task:
     artifacts: Path
     scratch: Path
     checkpoints: str
-    secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def folder(self) -> Path:

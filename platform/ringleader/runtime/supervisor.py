@@ -24,6 +24,7 @@ from ringleader.runtime.messages import Beat, Launch, Standing
 from ringleader.runtime.notices import Drained, draining_nodes
 from ringleader.runtime.outlet import Outlet
 from ringleader.runtime.placement import Places, remove_leftovers
+from ringleader.runtime.vault import Handed, Vault
 
 THREADS = 16
 LIVES = 100
@@ -55,6 +56,7 @@ class Supervisor:
             return
         self._attempt = Attempt(launch, lambda: self._meeting)
         self._outlet = Outlet(launch, self._attempt.status)
+        self._vault = Vault(launch)
         threading.Thread(target=self._live, name="attempt", daemon=True).start()
 
     # --- workers --------------------------------------------------------------------------------------------------
@@ -72,6 +74,10 @@ class Supervisor:
 
     def beat(self, beat: Beat) -> int | None:
         return self._attempt.beat(beat)
+
+    def secrets(self) -> Handed | None:
+        """The environment variables that the job's secrets become; None: ask again."""
+        return self._vault.open()
 
     # --- control plane --------------------------------------------------------------------------------------------
 

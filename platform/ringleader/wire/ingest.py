@@ -86,3 +86,9 @@ class Acknowledged(View):
     """The highest stored seq of each stream of this attempt."""
 
     acked: dict[str, int]
+
+
+class JobSecrets(View):
+    """What `GET /jobs/{id}/secrets` answers the supervisor of the living attempt: values by environment variable."""
+
+    values: Annotated[dict[str, str], Field(repr=False)]

@@ -72,7 +72,13 @@ function Known({ job, now, onChange }: { job: Job; now: number; onChange: () => 
   return (
     <div className="job">
       <JobHeader job={job} now={now} rate={live ? rate : undefined} onChange={onChange} />
-      {job.pending_reason && live && <WhyNotice tone="info" title="Why it waits" why={job.pending_reason} />}
+      {job.pending_reason && live && (
+        <WhyNotice
+          tone={job.state === "queued" ? "info" : "warn"}
+          title={job.state === "queued" ? "Why it waits" : "What is wrong"}
+          why={job.pending_reason}
+        />
+      )}
       {job.reason && (
         <WhyNotice
           tone={job.state === "failed" ? "bad" : "warn"}

@@ -1,0 +1,62 @@
+"""Which home folder a database belongs to: replicas share both."""
+
+import os
+import secrets
+from pathlib import Path
+
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from ringleader.errors import RingleaderError
+from ringleader_api.store.database import Store
+from ringleader_api.store.tables import Fact
+
+FILE = "home_id"
+HOME = "home"
+
+
+class OtherHome(RingleaderError):
+    """This control plane would work over a folder that the others do not see."""
+
+    code = "other_home"
+
+
+def require_shared(store: Store, home: Path) -> None:
+    """The first control plane over a database names its home; all others have to find that name in theirs.
+
+    Raises:
+        OtherHome: RINGLEADER_HOME is another folder than that of the control planes before.
+    """
+    if not store.shared:  # the database lies in the home itself
+        return
+    told = _read(home)
+    with store.write() as session:
+        known, new = _named(session, told or secrets.token_hex(16))
+        if new and not told:
+            _write(home, known)
+    if (found := _read(home)) != known:
+        raise OtherHome(
+            f"RINGLEADER_HOME={home} is not the folder that this database belongs to: {FILE} says "
+            f"{found or 'nothing'} there, the database {known}.",
+            hint="Control planes over one database share one folder (packages, artifacts, secrets.key, token): "
+            f"mount it here. If this is that folder, restored or moved, write {known} into {home / FILE}.",
+        )
+
+
+def _named(session: Session, value: str) -> tuple[str, bool]:
+    """The name the database has, and whether it has just got it. Who comes at the same moment waits for us."""
+    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+    first = dialect.insert(Fact).values(name=HOME, value=value).on_conflict_do_nothing().returning(Fact.name)
+    new = session.scalar(first) is not None
+    return session.get_one(Fact, HOME).value, new
+
+
+def _read(home: Path) -> str:
+    path = home / FILE
+    return path.read_text(encoding="ascii").strip() if path.exists() else ""
+
+
+def _write(home: Path, value: str) -> None:
+    partial = home / f".{FILE}.{os.getpid()}.{secrets.token_hex(4)}"
+    partial.write_text(value + "\n", encoding="ascii")
+    partial.replace(home / FILE)

@@ -1,0 +1,93 @@
+"""A job's secrets on their way: the supervisor asks the control plane for them, workers ask the supervisor."""
+
+import threading
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import httpx
+
+from ringleader.errors import RingleaderError
+from ringleader.runtime.messages import GONE_S, Launch, Task
+from ringleader.wire.ingest import JobSecrets
+from ringleader.wire.states import Reason
+
+ANSWER_S = 5.0
+AGAIN_S = 0.5
+
+
+class SecretMissing(RingleaderError):
+    """A job names a secret that is not there any more."""
+
+    code = Reason.SECRET_MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What a worker is answered. `refused` is why it gets nothing, for good."""
+
+    values: dict[str, str] = field(default_factory=dict, repr=False)
+    refused: str = ""
+
+
+class Vault:
+    """The supervisor's side: fetched when a worker first needs them, kept in the memory of this process alone.
+
+    Nothing of it is in the arguments of an actor, which Ray's control store keeps, nor in the spool.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._url = f"{launch.ingest_url.removesuffix('/ingest')}/secrets"
+        self._token = launch.ingest_token
+        self._fetching = threading.Lock()
+        self._known: Handed | None = None
+        self._ask_at = 0.0
+
+    def open(self) -> Handed | None:
+        """None where the control plane does not answer just now: ask again. One thread waits for it at a time."""
+        if self._known is not None or not self._fetching.acquire(blocking=False):
+            return self._known
+        try:
+            if self._known is None and monotonic() >= self._ask_at:
+                self._known = self._fetch()
+                self._ask_at = monotonic() + AGAIN_S
+            return self._known
+        finally:
+            self._fetching.release()
+
+    def _fetch(self) -> Handed | None:
+        headers = {"Authorization": f"Bearer {self._token}"}
+        try:
+            answer = httpx.get(self._url, headers=headers, timeout=ANSWER_S, trust_env=False)
+            if answer.status_code == 404 and answer.json().get("code") == Reason.SECRET_MISSING:
+                return Handed(refused=str(answer.json()["detail"]))
+            answer.raise_for_status()
+            return Handed(JobSecrets.model_validate(answer.json()).values)
+        except (httpx.HTTPError, ValueError):
+            return None
+
+
+def secrets_of(task: Task, supervisor: Any) -> dict[str, str]:
+    """The worker's side: waits for as long as its supervisor does. Raises SecretMissing."""
+    if not task.spec.secrets:
+        return {}
+    while True:
+        handed = _ask(supervisor)
+        if handed is not None and handed.refused:
+            raise SecretMissing(handed.refused)
+        if handed is not None:
+            return handed.values
+        threading.Event().wait(
+            AGAIN_S
+        )  # heartbeats go on meanwhile, and end this process without a supervisor
+
+
+def _ask(supervisor: Any) -> Handed | None:
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        handed: Handed | None = ray.get(supervisor.secrets.remote(), timeout=GONE_S)
+    except (RayError, ConnectionError):  # it is coming back
+        return None
+    return handed
