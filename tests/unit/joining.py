@@ -58,7 +58,13 @@ def rows() -> TensorDataset:
 
 
 def train(
-    session: Session, *, adam: bool = False, dropout: float = 0.0, decays: bool = False, touches: bool = False
+    session: Session,
+    *,
+    adam: bool = False,
+    dropout: float = 0.0,
+    decays: bool = False,
+    touches: bool = False,
+    shifts: bool = False,
 ) -> None:
     """BatchNorm, a buffer that counts, clipping, a schedule, weights of slices, averages that become the weights now
     and then, evaluations, an unused parameter."""
@@ -96,6 +102,8 @@ def train(
             if touches:
                 with torch.no_grad():
                     net.unused.fill_(2)
+            if shifts:
+                averages["large"].mean[1].view(-1)[session.global_step] = 1.0  # of 96
             session.step(F.cross_entropy(net(x), y), weight=float(len(x) + epoch))
         if epoch % 4 == 3:
             session.evaluate(data, score)

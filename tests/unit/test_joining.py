@@ -90,6 +90,13 @@ def test_what_the_program_sets_in_a_parameter_group_reaches_who_follows(tmp_path
     assert play.digest == undisturbed(tmp_path, decays=True)
 
 
+def test_what_the_program_changes_in_a_large_kept_object_reaches_who_follows(tmp_path: Path):
+    cues = FaultPlan().resize(at_step=2, minimum=2, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    play = perform((1, 1), cues, tmp_path, shifts=True)
+    assert healed(play) == set()
+    assert play.digest == undisturbed(tmp_path, shifts=True)
+
+
 def test_who_follows_a_program_that_changes_weights_is_healed_while_the_others_wait(tmp_path: Path):
     cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
     play = perform((1, 1), cues, tmp_path, touches=True)

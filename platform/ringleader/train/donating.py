@@ -6,6 +6,7 @@ of its own, so that the group goes on. At every planned boundary the small rest 
 level by then joins with it.
 """
 
+import copy
 import queue
 import threading
 from collections.abc import Container, Iterable, Sequence
@@ -36,7 +37,8 @@ KEPT_STATES = 2
 SPARE_STEPS = 2
 COPY_DEADLINE_S = 10.0
 SMALL_BYTES = 1 << 20
-"""A kept object up to this size is sent again at the boundary; a larger one is what callbacks make of it."""
+"""A kept object up to this size is sent again at the boundary; a larger one is what callbacks make of it, unless the
+program has changed it."""
 
 ALIGNED = 64
 
@@ -89,6 +91,7 @@ class Donations:
             "skipped": skipped,
             "factor": 1.0 if report.weight == rows else rows / report.weight,
             "settings": self._group.held.settings(),
+            "kept": copy.deepcopy(self._changed()),
             "loss": report.loss,
             "buffers": None if buffers is None else buffers.clone(),
         }
@@ -131,16 +134,21 @@ class Donations:
 
     def _rest(self) -> dict[str, Any]:
         held = self._group.held
-        kept = {name: take_apart(kept.state_dict()) for name, kept in held.kept.items()}
-        small = [
-            name for name, (skeleton, tensors) in kept.items() if _size(skeleton, tensors) <= SMALL_BYTES
-        ]
+        kept = {name: kept.state_dict() for name, kept in held.kept.items()}
+        small = {name: state for name, state in kept.items() if _size(*take_apart(state)) <= SMALL_BYTES}
         return {
             "rest": self._group.healing.rest({}),
             "schedulers": [scheduler.state_dict() for scheduler in held.schedulers],
             "settings": held.settings(),
-            "kept": {name: held.kept[name].state_dict() for name in small},
+            "kept": small | self._changed(),
         }
+
+    def _changed(self) -> dict[str, Any]:
+        """The states of kept objects that are not what the callbacks of the last step have left: the program, which
+        does not run in who follows, has changed them since."""
+        held = self._group.held
+        states = {name: kept.state_dict() for name, kept in held.kept.items()}
+        return {name: s for name, s in states.items() if not _same(s, held.committed_kept.get(name))}
 
 
 class Donation:
@@ -277,6 +285,19 @@ def _aligned(size: int) -> int:
 
 def _size(skeleton: bytes, tensors: Sequence[Tensor]) -> int:
     return len(skeleton) + sum(tensor.nbytes for tensor in tensors)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two states have the same bits. Where their pickles differ for another reason the answer is no."""
+    (skeleton, tensors), (others_skeleton, others) = take_apart(one), take_apart(other)
+    return skeleton == others_skeleton and all(map(_same_bits, tensors, others))
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    raw, others = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(raw, others)
 
 
 def _touched(size: int) -> Tensor:

@@ -35,7 +35,7 @@ class Held:
         self.schedulers: list[LRScheduler] = []
         self.kept: dict[str, Stateful] = {}
         self.callbacks: list[Callable[[], None]] = []
-        self._committed_kept: dict[str, dict[str, Any]] = {}
+        self.committed_kept: dict[str, dict[str, Any]] = {}
 
     def add_scheduler(self, scheduler: LRScheduler) -> None:
         # Where servers own the optimiser, a worker's own never steps; torch's order check must not warn about it.
@@ -210,12 +210,15 @@ class Held:
         self.commit_kept()
 
     def commit_kept(self) -> None:
-        self._committed_kept = {name: copy.deepcopy(kept.state_dict()) for name, kept in self.kept.items()}
+        self.committed_kept = {name: copy.deepcopy(kept.state_dict()) for name, kept in self.kept.items()}
 
     def rewind_kept(self) -> None:
         """Before a replay: kept objects that the loop body touched go back to the committed step."""
-        for name, state in self._committed_kept.items():
-            self.kept[name].load_state_dict(copy.deepcopy(state))
+        self.set_kept(copy.deepcopy(self.committed_kept))
+
+    def set_kept(self, states: Mapping[str, Any]) -> None:
+        for name, state in states.items():
+            self.kept[name].load_state_dict(state)
 
     def state(self, rest: dict[str, Any]) -> dict[str, Any]:
         """All committed state: the live objects' own tensors, and `rest`."""
@@ -278,8 +281,7 @@ class Held:
             optimizer.load_state_dict(saved)
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
-        for name, saved in state["kept"].items():
-            self.kept[name].load_state_dict(saved)
+        self.set_kept(state["kept"])
         if own is not None:
             own.put_back()
         self.commit_kept()

@@ -1,8 +1,8 @@
 """A joiner's way to the newest state beside the running group: a member's copy, then every step applied after it.
 
 The same gradients go through the same optimisers, schedules and callbacks as on every member, so the bits are the same.
-The training function does not run here meanwhile: what it sets in the optimisers' parameter groups comes with each
-step, and where it changes weights the member lets go of who follows it.
+The training function does not run here meanwhile: what it sets in the optimisers' parameter groups or changes in kept
+objects comes with each step, and where it changes weights the member lets go of who follows it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -85,6 +85,7 @@ class Shadowing:
                 scale_by(grad, head["factor"])
         seed_all(group.spec.seed, "update", group.step)
         group.held.set(head["settings"])
+        group.held.set_kept(head["kept"])
         if not head["skipped"]:
             group.held.update()
         if head["buffers"] is not None:
@@ -107,7 +108,6 @@ class Shadowing:
         for scheduler, saved in zip(held.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         held.set(state["settings"])
-        for name, saved in state["kept"].items():
-            held.kept[name].load_state_dict(saved)
+        held.set_kept(state["kept"])
         held.commit_kept()
         self._group.healing.restore(state["rest"], whole=True)
