@@ -83,6 +83,19 @@ describe("an event in words", () => {
     ]);
   });
 
+  test("says who left in peace, and whom a supervisor that came back found", () => {
+    const told = [
+      event(1, "worker.left", { worker: "w1", step: 7, cause: "drain", why: "SIGTERM" }),
+      event(2, "supervisor.returned", { start: 2, gone: [] }),
+      event(3, "supervisor.returned", { start: 3, gone: ["w1", "w2"] }),
+    ].map((one) => sentence(one));
+    expect(told.map(({ title, detail }) => [title, detail])).toEqual([
+      ["Worker w1 left at step 7", "drain · SIGTERM"],
+      ["The supervisor is back", "start 2 · every worker was there"],
+      ["The supervisor is back", "start 3 · gone meanwhile: w1, w2"],
+    ]);
+  });
+
   test("says what a recovery cost", () => {
     const { title, detail } = sentence(
       event(1, "recovered", { total_s: 0.058, detect_s: 0.021, steps_lost: 0 }),

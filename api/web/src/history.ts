@@ -130,6 +130,15 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
       tone: "good",
     };
   }
+  if (event.type === "worker.left") {
+    const detail = listed([words(data, "cause"), words(data, "why"), rankAndPid(data)]);
+    return { title: `Worker ${words(data, "worker")} left${where}`, detail, tone: "info" };
+  }
+  if (event.type === "supervisor.returned") {
+    const gone = Array.isArray(data.gone) ? data.gone.map(text) : [];
+    const others = gone.length > 0 ? `gone meanwhile: ${gone.join(", ")}` : "every worker was there";
+    return { title: "The supervisor is back", detail: listed([`start ${words(data, "start")}`, others]), tone: "info" };
+  }
   if (event.type === "generation.formed") {
     const size = plural(memberCount(data), "member");
     return {
