@@ -5,8 +5,9 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,13 +16,22 @@ from ringleader.bench.harness import Nowhere
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import Manifest, Position, Saved
 from ringleader.checkpoint.parts import Part
-from ringleader.checkpoint.snapshot import read
-from ringleader.checkpoint.writer import LEAST_URGENT
+from ringleader.checkpoint.snapshot import Room, Snapshot, read, size_of
+from ringleader.checkpoint.writer import HURRY, LEAST_URGENT, MOST_REST_S, RESTS, Line, Writer, _Rest
 from ringleader.spec import JobSpec
+from ringleader.train import Session
+from ringleader.train.local import Alone
+from ringleader.train.run import run
 from ringleader.train.saving import Saver
 
 HANG_GUARD_S = 30.0
 SPEC = JobSpec.parse({"name": "saves", "entrypoint": "a:b", "checkpoint": {"every_steps": 1}})
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits before the first byte."""
+    monkeypatch.setattr("ringleader.checkpoint.writer.BREATH_S", 0.0)
 
 
 class Heard(Nowhere):
@@ -91,6 +101,24 @@ def test_the_end_of_a_run_does_not_wait_for_ever_for_its_last_checkpoint(tmp_pat
     read_to_its_end(pipe)
 
 
+class Told:
+    """A line to the process that writes which says when something was sent."""
+
+    def __init__(self, line: Line) -> None:
+        self.sent = threading.Event()
+        self._line = line
+
+    def send(self, word: object) -> None:
+        self._line.send(word)
+        self.sent.set()
+
+    def recv(self) -> object:
+        return self._line.recv()
+
+    def close(self) -> None:
+        self._line.close()
+
+
 def process_of(saver: Saver) -> int:
     """Of whoever writes, which has been asked to before."""
     process = saver._writer._process
@@ -102,9 +130,13 @@ def saved_while_stopped(
     saver: Saver, state: dict[str, Any], step: int, meanwhile: Callable[[int], None]
 ) -> None:
     """Something happens between the copy and the first byte of the file."""
-    pid = process_of(saver)
+    pid, line = process_of(saver), saver._writer._line
+    assert line is not None
+    told = Told(line)
+    saver._writer._line = cast(Line, told)
     os.kill(pid, signal.SIGSTOP)
     saver.save(state, Part(), at(step))
+    assert told.sent.wait(HANG_GUARD_S)
     meanwhile(pid)
     assert saver._idle.wait(HANG_GUARD_S)
 
@@ -194,3 +226,156 @@ def test_what_no_process_can_map_is_written_here(tmp_path: Path, monkeypatch: py
     saver.close()
     assert heard.steps == [1]
     assert saver._writer._process is None
+
+
+def test_memory_and_process_are_ready_before_the_first_copy(tmp_path: Path) -> None:
+    heard, state = Heard(), {"weight": torch.ones(1 << 20)}
+    saver = Saver(SPEC, str(tmp_path), heard)
+    saver.expect(state, Part())
+    assert saver.written()
+    ready, process = saver._room._memory.data_ptr(), process_of(saver)
+    saver.save(state, Part(), at(1))
+    assert saver.written()
+    assert (saver._room._memory.data_ptr(), process_of(saver)) == (ready, process)
+    saver.close()
+    assert heard.steps == [1]
+
+
+def test_who_waits_is_not_kept_waiting_for_what_training_is_spared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringleader.checkpoint.writer.BREATH_S", 3600.0)
+    heard = Heard()
+    saver = Saver(SPEC, str(tmp_path), heard)
+    for step in (1, 2):
+        saver.save({"weight": torch.ones(4)}, Part(), at(step))
+    saver.close()
+    assert heard.steps == [1, 2]
+
+
+def test_a_generation_makes_the_memory_ready_once_halfway_to_its_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected: list[tuple[int, Part]] = []
+    monkeypatch.setattr(
+        Saver, "expect", lambda _, state, part: expected.append((state["rest"]["step"], part))
+    )
+    spec = JobSpec.parse(
+        {
+            "name": "saves",
+            "entrypoint": "a:b",
+            "workers": {"min": 1, "max": 1},
+            "batch": {"global_size": 1, "logical_shards": 1},
+            "checkpoint": {"every_steps": 4},
+        }
+    )
+
+    def train(session: Session) -> None:
+        net = session.model(torch.nn.Linear(1, 1))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+        for batch in session.batches([{"x": torch.ones(1)}] * 12):
+            session.step(net(batch["x"]).mean())
+
+    heard = Heard()
+    run(
+        spec=spec,
+        function=train,
+        coordinator=Alone(1),
+        outlet=heard,
+        server=False,
+        artifacts=tmp_path,
+        checkpoints=str(tmp_path / "saved"),
+    )
+    assert expected == [(2, Part())]
+    assert heard.steps == [4, 8, 12]
+
+
+def test_the_room_that_is_expected_is_the_room_that_is_taken() -> None:
+    state = {"a": torch.ones(5), "b": torch.ones(7), "c": torch.ones(2, dtype=torch.float64), "d": 1}
+    for writers in (1, 2, 3):
+        sizes = [Snapshot(state, Part(writer=n, writers=writers)).size_bytes for n in range(writers)]
+        assert sizes == [size_of(state, Part(writer=n, writers=writers)) for n in range(writers)]
+
+
+def test_a_room_that_is_large_enough_stays_where_it_is() -> None:
+    room = Room()
+    room.prepare(1 << 20)
+    memory = room.take(1 << 20)
+    memory[0] = 7
+    room.prepare(1 << 10)
+    assert room.take(1 << 20).data_ptr() == memory.data_ptr()
+    assert int(memory[0]) == 7
+
+
+@pytest.mark.parametrize(
+    ("every", "near"), [(1, []), (2, [1, 3, 5, 7, 9]), (5, [3, 4, 8, 9]), (6, [3, 4, 5, 9])]
+)
+def test_a_checkpoint_is_near_in_the_second_half_of_the_steps_to_it(every: int, near: list[int]) -> None:
+    spec = SPEC.model_copy(update={"checkpoint": SPEC.checkpoint.model_copy(update={"every_steps": every})})
+    saver = Saver(spec, "nowhere", Heard())
+    assert [step for step in range(10) if saver.nears(step)] == near
+    assert not any(Saver(spec, None, Heard()).nears(step) for step in range(10))
+
+
+class Quiet:
+    """A line on which something comes with the n-th look; counts the looks."""
+
+    def __init__(self, comes: int) -> None:
+        self.looks = 0
+        self._comes = comes
+
+    def poll(self, timeout_s: float) -> bool:
+        assert timeout_s > 0
+        self.looks += 1
+        return self.looks == self._comes
+
+
+def test_the_process_that_writes_rests_until_somebody_waits_for_it() -> None:
+    line = Quiet(comes=3)
+    rest = _Rest(cast(Line, line))
+    for _ in range(10):
+        rest._seen_s -= 1e-6  # as if it had computed
+        rest()
+    assert line.looks == 3
+
+
+def test_all_rests_together_are_bounded() -> None:
+    line = Quiet(comes=-1)
+    rest = _Rest(cast(Line, line))
+    for _ in range(10):
+        rest._seen_s -= MOST_REST_S / RESTS / 3
+        rest()
+    assert 1 <= line.looks <= 3
+
+
+def test_haste_that_comes_too_late_or_too_early_is_no_order(tmp_path: Path) -> None:
+    writer = Writer()
+    writer.prepare()
+    for step in (1, 2):
+        writer.hurry()
+        snapshot = Snapshot({"weight": torch.ones(4)}, Part(), Room())
+        order = snapshot.order(str(tmp_path), at(step).name)
+        assert order is not None
+        assert [piece.name for piece in writer.write(order)] == [
+            order.small[0][0],
+            order.small[1][0],
+            order.large,
+        ]
+        assert writer._line is not None
+        writer._line.send(HURRY)
+    writer.close()
+
+
+def test_nobody_who_looks_at_each_step_waits_for_a_process_that_hangs() -> None:
+    writer = Writer()
+    here, there = Pipe()
+    writer._line = here
+    words = threading.Thread(target=lambda: [writer.hurry() for _ in range(20_000)], daemon=True)
+    words.start()
+    words.join(HANG_GUARD_S)
+    assert not words.is_alive()
+    here.close()
+    assert there.recv() == HURRY
+    with pytest.raises(EOFError):
+        there.recv()
+    there.close()

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +44,11 @@ class Room:
             self._memory = self._grown(size_bytes)
         return self._memory[:size_bytes]
 
+    def prepare(self, size_bytes: int) -> None:
+        """As `take`, and touch every page that is new, so that no snapshot of this size has to."""
+        if self._memory.numel() < size_bytes:
+            self.take(size_bytes).zero_()
+
     def _grown(self, size_bytes: int) -> Tensor:
         self._memory, self._segment = torch.empty(0, dtype=torch.uint8), None
         with suppress(OSError):  # a system may allow less memory to share than to use
@@ -68,12 +73,7 @@ class Snapshot:
     def __init__(self, state: Any, part: Part, room: Room | None = None) -> None:
         since = time.perf_counter()
         skeleton, tensors = take_apart(state)
-        owners = assign([tensor.nbytes for tensor in tensors], part.writers)
-        own = {
-            str(number): tensor
-            for number, (tensor, owner) in enumerate(zip(tensors, owners, strict=True))
-            if owner == part.writer
-        }
+        own = _own(tensors, part)
         self._part = part
         self._small: tuple[tuple[str, bytes], ...] = ()
         if part.writer == 0:
@@ -116,6 +116,11 @@ class Found:
     states: list[Any]
 
 
+def size_of(state: Any, part: Part) -> int:
+    """Bytes of room that a snapshot of this state takes."""
+    return sum(tensor.nbytes for tensor in _own(take_apart(state)[1], part).values())
+
+
 def read(folder: Folder, name: str) -> Found:
     """Raises CheckpointUnreadable: naming the file that is missing, torn, changed or of another program."""
     manifest, contents = folder.read(name)
@@ -149,6 +154,13 @@ def newest(folder: Folder) -> tuple[Found | None, list[CheckpointUnreadable]]:
         except CheckpointUnreadable as error:
             passed_over.append(error)
     return None, passed_over
+
+
+def _own(tensors: Sequence[Tensor], part: Part) -> dict[str, Tensor]:
+    """What this writer writes, by number."""
+    owners = assign([tensor.nbytes for tensor in tensors], part.writers)
+    pairs = enumerate(zip(tensors, owners, strict=True))
+    return {str(number): tensor for number, (tensor, owner) in pairs if owner == part.writer}
 
 
 def _numbered(place: str, file: str, content: bytes) -> dict[int, Tensor]:

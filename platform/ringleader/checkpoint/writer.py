@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,10 +25,13 @@ PR_SET_PDEATHSIG = 1
 LEAST_URGENT = 19
 
 CHUNK_BYTES = 256 << 10
-RESTS, MOST_REST_S = 3.0, 2.0
+BREATH_S = 0.3
+"""Nothing is written so long after the copy: the step behind it has lost its caches already."""
+RESTS, MOST_REST_S = 6.0, 1.0
 """After each chunk the process rests so many times as long as it computed, not longer than that all in all: what it
-did at once, beside the copy, would show in one step."""
+did at once would show in one step. Once somebody waits for it, it rests no more."""
 
+HURRY = "hurry"
 PATIENCE_S = 10.0
 Answer = tuple[list[Piece], str]
 Line: TypeAlias = "Connection[Any, Any]"
@@ -59,24 +63,42 @@ class Order:
 
 
 class Writer:
-    """Starts the process with the first order, and again if it has died. Used by one thread, which outlives it."""
+    """Starts the process with the first order, and again if it has died. Used by one thread, which outlives it; but
+    `hurry` belongs to any."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Line | None = None
+        self._sends = threading.Lock()
+        self._haste = threading.Event()
+
+    def prepare(self) -> None:
+        """Have the process started."""
+        self._running()
+
+    def hurry(self) -> None:
+        """Somebody waits for what is being written, or is about to be."""
+        with self._sends:
+            if not self._haste.is_set() and self._line is not None:
+                _press(self._line)
+            self._haste.set()
 
     def write(self, order: Order) -> list[Piece]:
         """Returns what a manifest has to say of the files. Raises NotWritten."""
-        if self._process is None or self._line is None or self._process.poll() is not None:
-            self.close()
-            self._process, self._line = _start()
+        self._haste.wait(BREATH_S)
+        process, line = self._running()
         try:
-            self._line.send(order)
-            answer: Answer = self._line.recv()
+            with self._sends:
+                line.send(order)
+                if self._haste.is_set():
+                    _press(line)
+            answer: Answer = line.recv()
         except (OSError, EOFError):
-            code = self._process.wait()
+            code = process.wait()
             self.close()
             raise NotWritten(f"the process that writes ended with {code}") from None
+        finally:
+            self._haste.clear()
         pieces, why = answer
         if why:
             raise NotWritten(why)
@@ -84,8 +106,9 @@ class Writer:
 
     def close(self) -> None:
         """Nothing is being written. Idempotent."""
-        process, line = self._process, self._line
-        self._process = self._line = None
+        with self._sends:
+            process, line = self._process, self._line
+            self._process = self._line = None
         if process is None or line is None:
             return
         with suppress(OSError):  # it is gone
@@ -96,6 +119,15 @@ class Writer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def _running(self) -> "tuple[subprocess.Popen[bytes], Line]":
+        if self._process is None or self._line is None or self._process.poll() is not None:
+            self.close()
+            process, line = _start()
+            with self._sends:
+                self._process, self._line = process, line
+            return process, line
+        return self._process, self._line
 
 
 def serve(descriptor: int, parent: int) -> None:
@@ -108,7 +140,8 @@ def serve(descriptor: int, parent: int) -> None:
     line: Line = Connection(descriptor)
     with suppress(OSError, EOFError):
         while (order := line.recv()) is not None:
-            line.send(_answer(order, parent))
+            if order != HURRY:  # that was for the one before
+                line.send(_answer(order, parent, line))
 
 
 def give_way() -> None:
@@ -119,9 +152,10 @@ def give_way() -> None:
 
 
 class _Rest:
-    """After each chunk of one checkpoint."""
+    """After each chunk of one checkpoint, until something comes on the line."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: Line) -> None:
+        self._line = line
         self._seen_s = time.process_time()
         self._left_s = MOST_REST_S
 
@@ -130,7 +164,13 @@ class _Rest:
         rest_s = min(RESTS * (now_s - self._seen_s), self._left_s)
         self._left_s -= rest_s
         self._seen_s = now_s
-        time.sleep(rest_s)
+        if rest_s and self._line.poll(rest_s):
+            self._left_s = 0.0
+
+
+def _press(line: Line) -> None:
+    with suppress(OSError):  # it is gone
+        line.send(HURRY)
 
 
 def _start() -> tuple["subprocess.Popen[bytes]", Line]:
@@ -146,15 +186,15 @@ def _start() -> tuple["subprocess.Popen[bytes]", Line]:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(number,)), here
 
 
-def _answer(order: Order, parent: int) -> Answer:
+def _answer(order: Order, parent: int, line: Line) -> Answer:
     try:
-        return _written(order, parent), ""
+        return _written(order, parent, line), ""
     except Exception as error:  # of whatever file system
         return [], f"{type(error).__name__}: {error}"
 
 
-def _written(order: Order, parent: int) -> list[Piece]:
-    folder = Folder(order.place, CHUNK_BYTES, _Rest())
+def _written(order: Order, parent: int, line: Line) -> list[Piece]:
+    folder = Folder(order.place, CHUNK_BYTES, _Rest(line))
     pieces = [folder.write(order.name, file, content) for file, content in order.small]
     if not order.size_bytes:
         return [*pieces, folder.write(order.name, order.large, order.head)]

@@ -95,6 +95,7 @@ class Group:
         self.same_bits = spec.sync.same_bits
         self._leaving = ""
         self._must_park = True
+        self._expects = True
         self._buckets: GradientBuckets | None = None
         self._buffers: Buffers | None = None
         self._parameters: list[Parameter] | None = None
@@ -191,6 +192,8 @@ class Group:
         """All that is applied is committed and published: copy it for a checkpoint where one is due."""
         if self.due:
             self._save()
+        elif self._expects and self.saver.nears(self.step):
+            self._expect()
         self.boundary = self.step
         self.donations.committed(leaves=self._must_park)
 
@@ -322,8 +325,17 @@ class Group:
             position = Position(self.step, self.applied, plan.attempt, plan.generation)
             self.saver.save(self.healing.state_of(part), part, position)
 
+    def _expect(self) -> None:
+        """The generation has made a step: the state is as large as what will be saved of it."""
+        assert self.seat is not None
+        self._expects = False
+        part = self.healing.part_to_save(self.seat)
+        if part is not None and not (self.spec.sync.leased or self.spec.sync.circulates):
+            self.saver.expect(self.healing.state_of(part), part)
+
     def _open(self) -> None:
         assert self.seat is not None
+        self._expects = True
         if self._buckets is None:
             refuse_optimizers(self.held.optimizers, self.tables, self.spec.sync.architecture)
             self.held.commit_kept()

@@ -4,17 +4,20 @@ import queue
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import Piece, Position, Saved
 from ringleader.checkpoint.parts import Part
-from ringleader.checkpoint.snapshot import Found, Room, Snapshot, newest
+from ringleader.checkpoint.snapshot import Found, Room, Snapshot, newest, size_of
 from ringleader.checkpoint.writer import NotWritten, Writer, give_way
 from ringleader.spec import JobSpec
 from ringleader.train.seams import Outlet
 
-Work = tuple[Snapshot, Part, Position]
+Work = Callable[[], None]
 PATIENCE_S = 60.0
 TOLD_S = 1.0
 
@@ -51,6 +54,10 @@ class Saver:
         """Whether one is written of `step`, where the transaction before ended at step `before`."""
         return bool(self._place and self._every) and step // (self._every or 1) > before // (self._every or 1)
 
+    def nears(self, step: int) -> bool:
+        """Whether the next one is due in less time than has gone by since the one before."""
+        return bool(self._place and self._every) and step % (self._every or 1) * 2 >= (self._every or 1)
+
     def save(self, state: Any, part: Part, position: Position) -> None:
         """Copy, and go on. There is one copy at a time: where the one before is not written yet this waits for it, and
         where that takes too long there is no checkpoint of this step."""
@@ -58,16 +65,17 @@ class Saver:
             why = f"the checkpoint before it was not written within {self._patience_s:g} s"
             self._failed(position, why)
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="ringleader-saver", daemon=True)
-            self._thread.start()
-        self._idle.clear()
         self._waited = False
-        self._work.put((Snapshot(state, part, self._room), part, position))
+        self._begin(partial(self._write, Snapshot(state, part, self._room), part, position))
+
+    def expect(self, state: Any, part: Part) -> None:
+        """Such a state will be saved: have the memory for its copy ready by then, and the process that writes."""
+        if self._idle.is_set():
+            self._begin(partial(self._prepare, size_of(state, part)))
 
     def written(self) -> bool:
         """Wait for what was copied to be written. Returns whether it is."""
-        return self._idle.wait(self._patience_s)
+        return self._wait(self._patience_s)
 
     def newest(self) -> Found | None:
         """Where to start from; what cannot be read is told and passed over."""
@@ -105,19 +113,37 @@ class Saver:
     def _ready(self, step: int) -> bool:
         """Whether there is room for a copy. A file system that hangs is waited for once, not at each checkpoint."""
         since = time.perf_counter()
-        ready = self._idle.wait(0 if self._waited else self._patience_s)
+        ready = self._wait(0 if self._waited else self._patience_s)
         waited_s = time.perf_counter() - since
         self._waited = not ready
         if waited_s > TOLD_S:
             print(f"ringleader: training waited {waited_s:.1f} s for the checkpoint before step {step}")
         return ready
 
+    def _wait(self, patience_s: float) -> bool:
+        if not self._idle.is_set():
+            self._writer.hurry()
+        return self._idle.wait(patience_s)
+
+    def _begin(self, work: Work) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="ringleader-saver", daemon=True)
+            self._thread.start()
+        self._idle.clear()
+        self._work.put(work)
+
     def _serve(self) -> None:
         # Not by the least urgent of threads: it would be given the interpreter's lock, and then no core.
         while (work := self._work.get()) is not None:
-            self._write(*work)
+            work()
             self._idle.set()
         self._writer.close()
+
+    def _prepare(self, size_bytes: int) -> None:
+        with suppress(RuntimeError):  # no memory: the first copy will say so
+            self._room.prepare(size_bytes)
+        if self._room.descriptor >= 0:
+            self._writer.prepare()
 
     def _write(self, snapshot: Snapshot, part: Part, position: Position) -> None:
         try:
