@@ -14,7 +14,7 @@ from statistics import mean, median
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.broken import BrokenPromise
-from ringleader.bench.checkpoint_member import APART, HELD, PIECES
+from ringleader.bench.checkpoint_member import APART, BATCH, HELD, PIECES
 from ringleader.bench.children import Child
 from ringleader.bench.gate import LOOPBACK
 from ringleader.bench.line import Figure, Target
@@ -29,9 +29,10 @@ WORLD = 2
 TARGET = Target("ratio", ">=", 10)
 DEADLINE_S = 500.0
 SETTINGS = (
-    f"{CASE}: MLP 1024-2660-2660-1024 with SGD and momentum, 100 MB, 2 workers of 1 thread and 32 rows each, L = 2, "
-    f"local disk; by turns every {APART} steps. pause: the longest gap between two commits of rank 0 in those steps "
-    f"less the median step. torch.save: rank 0, blocking, the same state. quiet: the same of {APART} undisturbed steps"
+    f"{CASE}: MLP 1024-2660-2660-1024 with SGD and momentum, 100 MB, 2 workers of 1 thread and {BATCH // WORLD} rows "
+    f"each, L = {WORLD}, local disk; by turns every {APART} steps. pause: of the {APART} gaps between two commits of "
+    f"rank 0 behind a turn, each the median over all turns of its kind, the longest, less the median step. torch.save: "
+    f"rank 0, blocking, the same state. quiet: the same of {APART} undisturbed steps"
 )
 
 
@@ -53,10 +54,27 @@ class Course:
         return [b - a for a, b in pairwise(self.commits)]
 
     def pauses(self, turn: int) -> list[float]:
+        """Of every turn of this kind, less the median step: the gap that is the longest by its median over the turns.
+
+        Steps differ by themselves: the longest of each turn alone would be some step that the turn has nothing to do
+        with.
+        """
+        behind = zip(*self._turns(turn), strict=True)
+        return list(max(behind, key=median))
+
+    def longest(self, turn: int) -> list[float]:
         """Of every turn of this kind: the longest gap after it less the median step."""
+        return [max(gaps) for gaps in self._turns(turn)]
+
+    def _turns(self, turn: int) -> list[list[float]]:
+        """Of every turn of this kind the gaps after it less the median step."""
         usual = median(self.gaps)
         starts = range(APART * (turn + 1), len(self.commits) - APART + 1, APART * HELD)
-        return [max(self.gaps[start - 1 : start - 1 + APART]) - usual for start in starts]
+        return [[gap - usual for gap in self.gaps[start - 1 : start - 1 + APART]] for start in starts]
+
+    def took(self) -> list[float]:
+        """From the copy to the end of writing."""
+        return [at - self.commits[step - 1] for step, at in self.written.items()]
 
     def slowed(self) -> list[float]:
         """How much longer than the median the steps behind the copy were, until the files were written."""
@@ -72,8 +90,9 @@ class Course:
 def run(wish: Wish) -> Iterator[Figure]:
     """Seconds of every pause."""
     with tempfile.TemporaryDirectory() as place:
-        course, size_bytes = _run(Path(place), rounds=24 if wish.full else 10)
+        course, size_bytes = _run(Path(place), rounds=36 if wish.full else 12)
     quiet, peers, ours = (course.pauses(turn) for turn in range(HELD))
+    each = ", ".join(f"{median(course.longest(turn)):.4f}" for turn in (2, 1, 0))
     slowed = mean(course.slowed())
     yield Figure(
         case=CASE,
@@ -83,8 +102,9 @@ def run(wish: Wish) -> Iterator[Figure]:
         peers=peers,
         peer_name="torch.save",
         target=TARGET,
-        settings=f"{SETTINGS} {median(quiet):.4f} s; step {median(course.gaps):.4f} s; {size_bytes / 1e6:.1f} MB; "
-        f"steps while it is written {slowed:+.1%}",
+        settings=f"{SETTINGS} {median(quiet):.4f} s; median of the longest gap of each turn alone, ours, torch.save "
+        f"and quiet: {each} s; step {median(course.gaps):.4f} s; {size_bytes / 1e6:.1f} MB; steps while it is written "
+        f"{slowed:+.1%}, {median(course.took()):.1f} s",
     )
 
 

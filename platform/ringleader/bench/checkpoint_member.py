@@ -21,21 +21,29 @@ from ringleader.train.run import run
 PIECES = "checkpoints"
 HELD = 3
 """Kinds of turns: a checkpoint, the peer's, nothing."""
-APART = 16
-"""Steps between two turns: all that a turn has begun is over by then."""
-WIDTH, HIDDEN, BATCH = 1024, 2660, 64
+APART = 32
+"""Steps between two turns: what a turn has begun is over by then, as a rule."""
+WIDTH, HIDDEN, BATCH = 1024, 2660, 16
 
 
 class Desk(Nowhere):
-    """Notes when a part of a checkpoint was written."""
+    """Notes when a part of a checkpoint was written. As a supervisor does, it acknowledges records: all that are kept
+    are part of a checkpoint."""
 
     def __init__(self) -> None:
         self.written: dict[int, float] = {}
         self.last: Saved | None = None
+        self._settled = 0
 
     def saved(self, saved: Saved) -> None:
         self.written[saved.position.step] = time.perf_counter()
         self.last = saved
+
+    def settled(self, step: int) -> None:
+        self._settled = step
+
+    def recorded_step(self) -> int:
+        return self._settled
 
 
 class Timed:
