@@ -5,13 +5,14 @@ taken back, or anything left behind ends the run as a broken promise.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from ringleader.bench import stack
 from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.children import Child
 from ringleader.bench.line import Figure, Target
+from ringleader.bench.orphans import orphans
 from ringleader.bench.registry import Wish
 from ringleader.client.chaos import Chaos
 from ringleader.wire.faults import Fault
@@ -29,15 +30,14 @@ EVERY_S, SLOW_S = 2.5, 2.0
 JOB_DEADLINE_S = 300.0
 CPUS = stack.WORKERS + 3
 REMAINS_DEADLINE_S = 90.0
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - what is looked at
 
 
 def run(wish: Wish) -> Iterator[Figure]:
     """Raises BrokenPromise for the first job that is not as if nobody had harmed it."""
     wanted, done, jobs, longest_s = FAULTS if wish.full else SHORT_FAULTS, 0, 0, 0.0
     with stack.up(num_cpus=CPUS) as opened:
-        segments = _segments()
-        undisturbed = _finish(opened, opened.submit("undisturbed", workload="digits", epochs=EPOCHS))
+        before = orphans()
+        undisturbed = _finish(opened, opened.submit("undisturbed", workload="digits", epochs=EPOCHS), before)
         while done < wanted:
             name, sync, faults = SCRIPTS[jobs % len(SCRIPTS)]
             job = opened.submit(f"{name}{jobs}", workload="digits", epochs=EPOCHS, sync=sync)
@@ -53,7 +53,7 @@ def run(wish: Wish) -> Iterator[Figure]:
                 print(
                     f"  {name}{jobs} step {act.step} {act.fault} {act.target}: {act.effect}", file=sys.stderr
                 )
-            weights = _finish(opened, job)
+            weights = _finish(opened, job, before)
             toll = chaos.toll()
             if weights != undisturbed or toll.steps_lost:
                 raise BrokenPromise(
@@ -61,8 +61,6 @@ def run(wish: Wish) -> Iterator[Figure]:
                     f"{toll.steps_lost} steps lost."
                 )
             done, jobs, longest_s = done + toll.acts, jobs + 1, max(longest_s, toll.worst_s)
-        if left := _segments() - segments:
-            raise BrokenPromise(f"shared memory was left behind: {sorted(left)}.")
     yield Figure(
         case="faults-200",
         unit="faults",
@@ -75,8 +73,8 @@ def run(wish: Wish) -> Iterator[Figure]:
     )
 
 
-def _finish(opened: stack.Stack, job: stack.Run) -> str:
-    """The weights of a job that has succeeded and left nothing behind."""
+def _finish(opened: stack.Stack, job: stack.Run, before: Collection[int]) -> str:
+    """The weights of a job that has succeeded and left nothing behind; orphans that were there `before` are not its."""
     result = job.job.wait(timeout=JOB_DEADLINE_S)
     job.commits.check_each_once()
     pids = {
@@ -86,11 +84,9 @@ def _finish(opened: stack.Stack, job: stack.Run) -> str:
     with Child("ringleader.bench.remains", [opened.ray_address, job.job.id], token) as child:
         left = child.answers(REMAINS_DEADLINE_S)[0]["left"]
     alive = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    if left or alive:
-        raise BrokenPromise(f"job {job.job.id} left behind: {left}, processes {alive}.")
+    holding = sorted(orphans() - set(before))
+    if left or alive or holding:
+        raise BrokenPromise(
+            f"job {job.job.id} left behind: {left}, processes {alive}, processes that hold its shared memory {holding}."
+        )
     return result.weights_sha256
-
-
-def _segments() -> set[str]:
-    """Those of Ray's own processes, which come and go, do not count."""
-    return {path.name for path in SHARED_MEMORY.iterdir() if "ringleader" in path.name}
