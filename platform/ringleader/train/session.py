@@ -164,7 +164,8 @@ class Session:
 
         Args:
             loss: () the mean loss of the slice's rows; several losses are added before.
-            weight: how much the slice counts, its rows by default (tokens, for example).
+            weight: how much the slice counts, its rows by default (tokens, for example). Asynchronous servers count it
+                beside the mean weight of a row so far; a token ring refuses any but the rows.
             metrics: numbers or tensors; their weighted means over all rows are logged once the step is settled.
 
         Raises:
