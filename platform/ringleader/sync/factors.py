@@ -91,7 +91,7 @@ class Factors:
         for run, at in self._plain:
             row[slice(*run.span)] = rights[slice(*at)]
         for matrix in self._matrices:
-            self._guesses[matrix.run] = _right(rights, matrix).clone()
+            self._guesses[matrix.run] = powersgd.next_guess(_right(rights, matrix))
             powersgd.multiply_out(_left(lefts, matrix), _right(rights, matrix), _of(row, matrix))
         return sum(_sent_bytes(steps) for steps in (self._gather, self._spread, self._second))
 

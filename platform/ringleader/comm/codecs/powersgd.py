@@ -1,9 +1,10 @@
 """The codec `powersgd`: a matrix as the product of two thin ones, found by one step of power iteration.
 
 Vogels et al. 2019 ("PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization"): P = sum of M·Q,
-made orthogonal, then Q = sum of Mᵀ·P; the gradient is P·Qᵀ, and Q starts the next step. Both sums are plain sums, so
-nothing is decoded on the way. A worker owes M - P·(Mᵀ·P)ᵀ, the part of its own matrix outside the span of P: these add
-up to exactly what the sum lacks, and none is longer than its matrix. (The paper subtracts the mean product from all.)
+made orthogonal, then Q = sum of Mᵀ·P; the gradient is P·Qᵀ, and Q, scaled, starts the next step. Both sums are plain
+sums, so nothing is decoded on the way. A worker owes M - P·(Mᵀ·P)ᵀ, the part of its own matrix outside the span of P:
+these add up to exactly what the sum lacks, and none is longer than its matrix. (The paper subtracts the mean product
+from all.)
 """
 
 from collections.abc import Sequence
@@ -31,6 +32,13 @@ def first_guess(columns: int, seed: int, like: Tensor) -> Tensor:
     """(columns, RANK) to start the iteration from."""
     draw = torch.Generator().manual_seed(seed)
     return (torch.rand(columns, RANK, generator=draw) * 2 - 1).to(like)
+
+
+def next_guess(right: Tensor) -> Tensor:
+    """(columns, RANK): the second factor for the next step to start from, the largest element of each column being one,
+    so that no gradient's square has to be a float. What is not finite is forgotten."""
+    peaks = right.abs().amax(dim=0).clamp_(min=torch.finfo(right.dtype).tiny)
+    return right.div(peaks).nan_to_num_(0.0, 0.0, 0.0)
 
 
 def make_orthogonal(factor: Tensor) -> None:
