@@ -1,5 +1,7 @@
 """The queue of items under any history of workers, losses and replays: each item once, never too early."""
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,10 +29,15 @@ def loops(draw: st.DrawFn) -> Batches:
 
 
 class Play:
-    """Workers that hold what they leased and push it, oldest first; an update is made as soon as it is due."""
+    """Workers that hold what they leased and push it, oldest first; an update is made as soon as it is due.
 
-    def __init__(self, batches: Batches, discipline: Discipline) -> None:
+    Args:
+        most: items that a worker has in hand.
+    """
+
+    def __init__(self, batches: Batches, discipline: Discipline, most: int = 200) -> None:
         self.leases = Leases(batches, discipline)
+        self.most = most
         self.hands: dict[int, list[tuple[int, int]]] = {worker: [] for worker in range(WORKERS)}
         self.pushed: list[tuple[int, int]] = []
         self.applied: list[int] = []
@@ -38,7 +45,7 @@ class Play:
 
     def act(self, what: str, worker: int) -> None:
         hand = self.hands[worker]
-        if what == "lease":
+        if what == "lease" and len(hand) < self.most:
             lease = self.leases.lease(worker)
             if lease is not None:
                 hand.append((lease.item, lease.version))
@@ -64,10 +71,10 @@ class Play:
         while self.leases.due:
             self.leases.advance()
 
-    def finish(self) -> None:
+    def finish(self, workers: Iterable[int] = range(WORKERS)) -> None:
         """Whoever is left leases and pushes to the end."""
         for _ in range(10 * self.leases.batches.total + 10):
-            for worker in range(WORKERS):
+            for worker in workers:
                 self.act("push", worker)
                 self.act("lease", worker)
 
@@ -108,15 +115,56 @@ def test_ssp_leases_no_item_beyond_its_bound(staleness, batches, acts) -> None:
     assert all(clock - staleness <= version <= clock for clock, version in clocks)
 
 
-@pytest.mark.parametrize("spare", [0, 1, 2])
+@pytest.mark.parametrize(("spare", "most"), [(0, 1), (1, 1), (1, 2), (2, 2)])
 @given(batches=loops(), acts=ACTS)
-def test_backup_workers_waste_at_most_so_many_items_an_update(spare, batches, acts) -> None:
-    play = Play(batches, FirstCome(spare))
+def test_backup_workers_waste_at_most_what_they_have_in_hand_an_update(spare, most, batches, acts) -> None:
+    play = Play(batches, FirstCome(spare), most)
     for what, worker in acts:
         play.act(what, worker)
     play.finish()
     for version in range(batches.steps):
-        assert play.refused_at.count(version) <= spare
+        assert play.refused_at.count(version) <= spare * most
+
+
+@pytest.mark.parametrize(("spare", "most"), [(1, 1), (1, 2), (2, 2)])
+@given(batches=loops(), acts=ACTS)
+def test_no_update_waits_for_as_many_workers_as_are_spare(spare, most, batches, acts) -> None:
+    """They stand still with whatever they have in hand. The others go on as long as there is an item that nobody has;
+    what the slow ones have of an update that was made without them, others have by now."""
+    play = Play(batches, FirstCome(spare), most)
+    for what, worker in acts:
+        play.act(what, worker)
+    slow = range(spare)
+    play.finish(range(spare, WORKERS))
+    leases = play.leases
+    assert leases.exhausted or leases.next is None
+    assert {lease.worker for lease in leases.out.values()} <= set(slow)
+    assert {lease.version for lease in leases.out.values()} <= {leases.version}
+    for worker in slow:
+        while play.hands[worker]:
+            play.act("push", worker)
+    play.finish()
+    assert leases.exhausted
+
+
+def test_an_update_is_made_of_those_that_come_first_without_the_straggler() -> None:
+    """Three workers, one spare, four items a batch. The straggler has one push on its way and the next item in hand."""
+    leases = Leases(Batches(3, 4, (0, 1, 2, 3)), FirstCome(1))
+    late = [leases.lease(0), leases.lease(0)]
+    for _ in range(2):
+        quick = [leases.lease(1), leases.lease(2)]
+        for lease in quick:
+            assert lease is not None
+            assert leases.push(lease.item, lease.version) is Verdict.TAKEN
+    assert leases.due
+    leases.advance()
+    assert (leases.version, leases.taken.encode().tolist()) == (1, [0, 2, 3, 4, 5])
+    again = [leases.lease(1), leases.lease(2)]
+    assert [lease.item for lease in again if lease] == [0, 1]
+    for lease in late:
+        assert lease is not None
+        assert leases.push(lease.item, lease.version) is Verdict.REFUSED
+    assert [leases.push(lease.item, lease.version) for lease in again if lease] == [Verdict.TAKEN] * 2
 
 
 @given(batches=loops())

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.utils.data import Dataset
 
 from ringleader.bench.children import Child, die_with_parent
@@ -70,7 +70,7 @@ class Endless(Dataset[dict[str, Tensor]]):
 class Scheduled:
     """A training function that computes when the schedule says so, and counts its rows by block."""
 
-    def __init__(self, store: TCPStore, rank: int) -> None:
+    def __init__(self, store: Store, rank: int) -> None:
         self.counted: list[int] = []
         self._store = store
         self._rank = rank
@@ -116,6 +116,9 @@ class Scheduled:
         now = time.monotonic()
         if not self._blocks:
             self._turns.append(now - since)
+        self._add(rows, now)
+
+    def _add(self, rows: int, now: float) -> None:
         for number, block in enumerate(self._blocks):
             if block.start <= now < block.stop:
                 self.counted[number] += rows
@@ -134,7 +137,7 @@ def measure(rounds: int) -> Figure:
             )
             for rank in range(WORLD + SERVERS)
         ]
-        turns = [_awaited(store, children, f"turn/{rank}") for rank in range(WORLD)]
+        turns = [awaited(store, children, f"turn/{rank}") for rank in range(WORLD)]
         begin = time.monotonic() + PAUSE_S
         blocks = [
             {"start": start, "stop": start + BLOCK_S, "active": active}
@@ -156,7 +159,8 @@ def measure(rounds: int) -> Figure:
     )
 
 
-def _awaited(store: TCPStore, children: list[Child], key: str) -> str:
+def awaited(store: Store, children: list[Child], key: str) -> str:
+    """What a child sets under the key. Raises PeerFailed when one ends before."""
     while not store.check([key]):
         for child in children:
             child.check()

@@ -14,7 +14,7 @@ from ringleader.elastic.items import Items
 
 
 class Verdict(IntEnum):
-    """What becomes of a push: it counts; it counted before; it came too late and its item is computed again."""
+    """What becomes of a push: it counts; its item counts already; it came too late for its update."""
 
     TAKEN = 0
     REPEATED = 1
@@ -81,8 +81,8 @@ class Discipline(Protocol):
     def clock(self, leases: "Leases", item: int) -> int:
         """The update that an item is part of, if it is leased, or comes in, now."""
 
-    def admits(self, leases: "Leases", item: int) -> bool:
-        """Whether the item may be leased now."""
+    def admits(self, leases: "Leases", item: int, worker: int) -> bool:
+        """Whether the item may be leased to the worker now."""
 
     def in_time(self, leases: "Leases", version: int) -> bool:
         """Whether a gradient computed at that version still counts."""
@@ -98,7 +98,7 @@ class EachAlone:
     def clock(self, leases: "Leases", item: int) -> int:
         return leases.version
 
-    def admits(self, leases: "Leases", item: int) -> bool:
+    def admits(self, leases: "Leases", item: int, worker: int) -> bool:
         return True
 
     def in_time(self, leases: "Leases", version: int) -> bool:
@@ -117,7 +117,7 @@ class Bounded:
     def clock(self, leases: "Leases", item: int) -> int:
         return item // leases.batches.shards
 
-    def admits(self, leases: "Leases", item: int) -> bool:
+    def admits(self, leases: "Leases", item: int, worker: int) -> bool:
         return leases.version >= self.clock(leases, item) - self.staleness
 
     def in_time(self, leases: "Leases", version: int) -> bool:
@@ -131,19 +131,29 @@ class Bounded:
 @dataclass(frozen=True, slots=True)
 class FirstCome:
     """Backup workers: update v is made of the first n items computed at version v, n = items of batch v; up to
-    `spare` more are under way, whose late pushes are refused."""
+    `spare` more are under way. What comes later is refused, and its item is anybody's as soon as the update is made.
+
+    Chen, Pan, Monga, Bengio and Jozefowicz, "Revisiting distributed synchronous SGD", 2016 (there N + b workers, one
+    gradient each, of which the first N count). No update waits for the `spare` workers that have most in hand, unless
+    they have all that is left of the loop.
+    """
 
     spare: int
 
     def clock(self, leases: "Leases", item: int) -> int:
         return leases.version
 
-    def admits(self, leases: "Leases", item: int) -> bool:
+    def admits(self, leases: "Leases", item: int, worker: int) -> bool:
         version = leases.version
         if version >= leases.batches.steps:
             return False
-        begun = leases.arrived[version] + sum(lease.version == version for lease in leases.out.values())
-        return begun < leases.batches.count(version) + self.spare
+        wanted, hands = leases.batches.count(version), Counter(lease.worker for lease in leases.out.values())
+        begun = leases.arrived[version] + hands.total()
+        if begun < wanted + self.spare:
+            return True
+        # One may have two in hand, a push on its way and the next item: all of it may be late.
+        others = sorted((count for one, count in hands.items() if one != worker), reverse=True)
+        return begun - sum(others[: self.spare]) < wanted
 
     def in_time(self, leases: "Leases", version: int) -> bool:
         return version == leases.version
@@ -200,7 +210,7 @@ class Leases:
     def lease(self, worker: int) -> Lease | None:
         """The next item for a worker; None as long as there is none that it may have."""
         item = self.next
-        if item is None or not self.discipline.admits(self, item):
+        if item is None or not self.discipline.admits(self, item, worker):
             return None
         if self._returned:
             heapq.heappop(self._returned)
@@ -214,10 +224,7 @@ class Leases:
         """A gradient of `item` came in, computed at `version`. Only what is out can come in."""
         if item in self.taken:
             return Verdict.REPEATED
-        if item not in self.out:
-            return Verdict.REFUSED
-        if not self.discipline.in_time(self, version):
-            self._return(item)
+        if item not in self.out or not self.discipline.in_time(self, version):
             return Verdict.REFUSED
         del self.out[item]
         return self.follow(item)
@@ -230,9 +237,12 @@ class Leases:
         return Verdict.TAKEN
 
     def advance(self) -> None:
-        """The update that was due is made."""
+        """The update that was due is made; whose gradient comes too late from now on has its item no longer."""
         assert self.due, "no update is due"
         self.version += 1
+        for lease in list(self.out.values()):
+            if not self.discipline.in_time(self, lease.version):
+                self._return(lease.item)
 
     def give_back(self, worker: int) -> None:
         """What this worker has in hand goes back to the front."""
