@@ -110,6 +110,15 @@ def accuracy(mode_name: str) -> float:
     return found
 
 
+def test_all_train_at_the_learning_rate_of_the_ring_but_diloco() -> None:
+    """Its outer step makes the mean move up to 0.7 / (1 - 0.9) = 7 times as long, by momentum: what fits the others is
+    too much for it (see `Mode.rate`)."""
+    slower = {mode.name: mode.rate for mode in MODES if mode.rate != REFERENCE.rate}
+    assert slower == {"diloco": 0.25}
+    assert {mode.name for mode in MODES if mode.sync.get("outer") == "nesterov"} == set(slower)
+
+
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_every_mode_reaches_the_accuracy_of_the_ring_within_a_point(mode: Mode) -> None:
+def test_every_mode_at_its_learning_rate_reaches_the_accuracy_of_the_ring_within_a_point(mode: Mode) -> None:
+    """At the ring's, but for DiLoCo."""
     assert accuracy(mode.name) >= accuracy(REFERENCE.name) - POINT
