@@ -1,7 +1,6 @@
 """Transfers between threads of one process: the transport of tests and of `direct` comparisons without sockets."""
 
 import threading
-import time
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 
@@ -17,12 +16,18 @@ NATIVE = -1
 
 @dataclass(slots=True)
 class _Transfer:
-    """One end of a transfer; `broken` says why it will never be done."""
+    """One end of a transfer; `broken` says why it will never be done, `awaited` wakes whoever waits for either."""
 
     tensor: Tensor
     members: tuple[int, int]
     done: bool = False
     broken: str = ""
+    awaited: threading.Event | None = None
+
+    def end(self, broken: str = "") -> None:
+        self.done, self.broken = not broken, broken
+        if self.awaited is not None:
+            self.awaited.set()
 
 
 Lane = tuple[int, int, int]
@@ -40,7 +45,7 @@ class Hub:
         self.deadline_s = deadline_s
         self.bytes_sent = [0] * size
         self.bytes_between: Counter[tuple[int, int]] = Counter()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._sends: dict[Lane, deque[_Transfer]] = defaultdict(deque)
         self._receives: dict[Lane, deque[_Transfer]] = defaultdict(deque)
         self._gone: dict[int, str] = {}
@@ -50,30 +55,31 @@ class Hub:
 
     def lose(self, rank: int, why: str = "connection closed by peer") -> None:
         """From any thread: every transfer with `rank`, begun or to come, is broken."""
-        with self._changed:
+        with self._lock:
             self._gone.setdefault(rank, why)
             for queues in (self._sends, self._receives):
                 for lane, queue in queues.items():
                     for transfer in queue if rank in lane[:2] else ():
-                        transfer.broken = why
-            self._changed.notify_all()
+                        transfer.end(why)
 
     def begin(self, tensor: Tensor, lane: Lane, *, sends: bool) -> _Transfer:
         """Queue one end of a transfer on (source, target, tag) and move the bytes if the other end is there."""
         if not tensor.is_contiguous():
             raise ValueError("a transfer needs a contiguous tensor; call .contiguous() first")
         transfer = _Transfer(tensor, lane[:2])
-        with self._changed:
+        with self._lock:
             transfer.broken = next((why for rank, why in self._gone.items() if rank in lane[:2]), "")
             (self._sends if sends else self._receives)[lane].append(transfer)
             self._move(lane)
         return transfer
 
     def wait(self, transfer: _Transfer, peer: int) -> None:
-        until = time.monotonic() + self.deadline_s
-        with self._changed:
-            while not (transfer.done or transfer.broken):
-                if not self._changed.wait(until - time.monotonic()):
+        with self._lock:
+            if not (transfer.done or transfer.broken or transfer.awaited):
+                transfer.awaited = threading.Event()
+        if transfer.awaited is not None and not transfer.awaited.wait(self.deadline_s):
+            with self._lock:
+                if not transfer.done:
                     transfer.broken = f"no answer within {self.deadline_s} s"
         if not transfer.done:
             raise ExchangeBroken(rank=peer, phase="transfer", bucket=None, why=transfer.broken)
@@ -85,8 +91,8 @@ class Hub:
             target.tensor.copy_(source.tensor)
             self.bytes_sent[lane[0]] += source.tensor.nbytes
             self.bytes_between[lane[:2]] += source.tensor.nbytes
-            source.done = target.done = True
-            self._changed.notify_all()
+            source.end()
+            target.end()
 
 
 @dataclass(slots=True)
