@@ -5,7 +5,6 @@
 Workers are forked by a server that has torch loaded, so that a play of a small model takes about a second.
 """
 
-import multiprocessing as mp
 import os
 import signal
 import threading
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from faults import ANY, Cue, FaultPlan
+from forks import processes
 from torch.distributed import TCPStore
 
 from ringleader.checkpoint.committer import Committed, Committer
@@ -46,8 +46,6 @@ LOOPBACK = "127.0.0.1"
 HANG_GUARD_S = 90.0
 DEADLINE_S = 30.0
 DAWDLE_S = 0.05
-PROCESSES = mp.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["cast", "torch._dynamo"])
 
 
 @dataclass
@@ -338,9 +336,10 @@ class Cast:
 
     def _listen(self) -> None:
         sentinels = {p.sentinel: name for name, p in self._processes.items()}
-        heard = wait([*self._pipes.values(), *sentinels], timeout=0.05)
+        pipes = [pipe for name, pipe in self._pipes.items() if not self._too_early(name)]
+        heard = wait([*pipes, *sentinels], timeout=0.05)
         for name, pipe in list(self._pipes.items()):
-            if pipe in heard:
+            if pipe in heard and not self._too_early(name):
                 self._hear(name, pipe)
         for sentinel, name in sentinels.items():
             if sentinel in heard:
@@ -348,6 +347,14 @@ class Cast:
                 del self._processes[name]
                 self._handle(ev.Lost(name, "killed", time.monotonic()))
         self._handle(ev.Tick(time.monotonic(), patience_s=10.0))
+
+    def _too_early(self, name: str) -> bool:
+        """A newcomer is heard once the survivors of a loss, if they are enough, have gone on without it: on a loaded
+        machine it may be there before the last of them has noticed, and a play's worlds shall not depend on that."""
+        state = self._state
+        worker = state.find(name)
+        new = worker is not None and worker.phase is Phase.STARTING
+        return new and state.broken and len(state.pool) >= state.min
 
     def _drain(self, name: str) -> None:
         """A dead worker's last words come before its death."""
@@ -445,9 +452,9 @@ class Cast:
                     self._play.reason, self._play.message = instruction.reason, instruction.message
 
     def _start(self, worker: str, server: bool) -> None:
-        here, there = PROCESSES.Pipe()
+        here, there = processes().Pipe()
         store = (LOOPBACK, self._store.port)
-        process = PROCESSES.Process(
+        process = processes().Process(
             target=act,
             args=(worker, there, store, replace(self, artifacts=self.artifacts), server, self.artifacts),
             name=worker,

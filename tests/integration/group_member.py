@@ -1,13 +1,13 @@
-"""A member process of the group tests: trains in one generation after another, as its standard input says.
+"""A member process of the group tests: trains in one generation after another, as it is told through a pipe.
 
-A line in: {"prefix", "rank", "size", "until", "hold"}: join that generation and train up to step `until`; with `hold`,
-hand out the gradients of step `hold` and then stay silent. Lines out: {"event": ...}.
+Told {"prefix", "rank", "size", "until", "hold"}: join that generation and train up to step `until`; with `hold`, hand
+out the gradients of step `hold` and then stay silent. Says {"event": ...}.
 """
 
 import hashlib
-import json
-import sys
 import time
+from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 from exchange_members import Member, plan_of, small_net
@@ -21,26 +21,27 @@ from ringleader.sync import open_exchange
 SHARDS = 4
 
 
-def say(event: str, **values: object) -> None:
-    print(json.dumps({"event": event, **values}), flush=True)
-
-
-def join(port: int, kind: str, order: dict) -> Transport | None:
+def join(port: int, kind: str, order: dict[str, Any]) -> Transport | None:
     if order["size"] == 1:
         return None
     call = Call("127.0.0.1", port, order["prefix"], order["rank"], order["size"], 30.0, kinds=(kind,))
     return meet(call)
 
 
-def main(port: int, kind: str) -> None:
+def member(port: int, kind: str, pipe: Connection) -> None:
+    """The process; ends with the other end of the pipe."""
     torch.set_num_threads(1)
+
+    def say(event: str, **values: object) -> None:
+        pipe.send({"event": event, **values})
+
     net = small_net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     shared = kind == "shared"
     buckets = Buckets(list(net.parameters()), capacity_bytes=1 << 10, alone_bytes=1 << 12, shared=shared)
     committed = 0
-    for line in sys.stdin:
-        order = json.loads(line)
+    while True:
+        order: dict[str, Any] = pipe.recv()
         since = time.monotonic()
         transport = join(port, kind, order)
         plan = plan_of(order["size"], SHARDS)
@@ -57,13 +58,13 @@ def main(port: int, kind: str) -> None:
         )
         say("formed", seconds=time.monotonic() - since, reused=exchange.buckets is buckets)
         buckets = exchange.buckets
-        member = Member(plan, order["rank"], exchange, net, optimizer)
+        trainer = Member(plan, order["rank"], exchange, net, optimizer)
         try:
             while committed < order["until"]:
-                member.gradient(committed, frozenset(range(SHARDS)))
+                trainer.gradient(committed, frozenset(range(SHARDS)))
                 if committed == order.get("hold"):
                     say("holding")
-                    sys.stdin.readline()
+                    pipe.recv()
                 say("waiting", step=committed)
                 exchange.finish(torch.zeros(order["size"]))
                 optimizer.step()
@@ -73,7 +74,3 @@ def main(port: int, kind: str) -> None:
         exchange.close()
         flat = torch.cat([p.detach().view(-1) for p in net.parameters()])
         say("done", step=committed, weights=hashlib.sha256(flat.numpy().tobytes()).hexdigest())
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])

@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from forks import processes
 
 from ringleader.bench import laboratory
 from ringleader.bench.broken import PeerFailed
@@ -19,6 +20,7 @@ MODELS_BYTES = 4 * sum(p.numel() for p in small_net().parameters())
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    processes()  # before the first members, who come from that server
     path = tmp_path_factory.mktemp("course") / "rows.pt"
     save_rows(path)
     return path

@@ -1,69 +1,50 @@
 """Three real processes over every transport: one is killed inside an exchange, the others re-form and lose nothing."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from queue import Empty, Queue
+from typing import Any
 
 import pytest
+from forks import processes
+from integration.group_member import member
 from torch.distributed import TCPStore
 
 from ringleader.comm.transports.meeting import KINDS
 
-HERE = Path(__file__).parent
 GUARD_S = 120.0
 pytestmark = pytest.mark.timeout(400)
 
 
-def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(HERE.parent / "unit"), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path}
-
-
 class Process:
-    """A member process; its lines are read as they come."""
+    """A member process; what it says is kept until somebody expects it."""
 
     def __init__(self, port: int, kind: str) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, str(HERE / "group_member.py"), str(port), kind],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-        self._lines: Queue[dict] = Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._pipe, there = processes().Pipe()
+        self._process = processes().Process(target=member, args=(port, kind, there))
+        self._process.start()
+        there.close()
 
     def order(self, **order: object) -> None:
-        self.popen.stdin.write(json.dumps(order) + "\n")
-        self.popen.stdin.flush()
+        self._pipe.send(order)
 
-    def expect(self, event: str) -> dict:
-        """The next line of that event; fails with what it saw instead."""
-        seen: list[dict] = []
+    def expect(self, event: str) -> dict[str, Any]:
+        """The next word of that event; fails with what it saw instead."""
+        seen: list[dict[str, Any]] = []
         until = time.monotonic() + GUARD_S
-        while time.monotonic() < until:
-            try:
-                seen.append(self._lines.get(timeout=until - time.monotonic()))
-            except Empty:
-                break
+        while self._pipe.poll(max(0.0, until - time.monotonic())):
+            seen.append(self._pipe.recv())
             if seen[-1]["event"] == event:
                 return seen[-1]
         raise AssertionError(f"no {event!r} within {GUARD_S} s; saw {seen}")
 
-    def end(self) -> None:
-        self.popen.kill()
-        self.popen.wait()
+    def kill(self) -> None:
+        os.kill(self._process.pid or 0, signal.SIGKILL)
 
-    def _read(self) -> None:
-        for line in self.popen.stdout:
-            self._lines.put(json.loads(line))
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
 
 
 @pytest.fixture(params=list(KINDS))
@@ -91,7 +72,7 @@ def test_a_member_killed_inside_an_exchange_breaks_the_others_at_once_and_they_e
         while process.expect("waiting")["step"] < 3:
             pass
     killed_at = time.time()
-    members[2].popen.send_signal(signal.SIGKILL)
+    members[2].kill()
     for process in members[:2]:
         broken = process.expect("broken")
         assert broken["step"] == 3
@@ -105,16 +86,10 @@ def test_a_member_killed_inside_an_exchange_breaks_the_others_at_once_and_they_e
         assert process.expect("formed")["reused"], "the rows of a cleanly ended generation are used again"
     ends = [process.expect("done") for process in members[:2]]
     assert [e["step"] for e in ends] == [6, 6]
-    undisturbed = subprocess.run(
-        [sys.executable, str(HERE / "group_member.py"), "0", "gloo"],
-        input=json.dumps({"size": 1, "rank": 0, "until": 6}) + "\n",
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=GUARD_S,
-        check=True,
-    )
-    expected = json.loads(undisturbed.stdout.splitlines()[-1])
+    undisturbed = Process(0, "gloo")
+    undisturbed.order(size=1, rank=0, until=6)
+    expected = undisturbed.expect("done")
+    undisturbed.end()
     assert {e["weights"] for e in ends} == {expected["weights"]}
 
 
@@ -124,6 +99,6 @@ def test_a_member_killed_at_full_speed_never_leaves_the_others_waiting(members):
     for process in members:
         while process.expect("waiting")["step"] < 20:
             pass
-    members[1].popen.send_signal(signal.SIGKILL)
+    members[1].kill()
     for process in (members[0], members[2]):
         process.expect("broken")

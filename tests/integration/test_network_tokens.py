@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from forks import processes
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -100,6 +101,7 @@ def test_tokens_bring_the_weights_across_as_often_as_the_formula_says() -> None:
     """The workers inside a node are in no formula: what they pass to each other crosses no link."""
     specs = asked()
     assert set(specs) == set(CROSSED)
+    processes()  # before the first members, who come from that server
     with two_nodes() as nodes:
         assert not nodes.unlinked
         for name, spec in specs.items():

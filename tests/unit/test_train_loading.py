@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from forks import processes
 
 from ringleader.train.slices import Slice, load
 
 GUARD_S = 60
-PROCESSES = mp.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["ringleader.train.slices"])
 ROWS, STUCK = 8, 4
 
 
@@ -69,8 +68,8 @@ def hold(connection: socket.socket, stuck: Connection) -> None:
 
 def test_the_peers_of_a_killed_worker_see_its_end_while_a_loading_process_is_inside_a_row():
     near, far = socket.socketpair()
-    heard, stuck = PROCESSES.Pipe(duplex=False)
-    worker = PROCESSES.Process(target=hold, args=(far, stuck))
+    heard, stuck = processes().Pipe(duplex=False)
+    worker = processes().Process(target=hold, args=(far, stuck))
     worker.start()
     far.close()
     stuck.close()
