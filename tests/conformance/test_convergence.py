@@ -3,10 +3,12 @@
 from contextlib import suppress
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import torch
+from forks import processes
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LinearLR
@@ -14,14 +16,20 @@ from torch.optim.lr_scheduler import LinearLR
 from ringleader.bench import members
 from ringleader.bench.modes import MODES, REFERENCE, Mode
 from ringleader.bench.nodes import NODES, WORKERS, pretended
+from ringleader.comm.codecs import NAMES
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.spec.sync import Architecture, Consistency, Sync
+from ringleader.sync.coded import is_coded
 from ringleader.train import Session
+from ringleader.train.local import run_local
 from ringleader_jobs.digits import Digits
 
 EPOCHS, RATE = 20, 0.1
 POINT = 0.01
+HIDDEN = 256
+"""As many as make the first matrix one that is coded: smaller ones go as they are."""
+
 CONFORM_ELSEWHERE = {"algorithm"}
 """Which sums are added how is checked for every schedule and changes no result but its last bits."""
 
@@ -29,7 +37,7 @@ CONFORM_ELSEWHERE = {"algorithm"}
 def train(session: Session) -> None:
     """A dense network on real digits, with a learning rate that falls to the end, as the coarse codecs need it."""
     rows, epochs = Digits(train=True), session.params["epochs"]
-    net = session.model(nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)))
+    net = session.model(dense())
     optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=session.params["lr"], momentum=0.9))
     session.scheduler(LinearLR(optimizer, 1.0, 0.02, session.total_steps(rows, epochs=epochs)))
     for _ in range(epochs):
@@ -38,6 +46,10 @@ def train(session: Session) -> None:
     session.evaluate(
         Digits(train=False), lambda b: {"accuracy": (net(b["image"]).argmax(1) == b["label"]).float()}
     )
+
+
+def dense() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
 
 
 def asked(mode: Mode) -> JobSpec:
@@ -98,6 +110,26 @@ def test_every_combination_of_levels_and_consistency_that_a_job_file_admits_is_a
 
 def test_modes_have_names_of_their_own() -> None:
     assert len({mode.name for mode in MODES}) == len({mode.label for mode in MODES}) == len(MODES)
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_token_ring_of_one_worker_reaches_it_too(tmp_path: Path, shards: int) -> None:
+    tokens = next(mode for mode in MODES if mode.name == "token-ring")
+    spec = asked(tokens).model_dump(mode="json")
+    spec |= {"workers": {"min": 1, "max": 1}, "batch": {"logical_shards": shards}}
+    finished, _ = run_local(spec, train, tmp_path)
+    assert finished.scores["accuracy"] >= accuracy(REFERENCE.name) - POINT
+
+
+@pytest.mark.parametrize("codec", NAMES)
+def test_every_codec_codes_something_of_the_network(codec: str) -> None:
+    assert any(is_coded(parameter, codec) for parameter in dense().parameters())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forked() -> None:
+    """Members come from a server that has loaded what they import."""
+    processes()
 
 
 @cache

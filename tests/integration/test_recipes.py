@@ -48,24 +48,6 @@ def test_digits_reaches_97_percent_in_at_least_300_steps(tmp_path: Path) -> None
     assert losses[-1] < losses[0] / 5
 
 
-@pytest.mark.parametrize("shards", [2, 4])
-def test_local_sgd_reaches_the_accuracy_of_the_ring_within_a_point(tmp_path: Path, shards: int) -> None:
-    spec = job("digits.yaml", epochs=14).model_dump(mode="json")
-    spec |= {"batch": {"global_size": 64, "logical_shards": shards}, "workers": {"max": 2}}
-    ring, rounds = (run_local(spec | {"sync": s}, digits.train, tmp_path)[0] for s in ("ring", "local_sgd"))
-    assert rounds.steps == ring.steps
-    assert rounds.scores["accuracy"] >= ring.scores["accuracy"] - 0.01
-
-
-@pytest.mark.parametrize("shards", [1, 4])
-def test_the_token_ring_reaches_the_accuracy_of_the_ring_within_a_point(tmp_path: Path, shards: int) -> None:
-    spec = job("digits.yaml", epochs=14).model_dump(mode="json")
-    spec |= {"batch": {"global_size": 64, "logical_shards": shards}, "workers": {"max": 1}}
-    ring, tokens = (run_local(spec | {"sync": s}, digits.train, tmp_path)[0] for s in ("ring", "token_ring"))
-    assert tokens.steps == ring.steps
-    assert tokens.scores["accuracy"] >= ring.scores["accuracy"] - 0.01
-
-
 def test_the_digits_job_file_asks_for_enough_steps() -> None:
     spec = job("digits.yaml")
     rows, batch = len(digits.Digits(train=True)), spec.batch.global_size

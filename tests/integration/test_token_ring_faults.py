@@ -10,8 +10,6 @@ from torch.nn import functional as F
 
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.local import run_local
-from ringleader_jobs import digits
 
 TOKENS = {"intra_node": "token_ring", "inter_node": "token_ring"}
 
@@ -54,8 +52,7 @@ def test_a_killed_worker_costs_no_row(tmp_path: Path, victim: str, phase: str, p
     faults = FaultPlan().kill(victim, at_step=ANY, phase=phase, past=past)
     play = Cast(ring(), train, faults, tmp_path).play()
     check(play)
-    assert play.worlds[0] == 3
-    assert len(play.worlds) > 1
+    assert play.worlds[:2] == [3, 2]
     assert [lost["worker"] for lost in play.reported("worker.lost")] == [victim]
     assert [lost["worker"] for lost in play.reported("worker.lost")] == [victim]
 
@@ -108,18 +105,6 @@ def test_resizes_up_and_down_lose_nobody(tmp_path: Path) -> None:
     assert max(play.worlds) > 2
     assert play.worlds[-1] == 2
     assert not play.reported("worker.lost")
-
-
-def test_three_workers_reach_the_accuracy_of_the_ring_within_a_point(tmp_path: Path) -> None:
-    """On digits, with momentum, clipping and a one-cycle schedule; nobody waits for anybody."""
-    base = JobSpec.load(Path(digits.__file__).parent / "digits.yaml").model_dump(mode="json")
-    base |= {"batch": {"global_size": 64, "logical_shards": 4}, "workers": {"min": 3, "max": 3}}
-    base["params"] |= {"epochs": 14}
-    ring, _ = run_local(base | {"sync": "ring"}, digits.train, tmp_path)
-    play = Cast(JobSpec.parse(base | {"sync": "token_ring"}), digits.train, artifacts=tmp_path).play()
-    assert play.outcome == "succeeded", (play.reason, play.message)
-    assert play.digest
-    assert play.finished["w0"].scores["accuracy"] >= ring.scores["accuracy"] - 0.01
 
 
 def stop_early(session: Session) -> None:
