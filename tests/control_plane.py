@@ -1,9 +1,11 @@
 """A control plane for tests: the real application over a cluster in memory, a clock that stands, ticks by hand."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from ringleader_api.backend import Launch, NobodyThere
 from ringleader_api.control import Control
 from ringleader_api.scheduling import Demand, Need, Node, Seen
 from ringleader_api.settings import Settings
+from ringleader_api.store import Store
 
 URL = "http://127.0.0.1:8123"
+DATABASE = "ringleader.db"
 SPEC: dict[str, Any] = {
     "name": "digits",
     "entrypoint": "ringleader_jobs.digits:train",
@@ -188,6 +192,20 @@ class Stage:
         return answer.json()
 
 
+@cache
+def _as_migrated() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        Store.at(Path(folder)).close()
+        return (Path(folder) / DATABASE).read_bytes()
+
+
+def migrate(home: Path) -> None:
+    """Leave a database there as the migrations make it, where there is none: they take longer than most tests."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (home / DATABASE).exists():
+        (home / DATABASE).write_bytes(_as_migrated())
+
+
 class Database:
     """Where the control planes of a test keep what they know: SQLite in their home, unless `of` says another."""
 
@@ -199,6 +217,8 @@ def stage(home: Path, cluster: FakeCluster | None = None, **settings: Any) -> St
     cluster = cluster or FakeCluster()
     time = Time()
     settings.setdefault("database_url", Database.of(home))
+    if not settings["database_url"]:
+        migrate(home)
     made = create_app(Settings(home=home, public_url=URL, **settings), cluster, time)
     control: Control = made.state.control
     token = (home / "token").read_text()

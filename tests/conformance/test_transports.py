@@ -144,7 +144,7 @@ def test_a_silent_peer_is_found_by_the_deadline(group):
 
 
 def test_a_meeting_nobody_joins_ends_by_its_deadline_or_when_called_off(port, kind):
-    lonely = call(kind, port, "job/1/9", 0, 2, 2.0)
+    lonely = call(kind, port, "job/1/9", 0, 2, 0.5)
     error, _ = broken_by(lambda: meet(lonely))
     assert error.phase == "connect"
     error, seconds = broken_by(lambda: meet(lonely, lambda: True))

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +79,15 @@ def small_net() -> nn.Module:
 
 def momentum(parameters: Iterable[nn.Parameter]) -> Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def in_pairs(some: Sequence[Any], two: tuple[Any, Any]) -> list[tuple[Any, Any, bool]]:
+    """Cases in which any two of these, and whether memory is shared, are together at least once."""
+    return [
+        (one, other, shared ^ bool(k % 2))
+        for k, one in enumerate(some)
+        for other, shared in zip(two, (False, True), strict=True)
+    ]
 
 
 def slice_rows(step: int, shard: int, shards: int) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from control_plane import migrate
 from sqlalchemy import select
 
 from ringleader.wire.states import EDGES, State
@@ -18,6 +19,7 @@ AT = datetime(2026, 11, 20, tzinfo=UTC)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
+    migrate(tmp_path)
     return Store.at(tmp_path)
 
 

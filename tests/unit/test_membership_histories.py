@@ -131,13 +131,13 @@ def play(start: dict[str, Any], history: list[tuple[str, int, int]], kind: type[
     return world
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(start=any_start, history=moments)
 def test_every_history_keeps_the_invariants_and_ends_quiet(start, history):
     play(start, history)
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(start=any_start, history=st.lists(lonely, min_size=5, max_size=60))
 def test_every_history_keeps_the_invariants_though_the_supervisor_is_killed_between_any_two_deeds(
     start, history

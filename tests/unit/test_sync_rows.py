@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from exchange_members import ROWS, Member, on_members, plan_of, slice_rows
+from exchange_members import ROWS, Member, in_pairs, on_members, plan_of, slice_rows
 from torch import Tensor, nn
 
 from ringleader.comm.rows import Rows, Tables, added, as_gradient, rows_of
@@ -80,9 +80,9 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("clip_norm", [None, 0.05])
-@pytest.mark.parametrize("optimizer", [sgd, sparse_adam, adagrad])
+@pytest.mark.parametrize(
+    ("optimizer", "clip_norm", "shared"), in_pairs((sgd, sparse_adam, adagrad), (None, 0.05))
+)
 def test_servers_and_ring_have_the_bits_of_one_process(optimizer, clip_norm, shared):
     alone = [trained(1, 0, optimizer, clip_norm=clip_norm, absent=absent)[0] for absent in ABSENT]
     for servers, workers in product((0, 1, 2, 3), (1, 2, 3, 4)):

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from exchange_members import Member, momentum, on_members, plan_of, small_net
+from exchange_members import Member, in_pairs, momentum, on_members, plan_of, small_net
 
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.sync.parts import share_out
@@ -37,9 +37,9 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("clip_norm", [None, 0.05])
-@pytest.mark.parametrize("optimizer", [momentum, adam, adamw])
+@pytest.mark.parametrize(
+    ("optimizer", "clip_norm", "shared"), in_pairs((momentum, adam, adamw), (None, 0.05))
+)
 def test_any_number_of_servers_has_the_bits_of_the_ring(optimizer, clip_norm, shared):
     alone = [trained(1, 0, optimizer, clip_norm=clip_norm, absent=absent)[0] for absent in ABSENT]
     for servers, workers in product((1, 2, 3), (1, 2, 3, 4)):
