@@ -38,6 +38,27 @@ class _Idle:
     node: str
 
 
+class Given:
+    """The processes that were given out lately, by whom they are for."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, tuple[Any, float]] = {}
+
+    def note(self, worker: str, handle: Any, now: float) -> None:
+        self._given[worker] = handle, now
+
+    def of(self, worker: str) -> Any:
+        """The one that this worker was given; None where it was given none, or long ago."""
+        return self._given.get(worker, (None, 0.0))[0]
+
+    def end_unused(self, now: float) -> None:
+        """Whoever has not asked again in `ASKED_AGAIN_S` has given its process work, or never will."""
+        for worker, (handle, at) in list(self._given.items()):
+            if now - at >= ASKED_AGAIN_S:
+                del self._given[worker]
+                handle.end_unless_busy.remote()
+
+
 class WarmPool:
     """A detached actor. Processes it keeps are detached too: who takes one owns it. Refills a moment after a take,
     so that importing torch does not compete with the job that was just started."""
@@ -50,7 +71,7 @@ class WarmPool:
         self._used_at: dict[str, float] = {}
         self._home = str(ray.get_runtime_context().get_node_id())
         self._wanted: list[_Idle] = []
-        self._given: dict[str, tuple[Any, float]] = {}
+        self._given = Given()
         self._quiet_until = 0.0
         self._store, self._meeting = _open_store()
         self._me = ray.get_runtime_context().current_actor
@@ -80,17 +101,15 @@ class WarmPool:
 
         Args:
             worker: for whom, a name of its own in the cluster: who asks again within `ASKED_AGAIN_S`, because the
-                answer was lost with its process, gets the same one.
+                answer was lost with its process, gets the same one. Then it ends, unless it has work.
         """
-        now = monotonic()
         with self._lock:
-            self._given = {w: (h, at) for w, (h, at) in self._given.items() if now - at < ASKED_AGAIN_S}
-            before = self._given.get(worker)
+            before = self._given.of(worker)
         if before is not None:
-            return before[0], None
+            return before, None
         handle, identity = self._give(node)
         with self._lock:
-            self._given[worker] = handle, now
+            self._given.note(worker, handle, monotonic())
         return handle, identity
 
     def _give(self, node: str) -> tuple[Any, Identity | None]:
@@ -142,6 +161,8 @@ class WarmPool:
         pause = threading.Event()
         while True:
             pause.wait(LOOK_S)
+            with self._lock:
+                self._given.end_unused(monotonic())
             if monotonic() < self._quiet_until or not all(_done(w) for w in list(self._wanted)):
                 continue
             alive = {n["NodeID"]: n["Resources"] for n in ray.nodes() if n["Alive"]}

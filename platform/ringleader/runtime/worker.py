@@ -15,7 +15,7 @@ from ray.exceptions import ActorDiedError, RayError
 from ringleader.elastic import Plan
 from ringleader.runtime.messages import GONE_S, Attendance, Ended, Identity, Task
 from ringleader.runtime.notices import TERM_GRACE_S, on_sigterm
-from ringleader.runtime.pulse import Pulse, guard_idle
+from ringleader.runtime.pulse import ORPHANED, Pulse, guard_idle
 
 if TYPE_CHECKING:
     from ringleader.runtime.member import Member
@@ -55,6 +55,12 @@ class Worker:
     def idle(self, pool: Any) -> None:
         """End this process if `pool` is lost before it has work."""
         threading.Thread(target=guard_idle, args=(pool.alive.remote, self._busy), daemon=True).start()
+
+    def end_unless_busy(self) -> None:
+        """Whoever took this process has lost it, if it has no work by now."""
+        with self._changed:
+            if not self._busy.is_set():
+                os._exit(ORPHANED)
 
     def run(self, start: int, task: Task, package: bytes | None, supervisor: Any) -> Ended | None:
         """Be `task.worker` until the training function returns, raises or is dismissed. Whoever calls this later gets
