@@ -70,8 +70,11 @@ class IngestServer:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                if outer.away or outer.blocked:
-                    self.send_error(outer.blocked or 503)
+                if outer.away:
+                    self.send_error(503)
+                    return
+                if outer.blocked:
+                    outer.answer(self, outer.blocked, {})
                     return
                 if outer.gone or self.headers["Authorization"] != "Bearer secret":
                     self.send_error(409 if outer.gone else 401)
