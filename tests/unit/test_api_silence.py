@@ -15,10 +15,10 @@ def here(tmp_path: Path) -> Stage:
     return stage(tmp_path)
 
 
-def pass_s(here: Stage, seconds: int) -> None:
-    """So many seconds in rounds of one."""
-    for _ in range(seconds):
-        here.time.pass_s(1)
+def pass_s(here: Stage, seconds: int, each: int = 1) -> None:
+    """So many seconds, a round each."""
+    for _ in range(0, seconds, each):
+        here.time.pass_s(each)
         here.tick()
 
 
@@ -44,7 +44,7 @@ def test_one_that_answers_is_told_of_once_and_left_alone_however_long_it_is_sile
     assert (code(here, job_id), here.cluster.asked_whether) == ("", [])
     pass_s(here, 1)
     assert code(here, job_id) == "supervisor_silent"
-    pass_s(here, 600)
+    pass_s(here, 600, each=5)
     assert (here.state(job_id), words(here, job_id)) == ("running", ["supervisor.silent"])
     assert len(here.cluster.asked_whether) == 41, "once in 15 s"
     assert here.cluster.starts == [(job_id, 1)]
@@ -122,18 +122,18 @@ def test_nobody_is_silent_because_nobody_listened(here: Stage) -> None:
         "asked twice, not ended"
     )
     here.cluster.down = True
-    pass_s(here, 100)
+    pass_s(here, 100, each=5)
     here.cluster.down = False
     again = stage(here.home, here.cluster)
     for one in (here, again):
-        pass_s(one, 45)
+        pass_s(one, 45, each=3)
         assert one.state(job_id) == "running"
     assert here.cluster.starts == [(job_id, 1)]
 
 
 def test_one_that_has_never_posted_is_starting(here: Stage) -> None:
     job_id = here.started()
-    pass_s(here, 100)
+    pass_s(here, 100, each=5)
     assert (here.state(job_id), here.cluster.asked_whether) == ("starting", [])
 
 
