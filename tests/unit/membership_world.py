@@ -102,8 +102,8 @@ class World:
                 case do.Form(plan=plan):
                     self.form(plan)
                 case do.Interrupt(worker=worker, generation=generation):
-                    assert not self.whole(), "a planned change broke an exchange"
                     process = self.processes[worker]
+                    assert process.donor or not self.whole(), "a planned change broke an exchange"
                     if process.generation == generation or process.donor:
                         process.interrupted = True
                 case do.Shadow(worker=worker, donor=donor, number=number):
@@ -342,6 +342,8 @@ class World:
                 self.tell(ev.Committed(name, process.generation, step, self.now))
                 self.tell(ev.Finished(name, "other", self.now))
                 process.alive = process.computing = False
+            elif process.said is not None:  # that it waits comes with each heartbeat
+                self.tell(replace(process.said, now=self.now))
 
     def hear(self) -> None:
         """The oldest death notice arrives."""

@@ -103,3 +103,18 @@ def test_who_does_not_answer_is_killed_and_who_is_still_starting_is_waited_for()
     silent = [ev.Found(w.id, "silent") for w in state.workers]
     _, out = back(state, *silent)
     assert {i.worker: i.cause for i in out if isinstance(i, do.Kill)} == {"w0": "frozen", "w2": "frozen"}
+
+
+def test_who_dies_before_it_joined_is_not_missed_once_somebody_has_finished():
+    world = running(max_failures=0)
+    world.commit()
+    world.die("w2")
+    world.hear()
+    for worker in ("w0", "w1"):
+        world.sense(worker)
+    assert world.plan.members == ("w0", "w1")
+    world.tell(ev.Finished("w0", "same", world.now))
+    world.die("w3")
+    world.hear()
+    world.tell(ev.Finished("w1", "same", world.now))
+    assert world.end.outcome == "succeeded"

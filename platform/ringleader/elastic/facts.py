@@ -67,7 +67,7 @@ def condemn(state: Membership, worker: str, cause: str, now: float, sign: float 
 
 
 def lose(state: Membership, worker: str, cause: str, now: float) -> Step:
-    """A worker is gone for certain."""
+    """A worker is gone for certain. Behind the final barrier nobody is missed who never committed."""
     found = state.find(worker)
     if found is None or found.phase is Phase.FINISHED:
         return state, ()
@@ -86,7 +86,7 @@ def lose(state: Membership, worker: str, cause: str, now: float) -> Step:
     if member:
         state = replace(_break(state, now), last_loss=now)
         state = replace(state, recovery=(state.recovery or Recovery(now)).mark("known", now))
-    if found.proven or cause == "raised":
+    if found.proven or cause == "raised" or state.closing:
         return state, ()
     return _spend(state, worker, cause)
 
