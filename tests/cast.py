@@ -303,6 +303,7 @@ class Cast:
         self._processes: dict[str, Any] = {}
         self._resizes = list(self.cues.resizes)
         self._pauses = list(self.cues.pauses)
+        self._drains = list(self.cues.drains)
         self._committer: Committer | None = None
         self._settled = -inf
         if self.checkpoints is not None:
@@ -415,6 +416,9 @@ class Cast:
         for due in [at for at in self._pauses if at <= step]:
             self._pauses.remove(due)
             self._handle(ev.Pause(HANG_GUARD_S, time.monotonic()))
+        for drain in [d for d in self._drains if d[0] <= step]:
+            self._drains.remove(drain)
+            self._handle(ev.Drain(drain[1], time.monotonic(), time.monotonic()))
 
     def _handle(self, event: ev.Event) -> None:
         state: Membership = self._state
@@ -446,7 +450,7 @@ class Cast:
                 case do.Report():
                     self._play.reports.append(instruction)
                 case do.End():
-                    if instruction.outcome in ("succeeded", "paused"):
+                    if instruction.outcome in ("succeeded", *do.SAVED):
                         self._settle(inf)
                     self._play.outcome = instruction.outcome
                     self._play.reason, self._play.message = instruction.reason, instruction.message

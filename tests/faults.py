@@ -28,6 +28,7 @@ class FaultPlan:
     cues: tuple[Cue, ...] = ()
     resizes: tuple[tuple[int, int, int], ...] = ()
     pauses: tuple[int, ...] = ()
+    drains: tuple[tuple[int, str], ...] = ()
 
     def kill(
         self, worker: str, *, at_step: int, phase: str = "forward", past: int = 0, once: Path = Path()
@@ -60,6 +61,10 @@ class FaultPlan:
 
     def pause(self, *, at_step: int) -> "FaultPlan":
         return replace(self, pauses=(*self.pauses, at_step))
+
+    def drain(self, worker: str, *, at_step: int) -> "FaultPlan":
+        """The worker's machine goes away at once; it stays until it is killed."""
+        return replace(self, drains=(*self.drains, (at_step, worker)))
 
     def resize(self, *, at_step: int, minimum: int, maximum: int) -> "FaultPlan":
         return replace(self, resizes=(*self.resizes, (at_step, minimum, maximum)))

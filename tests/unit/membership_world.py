@@ -42,7 +42,7 @@ class Process:
 @dataclass
 class World:
     """`line`: of every step that a whole group has applied, in which generation it was computed. `gone`: who was given
-    up."""
+    up. `doomed`: whose machine goes away, and when."""
 
     state: Membership
     now: float = 0.0
@@ -56,6 +56,7 @@ class World:
     line: tuple[int, ...] = ()
     gone: set[str] = field(default_factory=set)
     nodes: int = 2
+    doomed: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -383,8 +384,16 @@ class World:
             process.alive = process.computing = False
             self.tell(ev.Raised(worker, *where, "Traceback: boom", self.now))
 
+    def drain(self, worker: str, for_s: float, why: str = "") -> None:
+        """Its machine goes away after that."""
+        self.doomed[worker] = min(self.now + for_s, self.doomed.get(worker, self.now + for_s))
+        self.tell(ev.Drain(worker, self.now + for_s, self.now, why))
+
     def tick(self, seconds: float) -> None:
         self.now += seconds
+        for worker in [w for w, deadline in self.doomed.items() if deadline <= self.now]:
+            del self.doomed[worker]
+            self.die(worker)
         self.tell(ev.Tick(self.now, patience_s=1.0))
 
     def miss(self) -> None:

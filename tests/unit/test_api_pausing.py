@@ -72,6 +72,31 @@ def test_resume_is_the_next_attempt_and_spends_no_failure(here: Stage) -> None:
     assert (here.state(job_id), resume(here, job_id), here.state(job_id)) == ("running", 202, "running")
 
 
+def test_an_attempt_whose_machines_go_away_is_queued_again_and_spends_no_failure(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, records=[outcome(1, "preempted", "preempted")])
+    assert (here.state(job_id), here.job(job_id)["reason"]["code"]) == ("stopping", "preempted")
+    here.tick()
+    job = here.job(job_id)
+    assert (job["state"], job["pending_reason"]["code"]) == ("queued", "preempted")
+    assert (job["reason"], job["failures"]["spent"]) == (None, 0)
+    here.tick()
+    assert here.cluster.starts == [(job_id, 1), (job_id, 2)]
+    assert here.cluster.told == [("release", job_id, 1)]
+
+
+def test_a_user_who_pauses_a_job_that_is_being_preempted_finds_it_paused(here: Stage) -> None:
+    for early in (True, False):
+        job_id = here.running(name=f"early-{early}")
+        if early:
+            pause(here, job_id)
+        here.post(job_id, records=[outcome(1, "preempted", "preempted")])
+        if not early:
+            pause(here, job_id)
+        here.tick(3)
+        assert here.state(job_id) == "paused"
+
+
 def test_a_queued_job_is_paused_at_once(here: Stage) -> None:
     job_id = here.submit()
     assert pause(here, job_id) == 202

@@ -70,7 +70,7 @@ def befall(world: World, moment: str, worker: str, b: int) -> None:
         case "level":
             world.draw_level(worker)
         case "drain":
-            world.tell(ev.Drain(worker, world.now + 30, world.now))
+            world.drain(worker, 2.0 + 4 * b)
         case "evict":
             world.tell(ev.Evict(worker, "frozen", world.now))
         case "wait":
@@ -145,6 +145,37 @@ def test_every_history_keeps_the_invariants_though_the_supervisor_is_killed_betw
     play(start, history, MortalWorld)
 
 
+notices = st.lists(st.tuples(st.integers(0, 5), st.integers(12, 40)), min_size=1, max_size=4)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(start=any_start, notices=notices, room=st.integers(0, 4))
+def test_machines_that_go_away_in_time_cost_no_worker_and_no_step(start, notices, room):
+    """`room`: so many new workers find a place."""
+    world = play({**start, "started": True, "finish": False, "servers": 0}, [])
+    before = len(world.processes)
+    for number, for_s in notices:
+        worker = f"w{number}"
+        if worker in world.current():
+            world.drain(worker, for_s)
+    for _ in range(45):
+        for worker in [w for w in world.alive() if int(w[1:]) < before + room]:
+            world.boot(worker)
+            world.sense(worker)
+            world.draw_level(worker)
+        world.commit()
+        world.hear()
+        world.tick(1.0)
+    assert [r.type for r in world.reports if r.type == "worker.lost"] == []
+    assert world.state.failures == 0
+    if world.end is None:
+        assert world.whole()
+        return
+    assert (world.end.outcome, world.end.reason) == ("preempted", "preempted")
+    assert (world.plan.cause, world.plan.start_step) == ("pause", world.commits), "the newest step was saved"
+    assert all(p.applied == world.commits for p in map(world.processes.__getitem__, world.plan.members))
+
+
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_ten_thousand_histories_keep_the_invariants_and_meet_every_kind_of_event():
@@ -152,18 +183,22 @@ def test_ten_thousand_histories_keep_the_invariants_and_meet_every_kind_of_event
     seed = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     wanted = int(os.environ.get("CHAOS_HISTORIES", "10000"))
     print(f"seed {seed}, {wanted} histories")
-    met, ends = Counter[str](), Counter[str]()
+    met, ends, returns = Counter[str](), Counter[str](), 0
 
     @settings(max_examples=wanted, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @hypothesis.seed(seed)
-    @given(start=any_start, history=moments)
+    @given(start=any_start, history=st.one_of(moments, st.lists(lonely, min_size=5, max_size=60)))
     def histories(start, history):
+        nonlocal returns
         met.update({moment for moment, _, _ in history})
-        world = play(start, history)
+        world = play(start, history, MortalWorld)
         ends[world.end.outcome if world.end else "goes on"] += 1
+        returns += world.returns
 
     histories()
     print(f"{sum(ends.values())} histories: ends {dict(ends)}, with each kind of event {dict(met)}")
+    print(f"the supervisor came back {returns} times")
     assert sum(ends.values()) >= wanted
-    assert set(met) == {*FREQUENT, *RARE, *RARER}
-    assert set(ends) >= {"succeeded", "failed", "paused", "goes on"}
+    assert set(met) == {*FREQUENT, *LONELY}
+    assert set(ends) == {"succeeded", "failed", "paused", "preempted", "goes on"}
+    assert returns > wanted / 10

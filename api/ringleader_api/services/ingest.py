@@ -248,5 +248,6 @@ def _apply_outcome(session: Session, job: Job, told: OutcomeRecord, now: datetim
         why = told.reason or Why(code="platform_error", message="the supervisor gave no reason")
         attempt_failed(session, job, why, at=now, who="supervisor")
     else:
-        target = State(told.outcome)
+        job.preempted = told.outcome == "preempted"  # queued again once everything is released
+        target = State.PAUSED if job.preempted else State(told.outcome)
         move(session, job, State.STOPPING, at=now, who="supervisor", why=told.reason, target=target)

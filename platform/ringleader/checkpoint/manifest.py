@@ -74,6 +74,7 @@ class Saved:
     Attributes:
         number, count: which of how many writers.
         copied_s: seconds that its training thread waited for the copy.
+        written_s: seconds from the copy until the files were there.
     """
 
     position: Position
@@ -81,6 +82,7 @@ class Saved:
     count: int
     pieces: tuple[Piece, ...]
     copied_s: float
+    written_s: float = 0.0
 
 
 @cache

@@ -164,7 +164,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A worker's machine goes away at `deadline`; `why` says how that is known."""
+    """The machine of a worker or server goes away at `deadline`; `why` says how that is known."""
 
     worker: str
     deadline: float
@@ -195,11 +195,13 @@ class Tick:
     Attributes:
         patience_s: how long an interrupted member may take to park at the present pace.
         unhurried: workers for which that does not count: in start-up, a first step or an evaluation.
+        saving_s: how long a step and the writing of a checkpoint have taken so far, at most.
     """
 
     now: float
     patience_s: float
     unhurried: frozenset[str] = frozenset()
+    saving_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,12 @@ from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import End, Instruction, Kill, Report
 from ringleader.elastic.recovery import Recovery
 from ringleader.elastic.state import Loss, Membership, Phase
+from ringleader.wire.states import RETRIED
 
 RAISED_HINT = "Mend the training function; ringleader.local_session runs it in one process, under a debugger."
+
+PREEMPTED = "preempted"
+PREEMPTED_HINT = "It goes on from its checkpoint when there is room again; no failure is spent."
 
 Step = tuple[Membership, tuple[Instruction, ...]]
 
@@ -50,7 +54,9 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
 
 
 def end(state: Membership, outcome: End) -> Step:
-    """The attempt is over."""
+    """The attempt is over. What the cluster lost while it was being preempted does not matter: it goes on elsewhere."""
+    if state.preempted and (outcome.outcome == "paused" or outcome.reason in RETRIED):
+        outcome = End("preempted", PREEMPTED, state.preempted, PREEMPTED_HINT)
     out = tuple(_report(state, loss) for loss in state.losses)
     return replace(state, ended=outcome, losses=()), (*out, outcome)
 
@@ -181,11 +187,14 @@ def _committed(state: Membership, event: ev.Committed) -> Step:
 
 def _drained(state: Membership, event: ev.Drain) -> Step:
     found = state.find(event.worker)
-    if found is None or found.role == "server":
-        return state, ()  # a server cannot leave: it stays until it is lost
+    if found is None:
+        return state, ()
+    told = replace(found, notice=event.why, deadline=min(event.deadline, found.deadline or event.deadline))
+    if found.role == "server":
+        return state.put(told), ()  # a server cannot leave: it stays until it is lost
     if found not in state.members:
         return condemn(state, event.worker, "drain", event.now)
-    return state.put(replace(found, leaving="drain", notice=event.why)), ()
+    return state.put(replace(told, leaving="drain")), ()
 
 
 def _slow(state: Membership, event: ev.Slow) -> Step:

@@ -77,7 +77,8 @@ def form(state: Membership, start_step: int, now: float) -> Step:
 def _choose(state: Membership, start_step: int) -> tuple[Worker, ...]:
     """The workers of the plan in rank order: those who stay keep their order, joiners stand behind them.
 
-    Who shall leave stays for one more generation where `min` or the newest state depends on it.
+    Who shall leave stays for one more generation where `min` or the newest state depends on it; of several those
+    who can stay longest.
     """
     stay = [w for w in state.members if w.phase is Phase.PARKED and w.role == "worker"]
     if state.closing or (state.pausing and stay):
@@ -87,7 +88,7 @@ def _choose(state: Membership, start_step: int) -> tuple[Worker, ...]:
     chosen += [w for w in joiners if state.due(w)]
     chosen = chosen[: state.max]
     chosen += [w for w in joiners if not state.due(w)][: max(0, state.min - len(chosen))]
-    leaving = [w for w in stay if w.leaving]
+    leaving = sorted((w for w in stay if w.leaving), key=lambda w: -(w.deadline or inf))
     needed = max(0, state.min - len(chosen))
     if state.plan and not state.rules.servers and not any(_holds(w, start_step) for w in chosen):
         leaving.sort(key=lambda w: not _holds(w, start_step))  # the newest state must not leave with them

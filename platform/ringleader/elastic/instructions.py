@@ -6,7 +6,9 @@ from typing import Any, Literal
 from ringleader.elastic.plan import Plan
 
 Role = Literal["worker", "server"]
-Outcome = Literal["succeeded", "failed", "cancelled", "paused"]
+Outcome = Literal["succeeded", "failed", "cancelled", "paused", "preempted"]
+SAVED: tuple[Outcome, ...] = ("paused", "preempted")
+"""The members have saved the last boundary, and the job may go on from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The attempt is over; end whatever still runs. `reason` is of `wire.states.Reason`, empty unless failed."""
+    """The attempt is over; end whatever still runs. `reason` is of `wire.states.Reason` where it failed, `preempted`
+    where it shall go on elsewhere, else empty."""
 
     outcome: Outcome
     reason: str = ""

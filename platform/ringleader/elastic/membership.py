@@ -22,6 +22,7 @@ from ringleader.elastic.instructions import (
     Shadow,
     Start,
 )
+from ringleader.elastic.preempting import preempt
 from ringleader.elastic.returning import returned
 from ringleader.elastic.state import Membership, Phase, Rules, Worker
 
@@ -164,7 +165,7 @@ def _announce(state: Membership, now: float) -> Step:
 
 
 def _somebody_leaves(state: Membership) -> bool:
-    return any(m.leaving for m in state.members) and len(state.candidates) >= state.min
+    return any(m.leaving for m in state.members) and len(state.pool) > state.min
 
 
 def _somebody_joins(state: Membership, now: float) -> bool:
@@ -239,6 +240,7 @@ def _expire(state: Membership, tick: ev.Tick) -> Step:
         return end(state, End("cancelled"))
     if state.pausing and now >= (state.pause_by or now):
         return end(state, End("paused"))
+    state = preempt(state, tick)
     if state.short_since is not None and now - state.short_since > rules.recover_s:
         why = (
             f"fewer than {state.min} workers were left for {rules.recover_s:.0f} s and none could be started."

@@ -42,6 +42,8 @@ class Rules:
         kill_s: after that long a killed worker counts as lost without a notice.
         recover_s: how long too few workers may wait for replacements.
         level_s: how long parked members wait for shadows that had been level to be so at the boundary.
+        save_s: how long before a machine goes away, at the latest, all stop to save what they hold where too few would
+            be left: a third of the shortest notice there is, see `runtime.notices`.
         shadowings: how often a joiner tries to follow before it is healed while all wait.
     """
 
@@ -59,6 +61,7 @@ class Rules:
     recover_s: float = 900.0
     level_s: float = 1.0
     shadowings: int = 2
+    save_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Worker:
         applied, step: transactions and global steps it had applied when it last parked.
         why: the broken exchange's sentence, empty at a planned boundary.
         interrupted: when it was interrupted in its generation, if it was.
-        notice: how it is known that a draining worker has to leave.
+        notice, deadline: how it is known that its machine goes away, and when that is.
         leaving: why it shall leave (resize, drain, slow), or empty.
         proven: whether it was a member of a generation that committed a step.
         cause: why it is condemned.
@@ -92,6 +95,7 @@ class Worker:
     interrupted: float | None = None
     leaving: str = ""
     notice: str = ""
+    deadline: float | None = None
     proven: bool = False
     cause: str = ""
     digest: str = ""
@@ -138,6 +142,7 @@ class Membership:
         cancel_by: a cancelled attempt ends at the next boundary, at the latest then.
         shadowings: how many pairs were ever made.
         pause_by: the same of one that is paused, once the members have saved what they hold at that boundary.
+        preempted: why it was not users who paused it: it shall go on elsewhere.
     """
 
     rules: Rules
@@ -160,6 +165,7 @@ class Membership:
     resized: bool = False
     cancel_by: float | None = None
     pause_by: float | None = None
+    preempted: str = ""
     shadowings: int = 0
     recovery: Recovery | None = None
     ended: End | None = None
@@ -219,13 +225,9 @@ class Membership:
         return all(w.phase in (Phase.PARKED, Phase.FINISHED) for w in self.members)
 
     @property
-    def candidates(self) -> tuple[Worker, ...]:
-        """Workers (not servers) that could be in the next plan: staying members, then those ready to join."""
-        return tuple(w for w in self.pool if not w.leaving)
-
-    @property
     def pool(self) -> tuple[Worker, ...]:
-        """Candidates and those about to leave."""
+        """Workers (not servers) that could be in the next plan: members, also those about to leave, then who is ready
+        to join."""
         stay = tuple(w for w in self.members if w.phase in (Phase.PARKED, Phase.ACTIVE))
         return tuple(w for w in (*stay, *self.where(lambda w: w.ready)) if w.role == "worker")
 

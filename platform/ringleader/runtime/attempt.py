@@ -227,7 +227,8 @@ class Attempt:
             self._take(ev.Failed("", "platform_error", "a newer attempt has taken this one's place.", now))
         if self._outlet.poster.silent_s > self._launch.api_gone_s:
             self._take(ev.Cancel(0.0, now))
-        self._take(ev.Tick(now, self._watch.patience_s(), self._watch.unhurried(now)))
+        saving_s = self._watch.usual_s + self._outlet.saving_s
+        self._take(ev.Tick(now, self._watch.patience_s(), self._watch.unhurried(now), saving_s))
 
     def _judge(self, now: float) -> None:
         """Who is frozen, stalled or slow."""

@@ -33,6 +33,9 @@ class Checkpoints:
 
     Args:
         kept: what the supervisor before this one had `kept`.
+
+    Attributes:
+        slowest_s: how long a writer took for the copy and the writing, at most so far.
     """
 
     def __init__(self, launch: Launch, tell: Tell, *, kept: bytes | None = None) -> None:
@@ -45,9 +48,9 @@ class Checkpoints:
         self._parts: dict[Position, int] = {}
         self._failed: set[int] = set()
         self._open: tuple[Saved, ...] = ()
-        self.newest_uri = ""
+        self.newest_uri, self.slowest_s = "", 0.0
         if kept is not None:
-            self._open, self.newest_uri, self._failed = pickle.loads(kept)  # noqa: S301 - our own file
+            self._open, self.newest_uri, self._failed, self.slowest_s = pickle.loads(kept)  # noqa: S301 - our own file
         if self._open:
             self._count(self._open)
             self._begin()
@@ -56,7 +59,7 @@ class Checkpoints:
     def kept(self) -> bytes:
         """What the supervisor after this one has to know: the files that are no checkpoint yet."""
         with self._heard:
-            return pickle.dumps((self._open, self.newest_uri, self._failed))
+            return pickle.dumps((self._open, self.newest_uri, self._failed, self.slowest_s))
 
     def take(self, beat: Beat, recorded_step: int) -> bool:
         """What a heartbeat says of checkpoints: files written, and steps that others have gone beyond. Returns whether
@@ -99,6 +102,7 @@ class Checkpoints:
             return False
         with self._heard:
             self._open += beat.saved
+            self.slowest_s = max([self.slowest_s, *(one.copied_s + one.written_s for one in beat.saved)])
             self._count(beat.saved)
             self._failed |= failed
             self._heard.notify_all()

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ringleader.comm.chrome import TraceFile
-from ringleader.elastic.instructions import End
+from ringleader.elastic.instructions import SAVED, End
 from ringleader.runtime.checkpoints import Checkpoints
 from ringleader.runtime.ledger import Ledger
 from ringleader.runtime.messages import Beat, Launch, Line, Metrics
@@ -131,6 +131,11 @@ class Outlet:
             self.note(CHECKPOINTS, self._checkpoints.kept())
             self.event(kind, generation, data)
 
+    @property
+    def saving_s(self) -> float:
+        """How long the writing of a checkpoint has taken so far, at most."""
+        return self._checkpoints.slowest_s
+
     def await_saved(self, generation: int) -> None:
         """Until the members of that generation have told of the checkpoint that they have written, or cannot write."""
         self._checkpoints.await_complete(generation)
@@ -173,11 +178,11 @@ class Outlet:
         self._spool.discard()
 
     def _end(self, end: End, finished: dict[str, Any] | None) -> None:
-        newest = self._checkpoints.finish() if end.outcome in ("succeeded", "paused") else ""
+        newest = self._checkpoints.finish() if end.outcome in ("succeeded", *SAVED) else ""
         reason = None
         with self._taking:  # also of an attempt that failed or was cancelled
             trace = self._trace.finish(self._launch.artifacts).as_uri() if self._trace is not None else ""
-        if end.outcome == "failed":
+        if end.reason:
             reason = {"code": end.reason, "message": end.message, "hint": end.hint}
         result = None
         if end.outcome == "succeeded" and finished is not None:

@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from ringleader.elastic import events as ev
 from ringleader.elastic.events import Returned
-from ringleader.elastic.instructions import End
+from ringleader.elastic.instructions import SAVED, End
 from ringleader.elastic.state import Membership
 from ringleader.runtime import claims
 from ringleader.runtime.attempt import MEMBERSHIP, Attempt, server_count
@@ -119,7 +119,7 @@ class Supervisor:
             end, finished = self._run()
         except Exception:  # whatever it was, the control plane has to hear of it
             end, finished = End("failed", "platform_error", traceback.format_exc()), None
-        if end.outcome == "paused":
+        if end.outcome in SAVED:
             self._outlet.await_saved(self._attempt.generation)
         if self._crew is not None:
             self._crew.close()

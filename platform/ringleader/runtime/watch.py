@@ -154,6 +154,11 @@ class Watch:
             return FIRST_BEAT_S
         return max(BEAT_GONE_S + 1.0, 20 * self._pace_s)
 
+    @property
+    def usual_s(self) -> float:
+        """How long a step takes, at most, at the present pace; 0 before that is known."""
+        return self._usual_s
+
     def unhurried(self, now: float) -> frozenset[str]:
         """Who may take longer than that: it is where no deadline runs, or was so recently."""
         patience_s = self.patience_s()

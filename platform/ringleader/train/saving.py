@@ -146,6 +146,7 @@ class Saver:
             self._writer.prepare()
 
     def _write(self, snapshot: Snapshot, part: Part, position: Position) -> None:
+        since = time.perf_counter()
         try:
             pieces = tuple(self._written(snapshot, position.name))
         except NotWritten as error:
@@ -154,7 +155,8 @@ class Saver:
             print(traceback.format_exc())
             self._failed(position, f"{type(error).__name__}: {error}")
         else:
-            self._outlet.saved(Saved(position, part.number, part.count, pieces, snapshot.took_s))
+            took_s = time.perf_counter() - since
+            self._outlet.saved(Saved(position, part.number, part.count, pieces, snapshot.took_s, took_s))
 
     def _written(self, snapshot: Snapshot, name: str) -> list[Piece]:
         assert self._place is not None

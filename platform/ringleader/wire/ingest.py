@@ -49,12 +49,13 @@ class LogRecord(View):
 
 
 class OutcomeRecord(View):
-    """How the attempt ended: the last record a supervisor sends."""
+    """How the attempt ended: the last record a supervisor sends. `preempted`: its machines go away, so it has saved
+    what it held and shall go on elsewhere."""
 
     stream: Literal["outcome"] = "outcome"
     seq: Seq
     at: datetime
-    outcome: Literal["succeeded", "failed", "cancelled", "paused"]
+    outcome: Literal["succeeded", "failed", "cancelled", "paused", "preempted"]
     reason: Why | None = None
     result: Result | None = None
 

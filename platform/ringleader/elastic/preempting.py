@@ -1,0 +1,46 @@
+"""Machines that go away at a known time: all stop before it where the others could not go on without them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+from ringleader.elastic.events import Tick
+from ringleader.elastic.state import Membership, Worker
+
+
+def preempt(state: Membership, tick: Tick) -> Membership:
+    """Early enough for a checkpoint the attempt is paused, so that the job goes on from there where there is room.
+
+    Where a machine is gone before that, those who are left save what they have: nothing has to be done by the deadline.
+    """
+    ends = state.pause_by is not None or state.cancel_by is not None
+    comes = state.announced and not (state.broken or state.gathered)  # at that boundary there may be enough
+    if state.plan is None or state.closing or ends or comes:
+        return state
+    going = _going(state, tick.now + max(state.rules.save_s, 2 * tick.saving_s))
+    if not going or not (why := _missed(state, going)):
+        return state
+    latest = max(tick.now, *(w.deadline or tick.now for w in going))
+    return replace(state, pause_by=latest + state.rules.recover_s, preempted=why)
+
+
+def _going(state: Membership, by: float) -> tuple[Worker, ...]:
+    """The members whose machines will be gone then."""
+    return tuple(m for m in state.members if (m.deadline or inf) <= by)
+
+
+def _missed(state: Membership, going: Sequence[Worker]) -> str:
+    """Why the others cannot go on without them; empty where they can."""
+    left = [w for w in state.pool if w not in going]
+    notices = ", ".join(f"{w.id} ({w.notice or 'drain'})" for w in going)
+    if len(left) < state.min:
+        return (
+            f"the machines of {notices} go away; {len(left)} of at least {state.min} workers would be left."
+        )
+    rest = state
+    for worker in going:
+        rest = rest.drop(worker.id)
+    servers = [w for w in going if w.role == "server"]
+    if all(rest.copied(server) for server in servers):
+        return ""
+    return f"the machines of {notices} go away; what the servers among them hold would be nowhere else."
