@@ -379,3 +379,15 @@ def test_nobody_who_looks_at_each_step_waits_for_a_process_that_hangs() -> None:
     with pytest.raises(EOFError):
         there.recv()
     there.close()
+
+
+def test_nobody_who_hurries_waits_for_an_order_that_cannot_be_sent() -> None:
+    writer = Writer()
+    here, there = Pipe()
+    writer._line = here
+    with writer._sends:  # an order is on its way
+        writer.hurry()
+    assert not there.poll(0)
+    assert writer._haste.is_set()
+    here.close()
+    there.close()

@@ -77,11 +77,10 @@ class Writer:
         self._running()
 
     def hurry(self) -> None:
-        """Somebody waits for what is being written, or is about to be."""
-        with self._sends:
-            if not self._haste.is_set() and self._line is not None:
-                _press(self._line)
+        """Somebody waits for what is being written, or is about to be. Never waits itself."""
+        if not self._haste.is_set():
             self._haste.set()
+            self._press()
 
     def write(self, order: Order) -> list[Piece]:
         """Returns what a manifest has to say of the files. Raises NotWritten."""
@@ -90,8 +89,8 @@ class Writer:
         try:
             with self._sends:
                 line.send(order)
-                if self._haste.is_set():
-                    _press(line)
+            if self._haste.is_set():
+                self._press()
             answer: Answer = line.recv()
         except (OSError, EOFError):
             code = process.wait()
@@ -119,6 +118,17 @@ class Writer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def _press(self) -> None:
+        if not self._sends.acquire(blocking=False):
+            return  # an order is being sent: whoever sends it looks then
+        try:
+            if self._line is not None:
+                self._line.send(HURRY)
+        except OSError:  # it is gone, which whoever waits for its answer hears
+            pass
+        finally:
+            self._sends.release()
 
     def _running(self) -> "tuple[subprocess.Popen[bytes], Line]":
         if self._process is None or self._line is None or self._process.poll() is not None:
@@ -166,11 +176,6 @@ class _Rest:
         self._seen_s = now_s
         if rest_s and self._line.poll(rest_s):
             self._left_s = 0.0
-
-
-def _press(line: Line) -> None:
-    with suppress(OSError):  # it is gone
-        line.send(HURRY)
 
 
 def _start() -> tuple["subprocess.Popen[bytes]", Line]:

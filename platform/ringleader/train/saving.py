@@ -140,10 +140,10 @@ class Saver:
         self._writer.close()
 
     def _prepare(self, size_bytes: int) -> None:
-        with suppress(RuntimeError):  # no memory: the first copy will say so
+        with suppress(RuntimeError, OSError):  # no memory, no process: the first checkpoint will say so
             self._room.prepare(size_bytes)
-        if self._room.descriptor >= 0:
-            self._writer.prepare()
+            if self._room.descriptor >= 0:
+                self._writer.prepare()
 
     def _write(self, snapshot: Snapshot, part: Part, position: Position) -> None:
         since = time.perf_counter()
