@@ -241,14 +241,16 @@ def test_memory_and_process_are_ready_before_the_first_copy(tmp_path: Path) -> N
     assert heard.steps == [1]
 
 
-def test_who_waits_is_not_kept_waiting_for_what_training_is_spared(
+def test_what_training_is_spared_keeps_nobody_waiting_nor_the_next_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ringleader.checkpoint.writer.BREATH_S", 3600.0)
-    heard = Heard()
+    heard, state = Heard(), {"weight": torch.ones(4)}
     saver = Saver(SPEC, str(tmp_path), heard)
-    for step in (1, 2):
-        saver.save({"weight": torch.ones(4)}, Part(), at(step))
+    saver.save(state, Part(), at(1))
+    assert saver.written(), "somebody waits"
+    saver.save(state, Part(), at(2))
+    assert saver._idle.wait(HANG_GUARD_S), "the next one may follow as soon"
     saver.close()
     assert heard.steps == [1, 2]
 
@@ -332,7 +334,7 @@ class Quiet:
 
 def test_the_process_that_writes_rests_until_somebody_waits_for_it() -> None:
     line = Quiet(comes=3)
-    rest = _Rest(cast(Line, line))
+    rest = _Rest(cast(Line, line), MOST_REST_S)
     for _ in range(10):
         rest._seen_s -= 1e-6  # as if it had computed
         rest()
@@ -341,7 +343,7 @@ def test_the_process_that_writes_rests_until_somebody_waits_for_it() -> None:
 
 def test_all_rests_together_are_bounded() -> None:
     line = Quiet(comes=-1)
-    rest = _Rest(cast(Line, line))
+    rest = _Rest(cast(Line, line), MOST_REST_S)
     for _ in range(10):
         rest._seen_s -= MOST_REST_S / RESTS / 3
         rest()

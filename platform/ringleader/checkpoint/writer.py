@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
@@ -30,6 +31,8 @@ BREATH_S = 0.3
 RESTS, MOST_REST_S = 6.0, 1.0
 """After each chunk the process rests so many times as long as it computed, not longer than that all in all: what it
 did at once would show in one step. Once somebody waits for it, it rests no more."""
+SHARE = 1 / 4
+"""The most of the time since the checkpoint before that either of them takes: the next one may come as soon."""
 
 HURRY = "hurry"
 PATIENCE_S = 10.0
@@ -51,6 +54,7 @@ class Order:
         small: files, and what is in them.
         large: the file that begins with `head` and goes on with the memory.
         descriptor: the parent's, of the shared memory.
+        rest_s: how long whoever writes may rest.
     """
 
     place: str
@@ -60,6 +64,7 @@ class Order:
     head: bytes
     descriptor: int
     size_bytes: int
+    rest_s: float = MOST_REST_S
 
 
 class Writer:
@@ -82,9 +87,14 @@ class Writer:
             self._haste.set()
             self._press()
 
-    def write(self, order: Order) -> list[Piece]:
-        """Returns what a manifest has to say of the files. Raises NotWritten."""
-        self._haste.wait(BREATH_S)
+    def write(self, order: Order, spare_s: float = inf) -> list[Piece]:
+        """Returns what a manifest has to say of the files. Raises NotWritten.
+
+        Args:
+            spare_s: by then there may be the next order.
+        """
+        self._haste.wait(min(BREATH_S, SHARE * spare_s))
+        order = replace(order, rest_s=min(order.rest_s, SHARE * spare_s))
         process, line = self._running()
         try:
             with self._sends:
@@ -164,10 +174,10 @@ def give_way() -> None:
 class _Rest:
     """After each chunk of one checkpoint, until something comes on the line."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, rest_s: float) -> None:
         self._line = line
         self._seen_s = time.process_time()
-        self._left_s = MOST_REST_S
+        self._left_s = rest_s
 
     def __call__(self) -> None:
         now_s = time.process_time()
@@ -199,7 +209,7 @@ def _answer(order: Order, parent: int, line: Line) -> Answer:
 
 
 def _written(order: Order, parent: int, line: Line) -> list[Piece]:
-    folder = Folder(order.place, CHUNK_BYTES, _Rest(line))
+    folder = Folder(order.place, CHUNK_BYTES, _Rest(line, order.rest_s))
     pieces = [folder.write(order.name, file, content) for file, content in order.small]
     if not order.size_bytes:
         return [*pieces, folder.write(order.name, order.large, order.head)]

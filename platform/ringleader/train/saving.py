@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any
 
 from ringleader.checkpoint.folder import Folder
@@ -43,6 +44,7 @@ class Saver:
         self._idle = threading.Event()
         self._idle.set()
         self._waited = False
+        self._copied_at = -inf
         self._thread: threading.Thread | None = None
 
     @property
@@ -66,7 +68,9 @@ class Saver:
             self._failed(position, why)
             return
         self._waited = False
-        self._begin(partial(self._write, Snapshot(state, part, self._room), part, position))
+        now = time.perf_counter()
+        spare_s, self._copied_at = now - self._copied_at, now
+        self._begin(partial(self._write, Snapshot(state, part, self._room), part, position, spare_s))
 
     def expect(self, state: Any, part: Part) -> None:
         """Such a state will be saved: have the memory for its copy ready by then, and the process that writes."""
@@ -145,10 +149,10 @@ class Saver:
             if self._room.descriptor >= 0:
                 self._writer.prepare()
 
-    def _write(self, snapshot: Snapshot, part: Part, position: Position) -> None:
+    def _write(self, snapshot: Snapshot, part: Part, position: Position, spare_s: float) -> None:
         since = time.perf_counter()
         try:
-            pieces = tuple(self._written(snapshot, position.name))
+            pieces = tuple(self._written(snapshot, position.name, spare_s))
         except NotWritten as error:
             self._failed(position, str(error))
         except Exception as error:  # of whatever file system: training goes on
@@ -158,11 +162,11 @@ class Saver:
             took_s = time.perf_counter() - since
             self._outlet.saved(Saved(position, part.number, part.count, pieces, snapshot.took_s, took_s))
 
-    def _written(self, snapshot: Snapshot, name: str) -> list[Piece]:
+    def _written(self, snapshot: Snapshot, name: str, spare_s: float) -> list[Piece]:
         assert self._place is not None
         order = snapshot.order(self._place, name)
         if order is not None:
-            return self._writer.write(order)
+            return self._writer.write(order, spare_s)
         give_way()
         return snapshot.write(Folder(self._place), name)
 
