@@ -1,5 +1,6 @@
 """`python -m ringleader_api`: the control plane as a process. Prints one JSON line {"url": …} once it listens."""
 
+import gc
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from ringleader_api.log import to_stderr
 from ringleader_api.settings import Settings
 
 GRACE_S = 5
+TURN_S = 0.0005
 
 
 class Server(uvicorn.Server):
@@ -67,8 +69,17 @@ def main(backend_of: Callable[[Settings], Backend] = on_ray) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         # Holds until uvicorn takes over; it raises them again after its shutdown: an end as asked is no error.
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+    _answer_at_once()
     server.run(sockets=[listening])
     return 0
+
+
+def _answer_at_once() -> None:
+    """Keep requests from waiting for the interpreter: each statement of SQLite lets go of it, and a thread that only
+    computes gives it back after `TURN_S`; to walk through all modules and routes takes 0.1 s, and they stay."""
+    sys.setswitchinterval(TURN_S)
+    gc.collect()
+    gc.freeze()
 
 
 class PortTaken(RingleaderError):

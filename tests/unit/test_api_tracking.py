@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from control_plane import Stage, metric, stage
+from control_plane import Stage, metric, outcome, stage
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name, _validate_tag_name
 from sqlalchemy import update
 
@@ -102,4 +102,51 @@ def test_an_error_for_one_job_does_not_keep_later_ones_out(tmp_path: Path) -> No
     exporter.round()
     exporter.round()
     assert mlflow.metrics == {first: ["loss"], second: ["loss"]}, "the other one is tried again"
+    here.control.close()
+
+
+class RefusingRuns(Keeping):
+    """Makes no run for `broken`, so that nothing is noted of it."""
+
+    def create_run(self, experiment_id: str, name: str, start_ms: int, tags: dict[str, str]) -> str:
+        if tags[records.JOB_TAG] == self.broken:
+            raise ValueError("no")
+        return super().create_run(experiment_id, name, start_ms, tags)
+
+
+def test_an_end_that_was_refused_is_copied_hours_later_and_what_is_complete_is_not_looked_at_again(
+    tmp_path: Path,
+) -> None:
+    here: Stage = stage(tmp_path)
+    refused, taken = here.running(), here.submit(workers={"min": 1, "max": 1})
+    here.tick()
+    mlflow = RefusingRuns(broken=refused)
+    exporter = Exporter(here.control.store, mlflow, now=here.time)
+    for job_id in (refused, taken):
+        here.post(job_id, records=[metric(1, 1, loss=0.5), outcome(1, "failed", "no_step")])
+    here.tick(2)
+    assert {here.state(refused), here.state(taken)} == {"failed"}
+    for _ in range(2):
+        exporter.round()
+        assert exporter._unfinished() == [refused]
+        here.time.pass_s(10 * 3600)
+    mlflow.broken = ""
+    for _ in range(3):
+        exporter.round()
+    assert mlflow.metrics == {refused: ["loss"], taken: ["loss"]}
+    assert exporter._unfinished() == []
+    here.control.close()
+
+
+def test_a_job_that_starts_and_ends_between_two_rounds_is_copied(tmp_path: Path) -> None:
+    here: Stage = stage(tmp_path)
+    mlflow = Keeping(broken="")
+    exporter = Exporter(here.control.store, mlflow, now=here.time)
+    exporter.round()
+    here.time.pass_s(10 * 3600)
+    job_id = here.running()
+    here.post(job_id, records=[metric(1, 1, loss=0.5), outcome(1, "failed", "no_step")])
+    here.tick(2)
+    exporter.round()
+    assert mlflow.metrics == {job_id: ["loss"]}
     here.control.close()

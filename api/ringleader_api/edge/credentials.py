@@ -66,7 +66,7 @@ class Credentials:
             Token.sha256 == sha256(token)
         )
         query = query.join(User, User.name == Token.user).outerjoin(RoleRow, RoleRow.user == Token.user)
-        with self._store.read() as session:
+        with self._store.look() as session:
             found = session.execute(query).all()
         if not found or found[0].disabled_at is not None or not _living(found[0].Token, now):
             return None
@@ -89,7 +89,7 @@ class Credentials:
     def supervisor(self, token: str, job_id: str) -> Supervisor | None:
         """The attempt of this job that the token belongs to."""
         given = sha256(token)
-        with self._store.read() as session:
+        with self._store.look() as session:
             rows = session.scalars(select(IngestToken).where(IngestToken.job_id == job_id)).all()
         for row in rows:
             if hmac.compare_digest(row.sha256, given):

@@ -35,6 +35,9 @@ from ringleader_api.store.tables import Job
 
 log = Log("ringleader.reconciler")
 CAPACITY_AGE_S = 1.0
+REST, LONGEST_REST_S = 2.0, 1.0
+"""After a round it rests for so many times as long, whoever wakes it: over a long queue it would keep the interpreter
+from those who answer requests."""
 Alive = set[tuple[str, int]]
 
 
@@ -97,8 +100,11 @@ class Reconciler:
             except Exception:  # the loop must outlive any round
                 log.exception("reconciler.round_failed")
             self.beat_at = time.monotonic()
-            self._took(self.beat_at - began)
-            self._wake.wait(every_s)
+            took_s = self.beat_at - began
+            self._took(took_s)
+            rest_s = min(LONGEST_REST_S, REST * took_s)
+            if not self._stop.wait(rest_s):
+                self._wake.wait(max(0.0, every_s - rest_s))
 
     def wake(self) -> None:
         """Start the next round now."""

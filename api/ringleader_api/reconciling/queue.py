@@ -1,8 +1,10 @@
 """What the scheduler decides is stored: who starts, what the others wait for, who gives room and who leaves."""
 
+import json
+from collections import defaultdict
 from collections.abc import Mapping
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from ringleader.wire.states import State
 from ringleader.wire.views import Why
@@ -97,9 +99,15 @@ class Queue:
 
     def _tell(self, reasons: Mapping[str, Why]) -> None:
         """Store why jobs wait, many in a transaction. A row that somebody is changing is told in the next round."""
-        ids = list(reasons)
-        for first in range(0, len(ids), TOLD_AT_ONCE):
-            some = select(Job).where(Job.id.in_(ids[first : first + TOLD_AT_ONCE]), Job.state == State.QUEUED)
-            with self._store.write() as session:
-                for job in session.scalars(some.with_for_update(skip_locked=True)):
-                    job.pending_reason = reasons[job.id].model_dump()
+        waiting: dict[str, list[str]] = defaultdict(list)
+        for job_id, why in reasons.items():
+            waiting[why.model_dump_json()].append(job_id)
+        for told, ids in waiting.items():
+            for first in range(0, len(ids), TOLD_AT_ONCE):
+                some = select(Job.id).where(Job.id.in_(ids[first : first + TOLD_AT_ONCE]))
+                free = some.where(Job.state == State.QUEUED).with_for_update(skip_locked=True)
+                with self._store.write() as session:
+                    session.execute(
+                        update(Job).where(Job.id.in_(free)).values(pending_reason=json.loads(told)),
+                        execution_options={"synchronize_session": False},
+                    )

@@ -23,7 +23,7 @@ class PartialPage(View):
     next_cursor: str | None
 
 
-def selected(
+async def selected(
     fields: Annotated[str | None, Query(description="fields of a job, by commas; all without it")] = None,
 ) -> frozenset[str] | None:
     """The names asked for. Raises Unprocessable: naming those that a job does not have."""
@@ -45,6 +45,9 @@ def selected(
     return named
 
 
-def as_json(view: BaseModel, include: Any, headers: Mapping[str, str] | None = None) -> Response:
+def as_json(
+    view: BaseModel, include: Any, headers: Mapping[str, str] | None = None, *, status: int = 200
+) -> Response:
     """`view` as the answer; `include` as pydantic takes it, None for everything."""
-    return Response(view.model_dump_json(include=include), headers=headers, media_type="application/json")
+    content = view.model_dump_json(include=include)
+    return Response(content, status, headers=headers, media_type="application/json")

@@ -1,4 +1,7 @@
-"""What every route gets handed: the control plane, and who is asking, once they are permitted to."""
+"""What every route gets handed: the control plane, and who is asking, once they are permitted to.
+
+What needs no database is a coroutine, which no thread has to be found for.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -14,7 +17,7 @@ from ringleader_api.routes.twice import named_twice
 from ringleader_api.services.access import permit, permit_job
 
 
-def _control(request: Request) -> Control:
+async def _control(request: Request) -> Control:
     control: Control = request.app.state.control
     return control
 
@@ -31,7 +34,7 @@ ByCaller = Annotated[Caller, Depends(_caller)]
 """Anybody who is known; the service decides what of it they may."""
 
 
-def _supervisor(request: Request, job_id: str) -> Supervisor:
+async def _supervisor(request: Request, job_id: str) -> Supervisor:
     who: Principal = request.scope[PRINCIPAL]
     if not isinstance(who, Supervisor) or who.job_id != job_id:
         raise Forbidden("records are taken from the job's own supervisor only.")

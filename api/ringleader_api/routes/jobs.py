@@ -58,7 +58,7 @@ class CancelBody(BaseModel):
     grace_s: Annotated[float | None, Field(ge=0, le=3600)] = None
 
 
-def _filter(
+async def _filter(
     state: State | None = None,
     project: str | None = None,
     name: str | None = None,
@@ -82,16 +82,14 @@ def submit(
     *,
     here: Here,
     who: ByCaller,
-    response: Response,
     body: Annotated[Any, Body()],
     dry_run: bool = False,
     idempotency_key: Annotated[str | None, Header()] = None,
-) -> JobView | Preview:
+) -> Response:
     """Accept a job: what is answered with 201 is stored and will be started."""
     seen = here.reconciler.seen
     if dry_run:
-        response.status_code = 200
-        return here.submissions.preview(who, body, seen)
+        return as_json(here.submissions.preview(who, body, seen), None)
     began = here.now()
     job_id, new = here.submissions.accept(who, body, idempotency_key, seen)
     about(job=job_id)
@@ -100,10 +98,8 @@ def submit(
         here.traces.told(job_id, "POST /api/v1/jobs", began, here.now())
         here.reconciler.wake()
     view, tag = here.jobs.view(job_id)
-    response.status_code = 201 if new else 200
-    response.headers["Location"] = f"/api/v1/jobs/{job_id}"
-    response.headers["ETag"] = tag
-    return view
+    headers = {"Location": f"/api/v1/jobs/{job_id}", "ETag": tag}
+    return as_json(view, None, headers, status=201 if new else 200)
 
 
 @router.get("", response_model=JobPage | PartialPage, responses=refusals(422))

@@ -49,7 +49,7 @@ def permit_job(store: Store, who: Caller, action: Action, job_id: str) -> None:
         Forbidden: they may, but not do this.
     """
     query = select(Job.project, Job.owner).where(Job.id == job_id, Job.deleted_at.is_(None))
-    with store.read() as session:
+    with store.look() as session:
         found = session.execute(query).one_or_none()
     if found is None or not may(who, Action.READ, found.project):
         raise no_job(job_id)

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, load_only
 
 from ringleader.spec import JobSpec
 from ringleader.spec.job import LEAST_CPUS
@@ -19,6 +19,20 @@ from ringleader_api.store import people
 from ringleader_api.store.tables import GRACE_S, Job
 
 ADMITTED = frozenset(state for state in State if state.holds)
+_READ = (
+    *(
+        Job.id,
+        Job.state,
+        Job.project,
+        Job.spec,
+        Job.attempt,
+        Job.pending_reason,
+        Job.queued_at,
+        Job.attempt_at,
+    ),
+    *(Job.granted, Job.granted_at, Job.sized_max, Job.world_size, Job.running_since, Job.ran_s, Job.grace_s),
+)
+"""All that is read of a job in a pass over a queue that may be long."""
 Spots = Sequence[tuple[str, int]]
 START_S = 300.0
 """How long a start may take beside the running time that a job's limit counts."""
@@ -45,7 +59,7 @@ def claim_of_spec(job_id: str, spec: JobSpec) -> Claim:
 def jobs_of(session: Session) -> Sequence[Job]:
     """Those that hold something or wait, in order of submission."""
     query = select(Job).where(Job.state.in_([*ADMITTED, State.QUEUED]), Job.deleted_at.is_(None))
-    return session.scalars(query.order_by(Job.id)).all()
+    return session.scalars(query.options(load_only(*_READ, raiseload=True)).order_by(Job.id)).all()
 
 
 def snapshot_of(

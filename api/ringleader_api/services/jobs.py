@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
@@ -50,7 +50,7 @@ class Jobs:
     def view(self, job_id: str) -> tuple[JobView, str]:
         """The job and its entity tag."""
         query = select(Job, ExportCursor).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
-        with self._store.read() as session:
+        with self._store.look() as session:
             found = session.execute(query.where(Job.id == job_id, Job.deleted_at.is_(None))).one_or_none()
         if found is None:
             raise no_job(job_id)
@@ -62,6 +62,7 @@ class Jobs:
         """Newest first, of these projects (None: all); `cursor` continues behind the last job of the page before."""
         query = select(Job, ExportCursor).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
         query = query.where(Job.deleted_at.is_(None)).order_by(Job.id.desc()).limit(limit + 1)
+        query = query.options(defer(Job.submitted), defer(Job.workers))  # no view shows them
         if projects is not None:
             query = query.where(Job.project.in_(projects))
         if which.state is not None:
@@ -74,7 +75,7 @@ class Jobs:
             query = query.where(Job.labels[key].as_string() == value)
         if cursor is not None:
             query = query.where(Job.id < _decode(cursor))
-        with self._store.read() as session:
+        with self._store.look() as session:
             rows = session.execute(query).all()
         more = len(rows) > limit
         items = [job_view(job, exported, self._url) for job, exported in rows[:limit]]

@@ -111,8 +111,10 @@ class Submissions:
             return known, False
         rows.hold_package(session, one.spec)
         at = self._now()
-        have_project(session, one.who, one.spec.project, Project(name=one.spec.project, created_at=at))
-        session.flush()
+        if one.spec.project not in rows.projects:
+            have_project(session, one.who, one.spec.project, Project(name=one.spec.project, created_at=at))
+            session.flush()
+            rows.projects.add(one.spec.project)
         job = _row_of(one.spec, owner, at)
         rows.add(job, one.key, one.digest)
         return job["id"], True
@@ -171,6 +173,8 @@ class Submissions:
                 raise _not_uploaded(name)
 
     def _secrets_present(self, spec: JobSpec) -> None:
+        if not spec.secrets:
+            return
         with self._store.read() as session:
             absent = self._secrets.missing(session, spec.project, spec.secrets)
         for variable in absent:
@@ -233,9 +237,10 @@ class _Asked:
 
 
 class _Rows:
-    """The rows of several submissions, inserted together."""
+    """The rows of several submissions, inserted together. `projects`: those known to be there."""
 
     def __init__(self) -> None:
+        self.projects: set[str] = set()
         self._jobs: list[dict[str, Any]] = []
         self._keys: dict[tuple[str, str], dict[str, Any]] = {}
         self._held: set[str] = set()

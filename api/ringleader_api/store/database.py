@@ -47,6 +47,7 @@ class Store:
             _tune_postgresql(self._engine)
         else:
             _tune_sqlite(self._engine)
+        self._looker = self._engine.execution_options(begin="")
         self._writer = self._engine.execution_options(begin="BEGIN IMMEDIATE")
         # SQLite has one writer; queueing here is fair and free, its busy handler polls.
         self._one_writer: AbstractContextManager[Any] = nullcontext() if self.shared else threading.Lock()
@@ -75,6 +76,12 @@ class Store:
     def read(self) -> Iterator[Session]:
         """A session that only reads; what it loaded stays usable after it."""
         with Session(self._engine, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def look(self) -> Iterator[Session]:
+        """The same for one statement alone, which SQLite needs no transaction for."""
+        with Session(self._looker, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
@@ -124,7 +131,8 @@ def _tune_sqlite(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
-        connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
+        if said := connection.get_execution_options().get("begin", "BEGIN"):
+            connection.exec_driver_sql(said)
 
 
 def _tune_postgresql(engine: Engine) -> None:

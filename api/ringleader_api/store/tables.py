@@ -19,6 +19,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -66,6 +67,14 @@ def _of_job() -> Mapped[str]:
     return mapped_column(String(40), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
 
 
+def _partial(name: str, *columns: str, sqlite: str, postgresql: str) -> Index:
+    """Of the rows for which a condition holds, as either spells it."""
+    return Index(name, *columns, sqlite_where=text(sqlite), postgresql_where=text(postgresql))
+
+
+_DELETED = "deleted_at IS NOT NULL"
+
+
 class Job(Base):
     """One job. `state` is only ever written by `moves.move`.
 
@@ -77,10 +86,12 @@ class Job(Base):
 
     __tablename__ = "jobs"
     __table_args__ = (
-        Index("ix_jobs_state_id", "state", "id"),
+        Index("ix_jobs_state_id_deleted_at", "state", "id", "deleted_at"),
         Index("ix_jobs_project_id", "project", "id"),
         Index("ix_jobs_name_id", "name", "id"),
         Index("ix_jobs_package", "package"),
+        Index("ix_jobs_finished_at", "finished_at"),
+        _partial("ix_jobs_deleted_at_id", "deleted_at", "id", sqlite=_DELETED, postgresql=_DELETED),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -242,6 +253,9 @@ class ExportCursor(Base):
     """How far a job has been copied to MLflow. `finished`: complete, its end included."""
 
     __tablename__ = "export_cursors"
+    __table_args__ = (
+        _partial("ix_export_cursors_open", "job_id", sqlite="finished IS 0", postgresql="finished IS false"),
+    )
 
     job_id: Mapped[str] = _of_job()
     experiment_id: Mapped[str] = mapped_column(String(64), default="")

@@ -8,10 +8,13 @@ our rows, so a point sent again is the same point.
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import func, or_, select
 
+from ringleader.wire.states import State
+from ringleader_api.clock import Clock, utc_now
 from ringleader_api.log import Log
 from ringleader_api.store import Lease, LeaseLost, Transactions
 from ringleader_api.store.tables import Event, ExportCursor, Job, Metric
@@ -20,6 +23,9 @@ from ringleader_api.tracking.mlflow import Mlflow, Point, TrackerDown, TrackerRe
 
 log = Log("ringleader.tracking")
 SLOWEST_S = 30.0
+CLOCKS_APART = timedelta(hours=1)
+"""How far the clocks of control planes may be apart, with what a commit takes."""
+_ALIVE = [state for state in State if not state.ended]
 
 
 @dataclass(slots=True)
@@ -38,7 +44,12 @@ class Exporter:
     """
 
     def __init__(
-        self, store: Transactions, mlflow: Mlflow, lease: Lease | None = None, shared: bool = False
+        self,
+        store: Transactions,
+        mlflow: Mlflow,
+        lease: Lease | None = None,
+        shared: bool = False,
+        now: Clock = utc_now,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -47,6 +58,8 @@ class Exporter:
         self._certain: set[str] = set()
         self._keys: dict[str, records.Keys] = {}
         self._refused: dict[str, _Patience] = {}
+        self._now = now
+        self._whole_at: datetime | None = None
         self._seen_version = -1
         self._stop = threading.Event()
         self.trouble = ""
@@ -57,14 +70,14 @@ class Exporter:
             try:
                 version = self._store.version
                 if self._lease is not None and not self._lease.hold():
-                    self._certain.clear()
+                    self._start_over()
                     continue
                 if self._shared or version != self._seen_version or self.trouble or self._refused:
                     self.round()
                     self._seen_version = version
                 wait_s = every_s
             except LeaseLost as lost:
-                self._certain.clear()
+                self._start_over()
                 log.warning("tracking.relieved", why=lost.message)
             except TrackerDown as down:
                 wait_s = min(SLOWEST_S, wait_s * 2)
@@ -81,6 +94,7 @@ class Exporter:
 
     def round(self) -> None:
         """Copy what is new of every job that is not complete yet. Raises TrackerDown."""
+        began = self._now()
         for job_id in self._unfinished():
             if self._stop.is_set():
                 return
@@ -101,6 +115,12 @@ class Exporter:
         if self.trouble:
             log.info("tracking.back")
         self.trouble = ""
+        self._whole_at = began
+
+    def _start_over(self) -> None:
+        """Another process has had the role: nothing is certain."""
+        self._certain.clear()
+        self._whole_at = None
 
     def _put_off(self, job_id: str) -> None:
         self._certain.discard(job_id)
@@ -120,13 +140,20 @@ class Exporter:
         return True
 
     def _unfinished(self) -> list[str]:
-        """Jobs with something to tell: started ones, until their end has been copied."""
-        query = select(Job.id).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
-        query = query.where(
-            Job.attempt > 0, or_(ExportCursor.job_id.is_(None), ExportCursor.finished.is_(False))
-        )
+        """Jobs with something to tell: started ones, until their end has been copied.
+
+        Those without a cursor are looked for among all jobs once. Whoever had none when a whole round began was alive
+        then, or is known here as refused.
+        """
+        open_ones = select(ExportCursor.job_id).where(ExportCursor.finished.is_(False))
+        begun = select(Job.id).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
+        begun = begun.where(Job.attempt > 0, ExportCursor.job_id.is_(None))
+        if self._whole_at is not None:
+            since = self._whole_at - CLOCKS_APART
+            begun = begun.where(or_(Job.state.in_(_ALIVE), Job.finished_at >= since))
         with self._store.read() as session:
-            return list(session.scalars(query.order_by(Job.id)))
+            found = {*session.scalars(open_ones), *session.scalars(begun)}
+        return sorted(found | self._refused.keys())
 
     def _export(self, job_id: str) -> None:
         with self._store.read() as session:
