@@ -182,15 +182,18 @@ class WarmPool:
 
     def _level(self, node: str, per_node: int) -> None:
         with self._lock:
+            at_once = AT_ONCE if node in self._idle else per_node  # nobody is at work on a new node yet
             idle = self._idle.setdefault(node, deque())
             missing = per_node - len(idle)
             surplus = [idle.pop() for _ in range(-missing)] if missing < 0 else []
-            missing = min(missing, AT_ONCE - sum(not _done(i) for i in idle))
+            missing = min(missing, at_once - sum(not _done(i) for i in idle))
         for one in surplus:
             ray.kill(one.handle)
-        fresh = [self._spawn(node) for _ in range(missing)]
-        with self._lock:
-            idle.extend(fresh)
+        for _ in range(missing):
+            with self._lock:  # who takes one meanwhile is given this one, and no other is started
+                if monotonic() < self._quiet_until:
+                    return
+                idle.append(self._spawn(node))
 
 
 def _unused(has: Mapping[str, float], free: Mapping[str, float]) -> bool:
