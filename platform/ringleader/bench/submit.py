@@ -10,7 +10,7 @@ from ringleader.bench.line import Figure, Target
 from ringleader.bench.registry import Wish
 
 CASES = ("warm",)
-TARGET = Target("ringleader", "<=", 2.0)
+TARGET = Target("ringleader", "<=", 1.0)
 DEADLINE_S = 120.0
 PEER_RUN_DEADLINE_S = 90.0
 SETTINGS = (
