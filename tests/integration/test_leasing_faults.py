@@ -54,6 +54,20 @@ def test_processes_have_the_bits_of_one_where_nothing_may_be_stale(tmp_path: Pat
     assert play.digest == alone.digest
 
 
+@pytest.mark.parametrize("sync", [ASYNC, STRICT], ids=["async", "ssp"])
+def test_a_killed_server_process_with_a_backup_costs_no_row_and_repeats_none(
+    sync: dict[str, Any], tmp_path: Path
+) -> None:
+    """Its replacement comes while the others go on; where nothing may be stale the bits are those of one process."""
+    torch.set_num_threads(1)
+    faults = FaultPlan().kill("s0", at_step=6, phase="committed")
+    play = Cast(job(sync=sync | {"server_backups": 1}), train, faults, tmp_path / "cast").play()
+    check(play)
+    assert [lost["worker"] for lost in play.reported("worker.lost")] == ["s0"]
+    if sync is STRICT:
+        assert play.digest == run_local(job(), train, tmp_path / "alone")[0].digest
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Path]]:
     home = tmp_path_factory.mktemp("home")

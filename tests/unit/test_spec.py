@@ -99,14 +99,9 @@ WRONG = [
         "servers are copies of each other",
     ),
     (
-        {"sync": SERVERS | {"server_backups": 1, "consistency": "async"}},
-        "/sync",
-        "consistency sync, or server_backups 0",
-    ),
-    (
-        {"sync": SERVERS | {"server_backups": 1, "backup_workers": 1}},
-        "/sync",
-        "server_backups: 1 and backup_workers: 1 exclude each",
+        {"sync": SERVERS | {"server_backups": 1, "backup_workers": 1, "servers": 3}},
+        "/sync/backup_workers",
+        "servers 2, or backup_workers 0",
     ),
     ({"sync": SERVERS | {"servers": 65}}, "/sync/servers", "less than or equal to 64"),
     ({"sync": SERVERS | {"servers": True}}, "/sync/servers", "integer"),
@@ -309,6 +304,9 @@ def test_one_word_sets_both_architectures() -> None:
     assert (
         JobSpec.parse(GOOD | {"sync": SERVERS | {"server_backups": 1, "servers": 3}}).sync.server_count == 3
     )
+    for leased in ({"consistency": "async"}, {"consistency": "ssp", "staleness": 2}, {"backup_workers": 1}):
+        backed = JobSpec.parse(GOOD | {"sync": SERVERS | {"server_backups": 1} | leased}).sync
+        assert (backed.server_count, backed.in_parts) == (2, False)
     for mixed in ({"inter_node": "parameter_server"}, {"intra_node": "parameter_server"}):
         assert JobSpec.parse(GOOD | {"sync": mixed | {"servers": 2}}).sync.server_count == 2
     spec = JobSpec.parse(GOOD | {"sync": "parameter_server"})

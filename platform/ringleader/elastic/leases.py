@@ -198,8 +198,10 @@ class Leases:
         return self._returned[0] if self._returned else self._fresh
 
     def go_on(self, version: int, taken: Items) -> None:
-        """The queue of an attempt that begins with a checkpoint: so many updates are made, of these items."""
+        """So many updates are made, of these items, and nothing else is here or in anybody's hands."""
         self.version, self.taken = version, taken.copy()
+        self.arrived.clear()
+        self.out.clear()
         ahead = (n for n in taken.missing(taken.end) if n % self.batches.shards in self._present(n))
         self._returned = list(ahead)
         self._fresh = self.batches.after(taken.end - 1)

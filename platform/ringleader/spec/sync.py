@@ -146,11 +146,11 @@ class Sync(Part):
                 f"backup_workers ({self.backup_workers}) is not used by consistency: {kind}, whose updates wait for "
                 f"no straggler as it is; allowed: leave it out, or consistency: sync",
             )
-        if self.backup_workers and self.server_count > 1:
+        if self.backup_workers and self.in_parts:
             raise self._impossible(
                 "backup_workers",
                 f"backup_workers ({self.backup_workers}) and servers ({self.servers}) exclude each other: one server "
-                f"says which items came first; allowed: servers 1, or backup_workers 0",
+                f"says which items came first; allowed: servers {1 + (self.server_backups or 0)}, or backup_workers 0",
             )
         if self.reproducible and self.order_free:
             key = (
@@ -170,7 +170,7 @@ class Sync(Part):
             )
 
     def _backups_possible(self) -> None:
-        """Who keeps a part of the state alone may have a backup, which needs one order of updates for both."""
+        """Who keeps a part of the state alone may have a backup."""
         if self.server_backups is None:
             return
         if self.servers == self.server_backups == 1:
@@ -191,13 +191,6 @@ class Sync(Part):
                 "server_backups",
                 f"server_backups ({self.server_backups}) is not used by {self.architecture}, whose servers each hold "
                 f"their tokens' weights alone; allowed: leave it out, or intra_node parameter_server or ring",
-            )
-        if self.server_backups and self.leased:
-            key = "backup_workers" if self.backup_workers else "consistency"
-            raise self._impossible(
-                "server_backups",
-                f"server_backups: {self.server_backups} and {key}: {getattr(self, key)} exclude each other, updates "
-                f"there have no order that a backup could repeat; allowed: consistency sync, or server_backups 0",
             )
 
     def _refuse_codec(self) -> None:
@@ -279,6 +272,11 @@ class Sync(Part):
         if SERVERS not in (self.inter_node, self.intra_node):
             return 0
         return max(self.servers or 1, 1 + (self.server_backups or 0))
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether there are servers of which none holds everything; backups do not count."""
+        return self.server_count > 1 + (self.server_backups or 0)
 
     @property
     def servers_are_copies(self) -> bool:

@@ -20,6 +20,10 @@ REPORT = 16
 OVER, NOT_YET = -1, -2
 """Instead of an item: there are no more; there is none now, but newer weights."""
 
+END, UPDATE, CLOSE = -1, -2, -3
+"""Instead of an item that server 0 has taken: it takes no more in this generation; it makes the update that is due; the
+loop has ended."""
+
 
 class Wish(IntEnum):
     """What a worker wants: an item, the newest weights of a part, to end the loop for all, or nothing any more."""
@@ -145,12 +149,14 @@ class Layout:
         blocks: of the norms that clip; 0 where nobody needs them.
         buffers: bytes of the models' buffers.
         tables: parameters whose gradients are rows.
+        starts: whether the buffers that a forward left come with those that it began with, ahead of any others.
     """
 
     parameters: int
     blocks: int
     buffers: int
     tables: int = 0
+    starts: bool = False
 
     def ask(self) -> Tensor:
         return torch.empty(_ASK, dtype=torch.float64)

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from ringleader.comm.buckets import Bucket, Buckets
+from ringleader.comm.buckets import Buckets
 from ringleader.comm.communicator import EXPRESS, Communicator, Ticket
 from ringleader.comm.executor import Scratch
 from ringleader.comm.rows import Rows as TableRows
@@ -15,6 +14,7 @@ from ringleader.comm.transports import Transport
 from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT, Answer, Ask, Layout, Push, Wish
 from ringleader.sync.row_messages import body_bytes, packed, unpacked
 from ringleader.sync.rows import store
+from ringleader.sync.share import HeldBy, Share
 
 
 class Lessee:
@@ -24,6 +24,8 @@ class Lessee:
 
     Args:
         servers: ranks of the servers, server 0 first.
+        held_by: for each part of the parameters the servers that hold it, counted among the servers, first the one
+            whose weights are pulled.
     """
 
     def __init__(
@@ -31,15 +33,16 @@ class Lessee:
         communicator: Communicator,
         buckets: Buckets,
         servers: Sequence[int],
+        held_by: HeldBy,
         layout: Layout,
     ) -> None:
         self._communicator = communicator
         self._buckets = buckets
         self._servers = servers
         self._layout = layout
-        self._parts = [[b for b in buckets.buckets if b.owner == k] for k in range(len(servers))]
+        self._pushed = [Share.held(buckets, held_by, k) for k in range(len(servers))]
+        self._pulled = [Share.shown(buckets, held_by, k) for k in range(len(servers))]
         self._weights = {b.number: b.like.new_empty(b.length) for b in buckets.buckets}
-        self._tables = [own_tables(buckets, k) for k in range(len(servers))]
         self._news: list[list[TableRows]] = [[] for _ in servers]
         self._left = torch.empty(layout.buffers, dtype=torch.uint8)
         self._have = [-1] * len(servers)
@@ -83,15 +86,15 @@ class Lessee:
         self._communicator.wait([self._pulling])
         targets: list[Tensor] = []
         sources: list[Tensor] = []
-        for part, came in zip(self._parts, self._came, strict=True):
-            for bucket in part if came else ():
+        for share, came in zip(self._pulled, self._came, strict=True):
+            for bucket in share.buckets if came else ():
                 targets += [self._buckets.parameters[n].detach() for n in bucket.members]
                 sources += self._buckets.views(bucket, self._weights[bucket.number])
         with torch.no_grad():
             if sources:
                 torch._foreach_copy_(targets, sources)
-        for tables, news in zip(self._tables, self._news, strict=True):
-            store(list(zip(tables.values(), news, strict=False)))
+        for share, news in zip(self._pulled, self._news, strict=True):
+            store(list(zip(share.tables.values(), news, strict=False)))
         return self._left if self._came[0] else None
 
     def push(
@@ -100,7 +103,7 @@ class Lessee:
         """Send the gradient in the buckets' first rows, which belong to the lane until `pushed`.
 
         Args:
-            versions: of each server's weights that it was computed on.
+            versions: of each server's weights that it was computed on; where they have backups all go by server 0's.
             extras: (bytes,) uint8 of buffers and of names, where the push says that they come.
             tables: the gradient's rows of each table.
         """
@@ -109,8 +112,8 @@ class Lessee:
 
         def act(_: Scratch, transport: Transport) -> None:
             for server in reversed(range(len(self._servers))):
-                own = [(table, tables[k]) for k, table in self._tables[server].items()]
-                own_push = replace(push, version=versions[server])
+                own = [(table, tables[k]) for k, table in self._pushed[server].tables.items()]
+                own_push = replace(push, version=versions[0 if self._layout.starts else server])
                 self._deliver(transport, server, own_push, rows, [*extras, packed(own)])
 
         self._pushing = self._communicator.submit_call(act, rows, phase="push", bucket=None)
@@ -160,10 +163,11 @@ class Lessee:
                 self._receive(transport, server, answer)
 
     def _receive(self, transport: Transport, server: int, answer: Answer) -> None:
-        for bucket in self._parts[server]:
+        share = self._pulled[server]
+        for bucket in share.buckets:
             transport.irecv(self._weights[bucket.number], self._servers[server], ANSWER).wait()
-        tables = list(self._tables[server].values())
-        counts = [answer.rows[place] for place in self._tables[server]]
+        tables = list(share.tables.values())
+        counts = [answer.rows[place] for place in share.tables]
         body = torch.empty(body_bytes(counts, tables), dtype=torch.uint8)
         if body.numel():
             transport.irecv(body, self._servers[server], ANSWER).wait()
@@ -174,22 +178,8 @@ class Lessee:
     ) -> None:
         rank = self._servers[server]
         sent = [transport.isend(push.encode(), rank, PUSH)]
-        sent += [transport.isend(rows[b.number], rank, PUSH) for b in self._parts[server]]
+        sent += [transport.isend(rows[b.number], rank, PUSH) for b in self._pushed[server].buckets]
         sent += [transport.isend(extra, rank, PUSH) for extra in extras if extra.numel()]
         for work in sent:
             work.wait()
         transport.irecv(self._layout.receipt(), rank, RECEIPT).wait()
-
-
-def own_part(buckets: Buckets, server: int) -> list[Bucket]:
-    """The buckets of one server."""
-    return [b for b in buckets.buckets if b.owner == server]
-
-
-def own_tables(buckets: Buckets, server: int) -> dict[int, Parameter]:
-    """The tables of one server, by their place among all tables."""
-    return {
-        place: table
-        for place, (number, table) in enumerate(buckets.tables)
-        if buckets.owners[number] == server
-    }

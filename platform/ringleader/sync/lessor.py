@@ -14,28 +14,33 @@ from ringleader.comm.executor import Scratch
 from ringleader.comm.rows import Rows as TableRows
 from ringleader.comm.transports import Transport
 from ringleader.elastic.leases import Verdict
-from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT, TAKEN, Answer, Ask, Layout, Push, Wish
+from ringleader.sync.errands import ANSWER, ASK, END, PUSH, RECEIPT, TAKEN, Answer, Ask, Layout, Push, Wish
 from ringleader.sync.row_messages import body_bytes, unpacked
 
 
 @dataclass(frozen=True, slots=True)
 class Extras:
     """What may follow a gradient: (bytes,) uint8 of the buffers that the forward left, and of the metrics' names; the
-    rows of each of this server's tables."""
+    rows of each of this server's tables; (bytes,) uint8 of the buffers that the forward began with."""
 
     left: Tensor | None
     names: Tensor | None
     rows: Sequence[TableRows] = ()
+    start: Tensor | None = None
 
     @classmethod
     def of(cls, push: Push, layout: Layout) -> "Extras":
         """Memory for what this push says that it brings."""
-        left = torch.empty(layout.buffers, dtype=torch.uint8) if push.buffers else None
-        return cls(left, torch.empty(push.names, dtype=torch.uint8) if push.names else None)
+        start, left = (
+            torch.empty(layout.buffers, dtype=torch.uint8) if push.buffers and wanted else None
+            for wanted in (layout.starts, True)
+        )
+        names = torch.empty(push.names, dtype=torch.uint8) if push.names else None
+        return cls(left, names, start=start)
 
     @property
     def memory(self) -> list[Tensor]:
-        return [part for part in (self.left, self.names) if part is not None]
+        return [part for part in (self.start, self.left, self.names) if part is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,8 @@ class Clerk(Protocol):
     def take(self, worker: int, push: Push, rows: list[Tensor], extras: Extras, check: Check) -> Verdict:
         """Count the gradient of the worker of that rank in `rows`, which are the clerk's from now on."""
 
-    def confirm(self, item: int, check: Check) -> None:
-        """Server 0 has taken this item."""
+    def confirm(self, entry: int, check: Check) -> None:
+        """Server 0 has taken this item, or says `UPDATE` or `CLOSE`."""
 
     def departed(self) -> None:
         """A thread has ended, well or not."""
@@ -91,16 +96,19 @@ class Lessor:
     """One server in one loop of one generation.
 
     Args:
+        shown: the buckets of whose weights workers are sent.
         tables: of this server, by their place among all tables.
+        rows: memory for the gradients of the buckets that this server updates.
         number: among the servers; server 0 leases.
         workers: how many ranks lease.
         servers: how many there are; the others wait for what server 0 tells them. 1: they do not wait.
+        acknowledged: server 0 waits until they have heard it.
     """
 
     def __init__(
         self,
         communicator: Communicator,
-        part: Sequence[Bucket],
+        shown: Sequence[Bucket],
         tables: Mapping[int, Tensor],
         rows: Rows,
         layout: Layout,
@@ -108,15 +116,17 @@ class Lessor:
         number: int,
         workers: int,
         servers: int,
+        acknowledged: bool = False,
     ) -> None:
         self._communicator = communicator
-        self._part = part
+        self._shown = shown
         self._tables = tables
         self._rows = rows
         self._layout = layout
         self._first = number == 0
         self._workers = workers
         self._followers = range(workers + 1, workers + servers)
+        self._acknowledged = acknowledged
 
     def serve(self, clerk: Clerk) -> list[Ticket]:
         """Start the threads; each ends when its worker, or server 0, has nothing more to say."""
@@ -129,20 +139,22 @@ class Lessor:
             threads.append(self._communicator.beside(partial(self._confirmations, clerk), phase="taken"))
         return threads
 
-    def tell(self, item: int) -> list[Ticket]:
-        """By server 0: it has taken this item; -1: it takes no more in this generation."""
+    def tell(self, entry: int) -> list[Ticket]:
+        """By server 0: it has taken this item, or says `UPDATE`, `CLOSE` or `END`."""
 
         def act(_: Scratch, transport: Transport) -> None:
-            word = torch.tensor([item], dtype=torch.float64)
+            word, heard = torch.tensor([entry], dtype=torch.float64), torch.empty(1, dtype=torch.float64)
             for work in [transport.isend(word, rank, TAKEN) for rank in self._followers]:
                 work.wait()
+            for rank in self._followers if self._acknowledged and entry != END else ():
+                transport.irecv(heard, rank, TAKEN).wait()
 
         if not self._followers:
             return []
         return [self._communicator.submit_call(act, [], phase="taken", bucket=None, lane=EXPRESS)]
 
     def _asks(self, clerk: Clerk, worker: int, transport: Transport) -> None:
-        weights = [b.like.new_empty(b.length) for b in self._part]
+        weights = [b.like.new_empty(b.length) for b in self._shown]
         words = self._layout.ask()
         try:
             while True:
@@ -187,8 +199,10 @@ class Lessor:
         try:
             while True:
                 transport.irecv(word, self._workers, TAKEN).wait()
-                if word < 0:
+                if word == END:
                     return
                 clerk.confirm(int(word), self._communicator.check)
+                if self._acknowledged:
+                    transport.isend(word, self._workers, TAKEN).wait()
         finally:
             clerk.departed()

@@ -44,7 +44,8 @@ class Clocks:
             if isinstance(leases.discipline, Bounded):
                 tree = tree_over(leases.batches.shards, frozenset(leases.batches.present(offset)))
             self._sums[clock] = Gathering(tree, self._give_back)
-        move = None if left is None else Move(self._following.at(push.version), left)
+        start = self._following.at(push.version) if arrival.extras.start is None else arrival.extras.start
+        move = None if left is None else Move(start, left)
         self._sums[clock].add(push, shard, Gradient(arrival.rows, arrival.extras.rows), move)
         while leases.arrived[self.complete] == leases.batches.count(self.complete):
             self.complete += 1
@@ -52,6 +53,13 @@ class Clocks:
     def take(self) -> Gathering:
         """The sum of the update that is due."""
         return self._sums.pop(self._leases.version)
+
+    def drop(self) -> None:
+        """What is in no update yet did not happen."""
+        for gathering in self._sums.values():
+            gathering.let_go()
+        self._sums.clear()
+        self.complete = self._leases.version
 
     def follow(self, committed: Tensor) -> None:
         """After an update that changed the buffers these are they."""

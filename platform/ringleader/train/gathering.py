@@ -107,8 +107,9 @@ class Gathering:
         self._nodes[node] = gradient
 
     def let_go(self) -> None:
-        """The sum is in the weights: its memory is free again."""
-        self._give_back(self.total.dense)
+        """The sum is in the weights, or is not to be: its memory is free again."""
+        for gradient in self._nodes.values():
+            self._give_back(gradient.dense)
 
     def _joined(self, into: Gradient, other: Gradient) -> Gradient:
         for row, addend in zip(into.dense, other.dense, strict=True):

@@ -270,7 +270,7 @@ class Group:
         self.seat = self._next_seat(Parked(generation, self.applied, step, self._leaving))
         self._must_park = False
         self._leaving = ""
-        if not generation and self.seat.plan.start_step and self.serves and not self.spec.sync.leased:
+        if not generation and self.serves and self._begun:
             self.updated = -1
         if self.timeline is not None:
             self.timeline.end()
@@ -293,6 +293,13 @@ class Group:
         speaker = plan.world if self.spec.sync.leased and plan.servers else 0
         self.reporter.take_office(speaks=self.seat.rank == speaker, recorded_step=plan.recorded_step)
         self._tell_choice()
+
+    @property
+    def _begun(self) -> bool:
+        """Whether servers may have made updates before this plan. Where items are leased steps do not say so."""
+        assert self.seat is not None
+        plan = self.seat.plan
+        return plan.backups > 0 and plan.generation > 1 if self.spec.sync.leased else plan.start_step > 0
 
     def _next_seat(self, parked: Parked) -> Seat:
         """Follows a member meanwhile, if told so."""

@@ -13,9 +13,13 @@ from ringleader.train.held import Held, packed, unpacked
 from ringleader.train.seams import Seat
 
 
-def lacks(plan: Plan, rank: int, donor: str) -> bool:
-    """Whether the donor, whose whole state this member took, has not the newest of all that this one updates."""
-    if not plan.backups or rank < plan.world or not plan.start_step:
+def lacks(plan: Plan, rank: int, donor: str, *, updated: bool) -> bool:
+    """Whether the donor, whose whole state this member took, has not the newest of all that this one updates.
+
+    Args:
+        updated: the donor has updated its part in this attempt.
+    """
+    if not plan.backups or rank < plan.world or not updated:
         return False
     me, other = rank - plan.world, plan.rank_of(donor) - plan.world
     return any(me in servers and other not in servers for servers in plan.held_by)

@@ -34,20 +34,29 @@ class Healing:
         payload = None
         for receiver, donor in plan.heals:
             if donor == me:
-                rest = self.rest({} if plan.start_step else group.inside)
+                rest = self.rest(self._inside(plan))
                 payload = group.held.payload(rest) if payload is None else payload
                 group.exchange.send_state(plan.rank_of(receiver), payload)
             elif receiver == me:
                 received = group.exchange.receive_state(plan.rank_of(donor))
                 keep = self._own_part(plan, donor)
-                self.restore(group.held.restore(received, keep), whole=not keep)
-                if not keep and lacks(plan, group.seat.rank, donor):
+                rest = group.held.restore(received, keep)
+                self.restore(rest, whole=not keep)
+                updated = rest["changed"] or plan.start_step > 0
+                if not keep and lacks(plan, group.seat.rank, donor, updated=updated):
                     group.updated = -1
+        if group.spec.sync.leased and me not in [receiver for receiver, _ in plan.heals]:
+            group.updated = max(group.updated, group.step)
         if plan.servers > 1 and not (group.spec.sync.servers_are_copies or group.spec.sync.circulates):
             if plan.backups:
                 hand_over(group.seat, group.exchange, group.held, lacking=group.updated < 0)
                 group.updated = group.step if group.updated < 0 else group.updated
             self._level()
+
+    def _inside(self, plan: Plan) -> dict[str, Any]:
+        """Where a running loop stands, for who takes this member's whole state."""
+        inside = {} if plan.start_step else self._group.inside
+        return (self._group.keeps() if plan.backups else {}) or inside
 
     def part_to_save(self, seat: Seat) -> Part | None:
         """What a member writes: equals share out one state, servers write their own; of a token ring's members, whose
@@ -86,6 +95,7 @@ class Healing:
             "loss": group.loss,
             "costs": group.costs,
             "records": group.reporter.state(),
+            "changed": group.changed,
             "outer": group.outer.state_dict() if group.outer else {},
             "opened": group.opened,
             "ticked": group.ticked,
@@ -104,9 +114,12 @@ class Healing:
         group.samples = rest["samples"]
         group.loss = rest["loss"]
         group.costs = rest["costs"]
+        new = group.updated < 0
         group.updated = group.step if whole else group.updated
-        if not (group.serves and group.spec.sync.leased):  # server 0's records are nowhere else
+        if new or not (group.serves and group.spec.sync.leased):  # there server 0's records are nowhere else
             group.reporter.restore(rest["records"])
+        if new and group.spec.sync.leased:
+            group.changed = rest["changed"]
         if group.outer:
             group.outer.load_state_dict(rest["outer"])
         group.opened, group.ticked = rest["opened"], rest["ticked"]
@@ -120,7 +133,7 @@ class Healing:
         """A later attempt begins with the newest checkpoint: whom the others heal from takes it."""
         group = self._group
         receivers = {receiver for receiver, _ in plan.heals}
-        if plan.start_step or group.applied or me in receivers:
+        if plan.start_step or group.applied or group.changed or me in receivers:
             return
         if group.shadowing.stale:
             end_process("it shall begin from nothing, and its weights are of a member that is gone")

@@ -13,16 +13,18 @@ from torch import Tensor
 from ringleader.elastic.items import Items
 from ringleader.errors import ExchangeBroken
 from ringleader.sync import Exchange
-from ringleader.sync.lessee import Lessee, own_part, own_tables
+from ringleader.sync.lessee import Lessee
 from ringleader.sync.lessor import Lessor, Rows
 from ringleader.sync.parameter_server import ParameterServer
+from ringleader.sync.share import Share
+from ringleader.train.books import Books, tell_nobody
 from ringleader.train.committing import Commits
 from ringleader.train.evidence import Recorder
 from ringleader.train.group import Group
 from ringleader.train.office import Office
 from ringleader.train.own import Own
 from ringleader.train.seams import Outlet
-from ringleader.train.staging import agree
+from ringleader.train.staging import agree, newest_entry
 from ringleader.train.steps import Loop
 from ringleader.train.tables import check_optimizers
 from ringleader.train.tenant import Tenant, Way
@@ -101,6 +103,10 @@ class Leasing:
         except ExchangeBroken as error:
             self._broke(error)
 
+    @property
+    def _books(self) -> Books | None:
+        return self._office.books if self._office is not None else None
+
     # --- both -----------------------------------------------------------------------------------------------------
 
     def _begin(self, loop: Loop) -> None:
@@ -140,7 +146,8 @@ class Leasing:
     def _broke(self, error: ExchangeBroken) -> None:
         self._tenant.way = None
         if self._office is not None:  # a server that waits for server 0's word counts as ahead of it
-            self._group.updated = max(self._group.updated, self._office.base + self._office.complete)
+            books = self._office.books
+            self._group.updated = max(self._group.updated, books.base + books.complete)
         if self._group.exchange is not None:
             self._group.exchange.abort()
         self._group.broke(error)
@@ -148,33 +155,52 @@ class Leasing:
 
     def _level(self) -> None:
         """A generation begins: servers make the updates that server 0 has made. All members take part."""
-        exchange, office = self._group.exchange, self._office
+        exchange, books = self._group.exchange, self._books
         assert exchange is not None
+        if self._ordered:
+            self._go_by_the_newest_entry(exchange)
+            return
         said = torch.zeros(2, dtype=torch.float64)
-        if self._keeps_queue and office is not None:
-            said[:] = torch.tensor([office.loop.number, office.leases.version])
+        if self._keeps_queue and books is not None:
+            said[:] = torch.tensor([books.loop.number, books.leases.version])
         call, version = exchange.all_reduce(said).tolist()
-        here = office if office is not None and office.loop.number == call else None
+        here = books if books is not None and books.loop.number == call else None
         if here is not None:
             here.allow(int(version))
         if self._stages:
             self._agree(exchange, here)
 
     @property
+    def _ordered(self) -> bool:
+        """Whether all servers make the same updates in the same order, so that one can stand in for another."""
+        return bool(self._group.spec.sync.server_backups)
+
+    @property
     def _stages(self) -> bool:
         """Whether servers hold items until server 0 has taken them."""
         sync = self._group.spec.sync
-        return sync.consistency == "async" and sync.server_count > 1
+        return self._ordered or (sync.consistency == "async" and sync.server_count > 1)
 
-    def _agree(self, exchange: Exchange, office: Office | None) -> None:
+    def _go_by_the_newest_entry(self, exchange: Exchange) -> None:
+        """What any server has heard of happens on all: whichever was lost has done no more."""
+        seat, books = self._group.seat, self._books
+        assert seat is not None
+        if not seat.plan.servers:
+            return
+        known = books.known if books is not None else (-1, 0, 0)
+        call, count, last = newest_entry(exchange, seat.rank - seat.plan.world, seat.plan.servers, known)
+        if books is not None and books.loop.number == call:
+            books.level(count, last)
+
+    def _agree(self, exchange: Exchange, books: Books | None) -> None:
         """What a break left on some servers only happens everywhere or nowhere."""
         seat = self._group.seat
         assert seat is not None
-        held = office.held if office is not None else []
-        taken = office.leases.taken if office is not None and self._keeps_queue else Items()
+        held = books.held if books is not None else []
+        taken = books.leases.taken if books is not None and self._keeps_queue else Items()
         agreed = agree(exchange, seat.rank - seat.plan.world, seat.plan.servers, held, taken)
-        if office is not None:
-            office.settle(agreed)
+        if books is not None:
+            books.settle(agreed)
 
     def _settle(self, loop: Loop) -> None:
         """Nobody computes: everybody takes over server 0's position and all servers' weights."""
@@ -183,16 +209,16 @@ class Leasing:
         self._tenant.way = None
         said = exchange.all_reduce(self._position())
         over, leaves, step, samples, loss = said[:KNOWN].tolist()
-        if self._office is not None:
-            self._office.allow(int(step) - self._office.base)
+        if (books := self._books) is not None:
+            books.allow(int(step) - books.base)
         self._advance(loop, int(step))
         group.samples, group.loss = int(samples), None if isnan(loss) else loss
         group.staleness = said[KNOWN : KNOWN + STALENESS_BINS].to(torch.int64).tolist()
         group.buffers.put(said[KNOWN + STALENESS_BINS :].to(torch.uint8))
         if exchange.updates and over:  # who holds the weights commits before they travel
             self._finish(loop)
-        if self._office is not None:  # of tables only rows are published: those of the whole loop
-            exchange.buckets.tables.changed = self._office.touched.after(0)
+        if books is not None:  # of tables only rows are published: those of the whole loop
+            exchange.buckets.tables.changed = books.touched.after(0)
         exchange.publish()
         if over:
             self._finish(loop)
@@ -220,10 +246,10 @@ class Leasing:
         words = torch.zeros(KNOWN + STALENESS_BINS + group.buffers.size_bytes, dtype=torch.float64)
         if not self._keeps_queue:
             return words
-        assert self._office is not None
+        assert self._books is not None
         loss = nan if group.loss is None else group.loss
         leaves = group.coordinator.plan_pending()
-        known = [self._office.over, leaves, group.step, group.samples, loss]
+        known = [self._books.ends.over, leaves, group.step, group.samples, loss]
         words[:KNOWN] = torch.tensor(known, dtype=torch.float64)
         for staleness, count in self._staleness.items():
             words[KNOWN + min(staleness, STALENESS_BINS - 1)] += count
@@ -257,12 +283,12 @@ class Leasing:
         if plan.servers == 0:
             self._rows = self._rows or Rows(exchange.buckets.buckets)
             self._office = self._office or self._new_office(loop)
-            tables = dict(enumerate(exchange.buckets.tables.names))
-            self._office.open(None, self._rows, exchange.buckets.buckets, tables, leads=True)
+            everything = Share.whole(exchange.buckets)
+            self._office.open(None, self._rows, everything, everything, leads=True)
             return Own(self._office, exchange.buckets, self._rows)
         assert isinstance(exchange, ParameterServer)
         servers = range(plan.world, len(plan.members))
-        return Lessee(exchange.communicator, exchange.buckets, servers, self._tenant.layout)
+        return Lessee(exchange.communicator, exchange.buckets, servers, plan.held_by, self._tenant.layout)
 
     # --- a server -------------------------------------------------------------------------------------------------
 
@@ -272,24 +298,30 @@ class Leasing:
         assert isinstance(exchange, ParameterServer)
         plan = group.seat.plan
         number = group.seat.rank - plan.world
-        part = own_part(exchange.buckets, number)
-        self._rows = self._rows or Rows(part)
+        held = Share.held(exchange.buckets, plan.held_by, number)
+        shown = Share.shown(exchange.buckets, plan.held_by, number)
+        self._rows = self._rows or Rows(held.buckets)
         self._office = self._office or self._new_office(loop)
         self._progress(loop, "exchange")
         lessor = Lessor(
             exchange.communicator,
-            part,
-            own_tables(exchange.buckets, number),
+            shown.buckets,
+            held.tables,
             self._rows,
             self._tenant.layout,
             number=number,
             workers=plan.world,
             servers=plan.servers if self._stages else 1,
+            acknowledged=self._ordered,
         )
-        tell = lessor.tell if number == 0 else None
-        numbers = dict(enumerate(exchange.buckets.tables.names))
-        tables = {place: numbers[place] for place in own_tables(exchange.buckets, number)}
-        self._office.open(exchange.communicator, self._rows, part, tables, leads=number == 0, tell=tell)
+        self._office.open(
+            exchange.communicator,
+            self._rows,
+            held,
+            shown,
+            leads=number == 0,
+            tell=lessor.tell if number == 0 else tell_nobody,
+        )
         self._office.serve(lessor.serve(self._office))
 
     def _new_office(self, loop: Loop) -> Office:
@@ -300,14 +332,15 @@ class Leasing:
             if self._keeps_queue and group.serves and group.due:
                 office.drain()
 
-        office = Office(group, loop, committed, self._tenant.blocks, self._staleness)
+        books = Books(group, loop, committed, self._tenant.blocks, self._staleness)
+        office = Office(group, books)
         if group.inside.get("call") == loop.number:
-            office.go_on(group.inside)
+            books.go_on(group.inside)
         group.inside = {}
         return office
 
     def _keeps(self) -> dict[str, Any]:
         """At a boundary inside a loop: nobody computes."""
-        office = self._office
-        inside = office is not None and not self._group.calls.is_finished(office.loop.number)
-        return office.position if office is not None and inside else {}
+        books = self._books
+        inside = books is not None and not self._group.calls.is_finished(books.loop.number)
+        return books.position if books is not None and inside else {}

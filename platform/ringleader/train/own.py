@@ -21,10 +21,10 @@ class Own:
 
     @property
     def have(self) -> tuple[int, ...]:
-        return (self._office.leases.version,)
+        return (self._office.books.leases.version,)
 
     def ask(self, wish: Wish, stop: int = -1) -> Answer:
-        ask = Ask(wish, self._office.leases.version, stop=stop)
+        ask = Ask(wish, self._office.books.leases.version, stop=stop)
         return self._office.answer(0, ask, [], _go_on).answer
 
     def take_over(self) -> None:
@@ -37,14 +37,14 @@ class Own:
         for row, bucket in zip(rows, self._buckets.buckets, strict=True):
             row.copy_(bucket.row(0))
         waiting = list(extras)
-        left = waiting.pop(0) if push.buffers else None
-        self._office.count(push, rows, Extras(left, waiting.pop(0) if push.names else None, tables))
+        names = waiting.pop() if push.names else None
+        self._office.count(push, rows, Extras(waiting.pop() if push.buffers else None, names, tables))
 
     def pushed(self) -> None:
         """A push is counted when it returns."""
 
     def leave(self) -> None:
-        self._office.close()
+        self._office.books.close()
 
 
 def _go_on() -> None:

@@ -28,7 +28,8 @@ class Pushes:
     @property
     def layout(self) -> Layout:
         group = self._group
-        return Layout(len(group.parameters), self.blocks, group.buffers.size_bytes, len(group.tables))
+        starts = bool(group.spec.sync.server_backups)
+        return Layout(len(group.parameters), self.blocks, group.buffers.size_bytes, len(group.tables), starts)
 
     @property
     def blocks(self) -> int:
@@ -84,7 +85,8 @@ class Pushes:
             exposed_s=exposed_s,
             since_s=since_s,
         )
-        return push, [extra for extra in (left, told) if extra is not None], tables
+        start = self._group.buffers.committed_bytes() if left is not None and self.layout.starts else None
+        return push, [extra for extra in (start, left, told) if extra is not None], tables
 
     def _times(self) -> tuple[float, float]:
         """Seconds blocked on the exchange, and all, since the call before."""

@@ -105,11 +105,11 @@ class Session:
         """Register an optimiser; the session steps it. `clip_norm` bounds the 2-norm of its whole gradient.
 
         Raises:
-            StepMisuse: for `clip_norm` with several `ssp` servers.
+            StepMisuse: for `clip_norm` with several `ssp` servers, unless each holds everything.
         """
         self._before_first_call("optimizer")
         sync = self._spec.sync
-        if clip_norm is not None and sync.consistency == "ssp" and sync.server_count > 1:
+        if clip_norm is not None and sync.consistency == "ssp" and sync.in_parts:
             raise StepMisuse(
                 f"clip_norm needs the whole gradient of a clock, which {sync.server_count} ssp servers hold in parts.",
                 hint="Use one server (sync.servers: 1), consistency: sync, or no clip_norm.",

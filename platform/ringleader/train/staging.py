@@ -1,4 +1,9 @@
-"""Items that are applied on all servers or on none: the others hold what they got until server 0 has taken it."""
+"""Items that are applied on all servers or on none: who holds them waits until server 0 has taken them.
+
+Where servers have backups server 0 waits too: whatever it takes, and each update of a clock, is an entry that all
+others have heard of before server 0 acts on it, and says the next. So all make the same updates of the same items in
+the same order, none has heard of more than one entry that another lacks, and what server 0 did is known without it.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -11,9 +16,15 @@ from ringleader.train.arrivals import Arrival
 
 
 class Staging:
-    """A server's that does not keep the queue. Outlives generations; `confirm` belongs to any thread."""
+    """A server's. Outlives generations; `confirm` belongs to any thread.
 
-    def __init__(self) -> None:
+    Attributes:
+        count: entries that this server has heard of in this loop.
+        last: the newest one: an item, `UPDATE` or `CLOSE`.
+    """
+
+    def __init__(self, count: int = 0, last: int = 0) -> None:
+        self.count, self.last = count, last
         self._held: dict[int, Arrival] = {}
         self._confirmed: deque[int] = deque()
 
@@ -22,22 +33,26 @@ class Staging:
         """Those that are held."""
         return list(self._held)
 
-    def hold(self, arrival: Arrival) -> bool:
-        """Keep a push; False where its item is held already."""
-        if arrival.push.item in self._held:
-            return False
+    def hold(self, arrival: Arrival) -> Arrival | None:
+        """Keep a push. Of two of one item, as backup workers make them, server 0 takes the one on newer weights; the
+        other one is returned."""
+        other = self._held.get(arrival.push.item)
+        if other is not None and other.push.version > arrival.push.version:
+            return arrival
         self._held[arrival.push.item] = arrival
-        return True
+        return other
 
-    def confirm(self, item: int) -> None:
-        """Server 0 has taken the item."""
-        self._confirmed.append(item)
+    def confirm(self, entry: int) -> None:
+        """Server 0 has taken the item, or says `UPDATE` or `CLOSE`."""
+        self.count, self.last = self.count + 1, entry
+        self._confirmed.append(entry)
 
-    def due(self) -> list[Arrival]:
-        """Those that server 0 has taken, in its order; they are held no longer."""
+    def due(self) -> list[tuple[int, Arrival | None]]:
+        """What server 0 has said, in its order, and what is held of it no longer."""
         due = []
         while self._confirmed:
-            due.append(self._held.pop(self._confirmed.popleft()))
+            entry = self._confirmed.popleft()
+            due.append((entry, self._held.pop(entry) if entry >= 0 else None))
         return due
 
     def settle(self, taken: Sequence[int]) -> list[Arrival]:
@@ -66,3 +81,19 @@ def agree(exchange: Exchange, server: int, servers: int, held: Sequence[int], ta
     known = [int(item) for item in exchange.all_reduce(items).tolist()]
     said = torch.tensor([item in taken for item in known], dtype=torch.float64)
     return [item for item, yes in zip(known, exchange.all_reduce(said).tolist(), strict=True) if yes]
+
+
+def newest_entry(
+    exchange: Exchange, server: int, servers: int, known: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """All members hear what the server says that has heard of the most entries. Raises ExchangeBroken.
+
+    Args:
+        server: the number of this server; negative on workers.
+        known: the loop's call number, entries, the newest one; (-1, 0, 0) where there is no loop.
+    """
+    said = torch.zeros((servers, 3), dtype=torch.float64)
+    if server >= 0:
+        said[server] = torch.tensor(known, dtype=torch.float64)
+    call, count, last = max(exchange.all_reduce(said.view(-1)).view(servers, 3).tolist())
+    return int(call), int(count), int(last)

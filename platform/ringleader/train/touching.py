@@ -1,6 +1,6 @@
 """Which rows of a server's tables have changed in a loop, and since when: what a worker has to be sent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +25,11 @@ class Touched:
         for since, rows in zip(self._since.values(), sums, strict=True):
             since[rows.indices.cpu()] = version
 
+    def all_new(self, version: int) -> None:
+        """Whoever has what it had before that version lacks every row: which ones changed is not known here."""
+        for since in self._since.values():
+            since.fill_(max(version, 1))
+
     def after(self, version: int) -> dict[int, Tensor]:
         """By parameter number: (n,) int64, the rows that have changed since that version; a negative one means that the
         reader has what it had at the loop's start."""
@@ -33,10 +38,11 @@ class Touched:
             for number, since in self._since.items()
         }
 
-    def news(self, version: int) -> list[tuple[Tensor, Rows]]:
-        """These rows of each table, as they are now."""
+    def news(self, version: int, numbers: Collection[int]) -> list[tuple[Tensor, Rows]]:
+        """These rows of some of the tables, as they are now."""
         found = []
         for number, indices in self.after(version).items():
-            table = self._tables[number].detach()
-            found.append((table, Rows(indices, table[indices])))
+            if number in numbers:
+                table = self._tables[number].detach()
+                found.append((table, Rows(indices, table[indices])))
         return found

@@ -110,7 +110,7 @@ class Updates:
         """The sums become the parameters' gradients; what no slice reached has none."""
         group, used = self._group, gathered.used
         assert group.exchange is not None
-        for bucket, row in zip(stock.part, gathered.total.dense, strict=True):
+        for bucket, row in zip(stock.held.buckets, gathered.total.dense, strict=True):
             views = group.exchange.buckets.views(bucket, row)
             for number, view in zip(bucket.members, views, strict=True):
                 group.parameters[number].grad = view if used[number] else None
