@@ -135,6 +135,8 @@ def test_no_update_waits_for_as_many_workers_as_are_spare(spare, most, batches, 
     for what, worker in acts:
         play.act(what, worker)
     slow = range(spare)
+    for worker in [*slow] * most:
+        play.act("lease", worker)
     play.finish(range(spare, WORKERS))
     leases = play.leases
     assert leases.exhausted or leases.next is None
