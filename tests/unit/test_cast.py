@@ -6,7 +6,8 @@ from multiprocessing import Pipe
 from cast import Cast
 from test_leaving import RING, job, train
 
-from ringleader.elastic.membership import begin
+from ringleader.elastic import events as ev
+from ringleader.elastic.membership import begin, handle
 from ringleader.elastic.state import Rules
 
 
@@ -21,3 +22,20 @@ def test_last_words_are_heard_though_their_speaker_can_be_told_nothing() -> None
     there.close()
     stage._tell("w0", "interrupt", 1)
     assert stage._pipes["w0"].recv() == ("raised", (3, 0, "boom"))
+
+
+def test_a_newcomer_is_heard_once_the_survivors_have_gone_on_without_it() -> None:
+    stage = Cast(job(RING), train)
+    stage._state, _ = begin(Rules(attempt=1, shards=4), minimum=1, maximum=2, now=0.0)
+    for event in (
+        ev.Parked("w0", 0, 0, 0, "", 1.0),
+        ev.Parked("w1", 0, 0, 0, "", 1.0),
+        ev.Lost("w1", "killed", 2.0),
+    ):
+        assert not stage._too_early("w2")
+        stage._state, _ = handle(stage._state, event)
+    assert stage._too_early("w2"), "w0 has not noticed yet"
+    stage._state, _ = handle(stage._state, ev.Parked("w0", 1, 3, 3, "its exchange broke", 3.0))
+    assert stage._state.plan is not None
+    assert stage._state.plan.members == ("w0",)
+    assert not stage._too_early("w2")
