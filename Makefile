@@ -22,7 +22,8 @@ test: setup  ## all tests; browser tests need Chromium (REQUIRE_BROWSER=1: or fa
 	@"$(PYTHON)" scripts/setup.py browser
 	@code=0; \
 	$(VENV)/python -m pytest tests/unit tests/architecture tests/conformance -n logical --maxprocesses 8 --dist worksteal || code=$$?; \
-	$(VENV)/python -m pytest tests/integration tests/e2e tests/chaos --durations 30 || code=$$?; \
+	$(VENV)/python -m pytest tests/integration tests/e2e tests/chaos -n 2 --dist loadfile --no-loadscope-reorder \
+		--durations 30 || code=$$?; \
 	exit $$code
 
 check: setup  ## formatting, lint, types, import contracts, the page's lint, types and tests

@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,8 @@ def on_postgres(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Browser tests need a browser, GPU tests a GPU; chaos runs only when asked for."""
+    turns = {f"tests/{file}": turn for turn, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: turns.get(item.nodeid.partition("::")[0], len(turns)))
     for item in items:
         if "browser_path" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
@@ -86,6 +89,37 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+SHARED = {
+    "cluster": tuple(
+        f"integration/test_{name}.py" for name in ("runtime_job", "runtime_leaving", "leasing_faults")
+    ),
+    "stack": tuple(
+        f"e2e/test_{name}.py" for name in ("bad_functions", "describe", "page", "readme", "survival")
+    ),
+}
+"""Test files that share what takes long to start: one process runs them all."""
+
+LONGEST = (*SHARED["cluster"], *SHARED["stack"], "e2e/test_laboratory.py", "integration/test_autoscaling.py")
+"""They come first, so that processes which take one file after the other end at about the same time."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile` a process takes one file after the other, and those of `SHARED` together."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    homes = {f"tests/{file}": name for name, files in SHARED.items() for file in files}
+
+    class Together(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return homes.get(file, file)
+
+    return Together(config, log)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The very last words of a run."""
@@ -103,6 +137,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         # Ray makes its settings when it is imported: tests that connect to a cluster do so first, by its address.
         raise pytest.UsageError("a test module imports ray when it is collected; import it inside the test")
     session.config.stash[_collected] = list(session.items)
+    if torch := sys.modules.get("torch"):
+        # As in a worker, and each thread that computes would have threads of its own that spin.
+        torch.set_num_threads(1)
 
 
 def _browser_missing(config: pytest.Config, items: list[pytest.Item]) -> bool:

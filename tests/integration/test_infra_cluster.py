@@ -12,6 +12,7 @@ from waiting import wait_for
 
 NODES = ("127.0.0.1", "127.0.0.2")
 START_DEADLINE_S = 90
+STARTED = "Ray runtime started"
 
 
 def free_port() -> int:
@@ -37,10 +38,14 @@ def test_two_nodes_join_with_a_token_and_leave_nothing_behind() -> None:
             )  # fmt: skip
             return done.stdout + done.stderr
 
+        def said(log: str) -> str:
+            return (folder / log).read_text(errors="replace")
+
         stack.enter_context(running(folder, environ, "head", str(nodes), str(token)))
-        wait_for("head", lambda: "0.0/1.0 CPU" in status(token), START_DEADLINE_S)
+        wait_for("head", lambda: STARTED in said("head.log"), START_DEADLINE_S)
         stack.enter_context(running(folder, environ, "join", str(nodes), str(token), NODES[1]))
-        wait_for("second node", lambda: "0.0/2.0 CPU" in status(token), START_DEADLINE_S)
+        wait_for("second node", lambda: STARTED in said(f"join-{NODES[1]}.log"), START_DEADLINE_S)
+        wait_for("both in the status", lambda: "0.0/2.0 CPU" in status(token), START_DEADLINE_S)
 
         wrong = folder / "wrong"
         make_token(wrong)

@@ -159,30 +159,6 @@ def test_nothing_is_twice_whatever_call_the_exporter_dies_at(here: Stage) -> Non
     assert [p.step for p in held(here, job_id, "recovery_total_s")] == [5]
 
 
-def test_an_outage_of_mlflow_is_felt_by_nobody_and_made_up_for(tmp_path: Path) -> None:
-    with mlflow_server(tmp_path / "mlflow") as server:
-        here = stage(tmp_path / "home", mlflow_url=server.url, export_every_s=0.1, tick_s=0.05)
-        with here.client:  # the threads run
-            job_id = here.submit()
-            wait_for("supervisor", lambda: here.cluster.alive.get((job_id, 1)))
-            train(here, job_id, range(200))
-            wait_for("run", lambda: here.job(job_id)["tracking"]["run_id"])
-            server.stop()
-            for start in range(200, 1000, 200):
-                train(here, job_id, range(start, start + 200))
-            here.post(job_id, records=[outcome(1, "succeeded", result=RESULT)])
-            wait_for("end", lambda: here.state(job_id) == "succeeded", deadline_s=10)
-            points = here.client.get(f"/api/v1/jobs/{job_id}/metrics?name=loss").json()["points"]
-            assert len(points) == 1000, "what the tracker missed is stored"
-            assert here.client.get("/readyz").status_code == 200
-            assert here.client.get("/mlflow/").status_code == 502
-            server.start()
-            wait_for(
-                "finished run", lambda: run_of(here, job_id)["info"]["status"] == "FINISHED", deadline_s=60
-            )
-            assert_complete(here, job_id, 1000)
-
-
 def test_mlflows_page_is_reached_through_our_log_in_only(here: Stage) -> None:
     with here.client:
         page = here.client.get("/mlflow", follow_redirects=True)
@@ -211,3 +187,24 @@ def test_a_tracker_that_is_away_raises_that_and_nothing_else(here: Stage) -> Non
     with pytest.raises(TrackerDown):
         away.round()
     assert here.job(job_id)["tracking"]["run_id"] == ""
+
+
+def test_an_outage_of_mlflow_is_felt_by_nobody_and_made_up_for(tmp_path: Path, server: MlflowServer) -> None:
+    here = stage(tmp_path / "home", mlflow_url=server.url, export_every_s=0.1, tick_s=0.05)
+    with here.client:  # the threads run
+        job_id = here.submit()
+        wait_for("supervisor", lambda: here.cluster.alive.get((job_id, 1)))
+        train(here, job_id, range(200))
+        wait_for("run", lambda: here.job(job_id)["tracking"]["run_id"])
+        server.stop()
+        for start in range(200, 1000, 200):
+            train(here, job_id, range(start, start + 200))
+        here.post(job_id, records=[outcome(1, "succeeded", result=RESULT)])
+        wait_for("end", lambda: here.state(job_id) == "succeeded", deadline_s=10)
+        points = here.client.get(f"/api/v1/jobs/{job_id}/metrics?name=loss").json()["points"]
+        assert len(points) == 1000, "what the tracker missed is stored"
+        assert here.client.get("/readyz").status_code == 200
+        assert here.client.get("/mlflow/").status_code == 502
+        server.start()
+        wait_for("finished run", lambda: run_of(here, job_id)["info"]["status"] == "FINISHED", deadline_s=60)
+        assert_complete(here, job_id, 1000)
