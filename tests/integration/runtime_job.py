@@ -64,7 +64,8 @@ def recommend(session):
             session.step(torch.nn.functional.binary_cross_entropy_with_logits(score, batch["liked"]))
 
 def trusted(session):
-    print("got", os.environ["HF_TOKEN"][::-1])
+    with open(f"{session.params['told']}/{os.getpid()}", "w") as told:
+        told.write(os.environ["HF_TOKEN"][::-1])
     train(session)
 
 def broken(session):

@@ -577,10 +577,12 @@ def test_a_supervisor_that_is_gone_for_good_takes_its_workers_with_it_and_gets_n
 
 
 def test_workers_get_secrets_from_a_restarted_supervisor_too_and_a_frozen_one_is_released(
-    cluster, home, ingest, package
+    cluster, home, ingest, package, tmp_path
 ):
     import ray
 
+    folder = tmp_path / "told"
+    folder.mkdir()
     ingest.secrets = {"HF_TOKEN": "a-5ecret-v4lue"}
     run = start(
         cluster,
@@ -591,7 +593,7 @@ def test_workers_get_secrets_from_a_restarted_supervisor_too_and_a_frozen_one_is
         function="trusted",
         secrets={"HF_TOKEN": "hub"},
         workers={"min": 1, "max": 2},
-        params={"epochs": 5000, "pause": 0.01},
+        params={"epochs": 5000, "pause": 0.01, "told": str(folder)},
     )
     run.until_world(2)
     run.until_step(3)
@@ -600,11 +602,9 @@ def test_workers_get_secrets_from_a_restarted_supervisor_too_and_a_frozen_one_is
     os.kill(run.pids()["w1"], signal.SIGKILL)
     wait_for("returned", lambda: ingest.events("supervisor.returned"), 60)
     wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w2"], 60)
-
-    def told() -> set[str]:
-        return {r["worker"] for r in ingest.stream("logs") if r["line"] == "got eul4v-tec5e-a"}
-
-    wait_for("all three", lambda: told() == {"w0", "w1", "w2"}, 60)
+    joined = {str(e["pid"]) for e in ingest.events("worker.joined")}
+    wait_for("all three", lambda: {path.name for path in folder.iterdir()} >= joined, 60)
+    assert {path.read_text() for path in folder.iterdir()} == {"a-5ecret-v4lue"[::-1]}
     files = [path for path in home.rglob("*") if path.is_file()]
     assert [path for path in files if b"a-5ecret-v4lue" in path.read_bytes()] == []
     frozen = pid_of_actor("job-trusted-a1")
@@ -613,10 +613,13 @@ def test_workers_get_secrets_from_a_restarted_supervisor_too_and_a_frozen_one_is
     assert not cluster.answers("trusted", 1)
     assert cluster.supervisors() == [("trusted", 1)], "for Ray it lives"
     cluster.release("trusted", 1)
-    assert (cluster.supervisors(), alive(frozen)) == ([], False)
+    assert cluster.supervisors() == []
+    wait_for("end of the frozen process", lambda: not alive(frozen))
     with pytest.raises(ValueError, match="Failed to look up"):
         ray.get_actor("job-trusted-a1", namespace="ringleader")
-    run.leave_nothing(orderly=False)
+    wait_for("ended workers", lambda: not [p for p in run.pids().values() if alive(p)])
+    total = cluster.capacity().cpus
+    wait_for("free CPUs", lambda: cluster.capacity().available.get("CPU", 0) == total)
 
 
 HELLO = "hello from the training function"

@@ -188,8 +188,11 @@ class Cluster:
 
         supervisor = self._supervisor(job_id, attempt)
         if supervisor is not None:
-            self._dissolve(supervisor)
+            answered = self._dissolve(supervisor)
+            process = None if answered else _process_of(supervisor)
             ray.kill(supervisor)
+            if process is not None:  # Ray's word alone does not end a stopped process
+                _kill_frozen(*process)
         name = attempt_name(job_id, attempt)
         remove_leftovers(name)
         until = monotonic() + GONE_S
@@ -250,10 +253,11 @@ class Cluster:
 
         ray.shutdown()
 
-    def _dissolve(self, supervisor: Any) -> None:
-        """Have it free everything. Dead or frozen: its workers end themselves, its places go with `leftovers`."""
+    def _dissolve(self, supervisor: Any) -> bool:
+        """Have it free everything; False where it is frozen. Then, and where it is dead, its workers end themselves
+        and its places go with `leftovers`."""
         import ray
-        from ray.exceptions import ActorUnavailableError, RayError
+        from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 
         until = monotonic() + CALL_S
         while monotonic() < until:
@@ -265,9 +269,12 @@ class Cluster:
             except ActorUnavailableError:  # it was killed, and will be back
                 ray.wait([ray.put(None)], timeout=0.05)
                 continue
+            except GetTimeoutError:
+                return False
             except RayError:
-                return
-            return
+                return True
+            return True
+        return True
 
     def _supervisor(self, job_id: str, attempt: int) -> Any:
         import ray
@@ -284,6 +291,22 @@ class Cluster:
         supervisor = self._supervisor(job_id, attempt)
         if supervisor is not None:
             ray.get(getattr(supervisor, method).remote(*args), timeout=CALL_S)
+
+
+def _process_of(supervisor: Any) -> tuple[str, int]:
+    """Its node and process id."""
+    from ray._private.state import actors
+
+    found = actors(supervisor._actor_id.hex())
+    return str(found["Address"]["NodeID"]), int(found["Pid"])
+
+
+def _kill_frozen(node: str, pid: int) -> None:
+    """End the process if a signal has stopped it; nobody waits for that."""
+    from ringleader.runtime.hands import end_stopped, on_node
+
+    if pid:
+        on_node(node, end_stopped, pid)
 
 
 def _node(node: dict[str, Any]) -> Node:

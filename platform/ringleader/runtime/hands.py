@@ -95,6 +95,13 @@ def parked(standing: Standing, now: float) -> ev.Parked:
     )
 
 
+def end_stopped(pid: int) -> None:
+    """SIGKILL to a process that a signal has stopped."""
+    look = glance(pid)
+    if look is not None and look.stopped:
+        _sigkill(pid)
+
+
 def _sigkill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
