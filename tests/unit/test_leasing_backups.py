@@ -173,6 +173,17 @@ def test_its_replacement_takes_over_inside_the_loop_when_the_other_one_is_killed
     assert new in play.finished
 
 
+def test_a_new_server_that_has_no_state_yet_does_not_stand_in_for_the_last_one(tmp_path: Path) -> None:
+    """Who should heal it dies as it begins to: the attempt ends, instead of going on with first weights."""
+    faults = FaultPlan().kill("s0", at_step=1, phase="committed")
+    faults = faults.hold("w2", at_step=ANY, past=6, for_generation=3, joined="s3")
+    spec = job(ASYNC | BACKED, workers={"min": 1, "max": 1})
+    shots = (Shot("s1", 1, STATE, 0),)
+    play = ThreadedCast(spec, Nets(), faults, tmp_path, shots=shots).play()
+    assert "s3" in play.plans[-1].members
+    assert play.outcome == "failed", "a server without the state stood in for those that had it"
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_seeded_kills_of_servers_and_workers_lose_and_repeat_nothing(
     seed: int, said: dict[str, list[Answer]], tmp_path: Path
