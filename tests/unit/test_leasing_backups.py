@@ -113,6 +113,18 @@ def test_a_server_killed_around_a_push_costs_no_item_and_repeats_none(
     assert lost(play) == [MOMENTS[moment].worker]
 
 
+@pytest.mark.parametrize(("mode", "entry"), [(ASYNC | BACKED, 7), (SSP | THREE, 9)], ids=["async", "ssp"])
+def test_a_step_that_is_completed_between_generations_lets_the_one_before_it_out_once(
+    mode, entry: int, tmp_path: Path
+) -> None:
+    """Step 2's last entry is heard of by a server that dies before it says so: server 0 makes the update, and settles
+    step 1, as the next generation begins."""
+    nets, spec = Nets(), job(mode, workers={"min": 1, "max": 1})
+    play = ThreadedCast(spec, nets, artifacts=tmp_path, shots=(Shot("s1", 0, TAKEN, entry),)).play()
+    check(play, nets, mode)
+    assert lost(play) == ["s1"]
+
+
 def test_of_two_pushes_of_an_item_the_one_on_newer_weights_is_held_whichever_comes_last() -> None:
     """A straggler's comes after that of whoever got its item when the update was made."""
     push = replace(Layout(parameters=1, blocks=0, buffers=0).leaving(), item=3)

@@ -64,3 +64,21 @@ def test_a_step_that_is_stored_already_is_not_sent_again() -> None:
         said.open([Record(step, 1, {})])
     said.settle()
     assert list(outlet.values) == [3, 4]
+
+
+def test_a_step_that_is_settled_between_generations_is_sent_once() -> None:
+    """The plan was made before: its `recorded_step` does not count it."""
+    told: list[int] = []
+
+    class Listens(Recorded):
+        def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
+            told.append(step)
+
+    said = reporter(Listens())
+    for step in (1, 2):
+        said.open([Record(step, 1, {})])
+    said.leave_office()
+    said.open([Record(3, 2, {})])
+    assert told == [1]
+    said.take_office(speaks=True, recorded_step=2)
+    assert told == [1, 2]

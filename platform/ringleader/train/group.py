@@ -259,6 +259,7 @@ class Group:
 
     def _change_generation(self) -> None:
         generation = self.seat.plan.generation if self.seat else 0
+        self.reporter.leave_office()
         self.donations.boundary()
         if self.exchange is not None:
             self.split.exposed_s += self.exchange.exposed_s
@@ -286,12 +287,12 @@ class Group:
         if self.timeline is not None:
             self.timeline.end()
         plan = self.seat.plan
-        if plan.cause == PAUSE:
-            self._pause()
-            return
         # Where items are leased server 0 counts them, and so it speaks.
         speaker = plan.world if self.spec.sync.leased and plan.servers else 0
         self.reporter.take_office(speaks=self.seat.rank == speaker, recorded_step=plan.recorded_step)
+        if plan.cause == PAUSE:
+            self._pause()
+            return
         self._tell_choice()
 
     @property

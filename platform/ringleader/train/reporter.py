@@ -48,6 +48,11 @@ class Reporter:
             if record.step >= recorded_step:
                 self._send(record)
 
+    def leave_office(self) -> None:
+        """Between generations nobody speaks: what is settled there the next plan's `recorded_step` does not count, so
+        `take_office` sends it."""
+        self._speaks = False
+
     def tell(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         """An event that all members could tell; rank 0 does."""
         if self._speaks:
