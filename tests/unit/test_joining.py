@@ -90,8 +90,10 @@ def test_what_the_program_sets_in_a_parameter_group_reaches_who_follows(tmp_path
     assert play.digest == undisturbed(tmp_path, decays=True)
 
 
-def test_what_the_program_changes_in_a_large_kept_object_reaches_who_follows(tmp_path: Path):
-    cues = FaultPlan().resize(at_step=2, minimum=2, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+@pytest.mark.parametrize("step", [2, 7], ids=["first epoch", "second epoch, after a rehearsal of the first"])
+def test_what_the_program_changes_in_a_large_kept_object_reaches_who_follows(step: int, tmp_path: Path):
+    cues = FaultPlan().resize(at_step=step, minimum=2, maximum=2)
+    cues = cues.dawdle("w0", from_step=step + 1, for_generation=2)
     play = perform((1, 1), cues, tmp_path, shifts=True)
     assert healed(play) == set()
     assert play.digest == undisturbed(tmp_path, shifts=True)

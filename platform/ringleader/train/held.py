@@ -210,7 +210,10 @@ class Held:
         self.commit_kept()
 
     def commit_kept(self) -> None:
-        self.committed_kept = {name: copy.deepcopy(kept.state_dict()) for name, kept in self.kept.items()}
+        self.committed_kept = self.copied_kept()
+
+    def copied_kept(self) -> dict[str, dict[str, Any]]:
+        return {name: copy.deepcopy(kept.state_dict()) for name, kept in self.kept.items()}
 
     def rewind_kept(self) -> None:
         """Before a replay: kept objects that the loop body touched go back to the committed step."""

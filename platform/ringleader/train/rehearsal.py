@@ -55,18 +55,20 @@ class Rehearsal:
             yield batch
 
     def turns(self, place: Place, loop: Loop) -> Iterator[Any]:
-        """One turn of a finished loop if none was here yet; buffers and random streams are not touched by it."""
+        """One turn of a finished loop if none was here yet; buffers, kept objects and random streams are as before."""
         if place in self._known or not loop.epoch.steps:
             return
         self._known.add(place)
         self.runs = True
         self._group.buffers.rewind()
+        kept = self._group.held.copied_kept()
         seed_all(self._group.spec.seed, "rehearsal", loop.number)
         try:
             yield self._batch(loop)
         finally:
             self.runs = False
             self._group.buffers.rewind()
+            self._group.held.set_kept(kept)
 
     def _batch(self, loop: Loop) -> Any:
         shard = min(present_shards(loop.epoch.batch_rows(0), loop.epoch.shards))
