@@ -77,7 +77,7 @@ class IngestServer:
                     outer.answer(self, outer.blocked, {})
                     return
                 if outer.gone or self.headers["Authorization"] != "Bearer secret":
-                    self.send_error(409 if outer.gone else 401)
+                    outer.answer(self, 409 if outer.gone else 401, {}, "problem+json")
                     return
                 try:
                     ingest = Ingest.model_validate_json(body)

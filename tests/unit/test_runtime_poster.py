@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from integration.ray_home import IngestServer
 from waiting import wait_for
@@ -134,6 +135,25 @@ def test_an_attempt_that_was_replaced_learns_it(server: IngestServer, tmp_path: 
     _, poster = open_poster(server, tmp_path)
     wait_for("stale", lambda: poster.stale, 10)
     poster.close()
+
+
+@pytest.mark.parametrize("status", [404, 409, 410])
+def test_what_a_proxy_says_ends_no_attempt_and_is_no_answer(
+    server: IngestServer, tmp_path: Path, status: int
+):
+    server.blocked = status
+    _, poster = open_poster(server, tmp_path)
+    poster.close()
+    answered = poster._answered
+    client = httpx.Client(headers={"Authorization": "Bearer secret"})
+    poster._client = client
+    with pytest.raises(httpx.HTTPStatusError):
+        poster._post()
+    assert (poster.stale, poster._answered) == (False, answered)
+    server.blocked = 0
+    poster._post()
+    assert poster._answered > answered
+    client.close()
 
 
 def test_text_that_utf8_cannot_carry_holds_up_nothing_and_no_outcome_is_lost(

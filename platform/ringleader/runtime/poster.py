@@ -23,7 +23,8 @@ MAX_REASON = 1000
 REFUSED = frozenset({400, 413, 422})
 """What was posted can never be taken, if it is the API that says so."""
 GONE = frozenset({404, 409, 410})
-"""The control plane does not know the job any more, or a newer attempt has taken its place."""
+"""The control plane does not know the job any more, or a newer attempt has taken its place; if it is the API that says
+so."""
 
 
 class Poster:
@@ -68,7 +69,7 @@ class Poster:
 
     @property
     def silent_s(self) -> float:
-        """For how long the control plane has not answered."""
+        """For how long the control plane has not answered; what a proxy says in its place is no answer."""
         return monotonic() - self._answered
 
     def close(self) -> None:
@@ -107,17 +108,18 @@ class Poster:
         if status is not None:
             body["status"] = status.model_dump(mode="json")
         response = self._client.post(self._url, content=utf8_json(body))  # whatever it holds, it can be sent
-        self._answered = monotonic()
-        if response.status_code in GONE:
-            self.stale = True
-            return False
-        if records and response.status_code in REFUSED and _is_problem(response):
-            self._refusal(records, response)
-            return True
-        response.raise_for_status()
+        if _is_problem(response):
+            self._answered = monotonic()
+            if response.status_code in GONE:
+                self.stale = True
+                return False
+            if records and response.status_code in REFUSED:
+                self._refusal(records, response)
+                return True
+        acked = response.raise_for_status().json()["acked"]
+        self._answered = self._status_at = monotonic()
         self._size = MAX_RECORDS
-        self._status_at = monotonic()
-        self._spool.ack(response.json()["acked"])
+        self._spool.ack(acked)
         self._acked.set()
         return bool(records)
 
