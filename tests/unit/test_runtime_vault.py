@@ -1,4 +1,4 @@
-"""A job's secrets: fetched when they are needed, asked for again while the control plane is away, refused for good."""
+"""A job's secrets: fetched when they are needed, asked for again while the control plane is away."""
 
 import threading
 from collections.abc import Iterator
@@ -65,13 +65,21 @@ def test_while_the_control_plane_is_away_they_are_asked_for_again(api: Api) -> N
     assert here.open() == Handed({"HF_TOKEN": "hf_value"})
 
 
-def test_one_that_is_gone_is_refused_for_good_but_a_wrong_address_is_not(api: Api) -> None:
+def test_one_that_is_missing_is_refused_to_who_begins_but_a_wrong_address_is_not(api: Api) -> None:
     assert opened(api, token="another").open() is None
     api.missing = True
+    assert opened(api).open() == Handed(refused="there is no secret 'hub'")
+
+
+def test_one_that_is_missing_for_a_moment_ends_nothing_that_has_begun(api: Api) -> None:
+    api.missing = True
     here = opened(api)
+    assert [here.open(begun=True), here.open(begun=True)] == [None, None]
     assert here.open() == Handed(refused="there is no secret 'hub'")
     api.missing = False
-    assert here.open() == Handed(refused="there is no secret 'hub'")
+    assert here.open(begun=True) == Handed({"HF_TOKEN": "hf_value"}), "no refusal is kept"
+    api.missing = True
+    assert here.open() == Handed({"HF_TOKEN": "hf_value"})
 
 
 def test_one_thread_waits_for_an_answer_and_all_others_are_free(api: Api) -> None:

@@ -78,7 +78,8 @@ class Secrets:
         return _view(row)
 
     def drop(self, project: str, name: str) -> None:
-        """Raises NotFound. Attempts that run have it already; later ones that name it fail."""
+        """Raises NotFound. Attempts that train go on with what they have, and wait with new workers where they have to
+        ask again until it is set once more; those that begin without it fail."""
         audit.about(project=project, target=name)
         with self._store.write() as session:
             row = session.get(Secret, (project, name))

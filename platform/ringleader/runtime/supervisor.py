@@ -77,7 +77,8 @@ class Supervisor:
 
     def secrets(self) -> Handed | None:
         """The environment variables that the job's secrets become; None: ask again."""
-        return self._vault.open()
+        begun = self._outlet.start > 1 or self._attempt.generation > 0
+        return self._vault.open(begun=begun)
 
     # --- control plane --------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ AGAIN_S = 0.5
 
 
 class SecretMissing(RingleaderError):
-    """A job names a secret that is not there any more."""
+    """A job names a secret that was not there when its attempt began."""
 
     code = Reason.SECRET_MISSING
 
@@ -43,15 +43,24 @@ class Vault:
         self._known: Handed | None = None
         self._ask_at = 0.0
 
-    def open(self) -> Handed | None:
-        """None where the control plane does not answer just now: ask again. One thread waits for it at a time."""
+    def open(self, *, begun: bool = False) -> Handed | None:
+        """None where there is no answer just now: ask again. One thread waits for it at a time.
+
+        Args:
+            begun: the attempt has had a plan: a secret that is missing now, as one that is just being replaced, is no
+                reason to end what has trained so long.
+        """
         if self._known is not None or not self._fetching.acquire(blocking=False):
             return self._known
         try:
-            if self._known is None and monotonic() >= self._ask_at:
-                self._known = self._fetch()
-                self._ask_at = monotonic() + AGAIN_S
-            return self._known
+            if self._known is not None or monotonic() < self._ask_at:
+                return self._known
+            found = self._fetch()
+            self._ask_at = monotonic() + AGAIN_S
+            if found is not None and found.refused:
+                return None if begun else found
+            self._known = found
+            return found
         finally:
             self._fetching.release()
 
