@@ -38,7 +38,7 @@ class Settings(BaseModel):
         vanish_after_s: a supervisor that Ray stopped listing this long ago is lost.
         start_timeout_s: an attempt that trains nothing within this time has failed.
         silent_after_s: a supervisor that lives but has posted nothing for so long is told of.
-        frozen_after_s: one that does not answer the cluster either after so long is ended, and its attempt with it.
+        frozen_after_s: one that has not answered the cluster either for so long is ended, and its attempt with it.
         oidc_issuer: an OpenID Connect provider to log in through; empty: with tokens only.
         oidc_client_id, oidc_client_secret: how the provider knows us; a public client has no secret.
         other_hosts: further names that the API answers to, by commas; loopback and that of public_url always hold.

@@ -75,7 +75,7 @@ def test_a_frozen_one_is_ended_after_its_time_and_what_it_posts_later_is_refused
     job_id = heard(here)
     token = here.cluster.alive[job_id, 1].ingest_token
     here.cluster.frozen.add((job_id, 1))
-    pass_s(here, 59)
+    pass_s(here, 15 + 59)
     assert (here.state(job_id), code(here, job_id)) == ("running", "supervisor_frozen")
     here.cluster.lingers = True  # it takes a while to go
     pass_s(here, 3)
@@ -92,11 +92,21 @@ def test_a_frozen_one_is_ended_after_its_time_and_what_it_posts_later_is_refused
 def test_one_that_answers_at_the_last_moment_is_not_ended(here: Stage) -> None:
     job_id = heard(here)
     here.cluster.frozen.add((job_id, 1))
-    pass_s(here, 59)
+    pass_s(here, 15 + 59)
     here.cluster.frozen.clear()
     pass_s(here, 60)
     assert (here.state(job_id), code(here, job_id)) == ("running", "supervisor_silent")
     assert here.cluster.starts == [(job_id, 1)]
+
+
+def test_one_that_was_silent_and_answered_has_its_whole_time_once_it_is_frozen(here: Stage) -> None:
+    job_id = heard(here)
+    pass_s(here, 600, each=5)
+    here.cluster.frozen.add((job_id, 1))
+    pass_s(here, 15 + 59)
+    assert (here.state(job_id), code(here, job_id)) == ("running", "supervisor_frozen")
+    pass_s(here, 1)
+    assert here.state(job_id) == "queued"
 
 
 def test_a_frozen_one_is_told_nothing_that_would_hold_up_the_others(here: Stage) -> None:

@@ -211,7 +211,14 @@ class Reconciler:
         )
         if isinstance(act, lifecycle.Ask):
             answers = self._backend.answers(*me)
-            act = lifecycle.judge(facts, answers=answers, silent_s=silence.for_s, limits=self._limits)
+            unanswered_s = self._hearing.unanswered_s(me, answers=answers)
+            act = lifecycle.judge(
+                facts,
+                answers=answers,
+                silent_s=silence.for_s,
+                unanswered_s=unanswered_s,
+                limits=self._limits,
+            )
         if act is not None:
             self._do(act, facts)
 

@@ -23,7 +23,7 @@ class Limits:
         vanish_after_s: a supervisor that was not listed for so long is gone.
         start_timeout_s: an attempt may take so long until it trains.
         silent_after_s: a supervisor that was heard and posts nothing for so long is asked whether it lives.
-        frozen_after_s: one that does not answer then is given up after so long.
+        frozen_after_s: one that does not answer then either, whenever it is asked, is given up after so long.
     """
 
     vanish_after_s: float = 1.0
@@ -181,15 +181,19 @@ def next_act(
     return _running(job, silence, now)
 
 
-def judge(job: Facts, *, answers: bool, silent_s: float, limits: Limits) -> Act | None:
+def judge(job: Facts, *, answers: bool, silent_s: float, unanswered_s: float, limits: Limits) -> Act | None:
     """What to do about a supervisor that is silent, now that it has been asked.
 
     One that answers is left alone, however long it is silent: its workers train, its records wait in its spool, and
     whatever keeps its posts from us would keep those of the next attempt. One that does not answer is frozen. Its
     workers have ended themselves by `frozen_after_s`, so nothing trains any more and nothing but it is lost.
+
+    Args:
+        silent_s: for how long it has posted nothing.
+        unanswered_s: since the first of the questions that it has not answered. It may have been silent long before.
     """
-    if not answers and job.trouble == FROZEN and silent_s >= limits.frozen_after_s:
-        return Lose(_why("its supervisor was frozen: no post and no answer for {:.0f} s", silent_s))
+    if not answers and job.trouble == FROZEN and unanswered_s >= limits.frozen_after_s:
+        return Lose(_why("its supervisor was frozen: no post and no answer for {:.0f} s", unanswered_s))
     why = _silent(silent_s) if answers else _frozen(silent_s, limits)
     return None if job.trouble == why.code else Tell(why)
 
@@ -246,5 +250,6 @@ def _frozen(silent_s: float, limits: Limits) -> Why:
     return Why(
         code=FROZEN,
         message=f"its supervisor has posted nothing for {silent_s:.0f} s and does not answer the cluster",
-        hint=f"After {limits.frozen_after_s:.0f} s it is ended; the next attempt begins with the newest checkpoint.",
+        hint=f"After {limits.frozen_after_s:.0f} s without an answer it is ended; the next attempt begins with the "
+        "newest checkpoint.",
     )
