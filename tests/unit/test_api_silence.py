@@ -167,3 +167,11 @@ def test_a_note_that_somebody_posts_is_written_now_and_then_only(here: Stage) ->
         with here.control.store.read() as session:
             noted.add(session.get_one(Job, job_id).heard_at)
     assert len(noted) in (4, 5)
+
+
+def test_a_post_is_noted_although_the_replica_that_took_the_last_one_is_ahead(here: Stage) -> None:
+    job_id = heard(here)
+    here.time.pass_s(-60)
+    here.post(job_id, status=status("running"))
+    with here.control.store.read() as session:
+        assert session.get_one(Job, job_id).heard_at == here.time()

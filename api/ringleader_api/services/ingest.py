@@ -34,7 +34,8 @@ from ringleader_api.tracing import Traces
 log = Log("ringleader.ingest")
 MAX_NAME = 250
 HEARD_EVERY = timedelta(seconds=3)
-"""How often it is noted that a supervisor posts: each note is a write to the disk."""
+"""How often it is noted that a supervisor posts: each note is a write to the disk. The last one may be another
+replica's, whose clock is ahead."""
 FREE_TEXT = {"logs": "line", "events": "data", "metrics": "values", "outcome": "reason"}
 """Which field of a record of each stream holds what user code may have put there."""
 
@@ -73,7 +74,7 @@ class Intake:
         with self._store.write() as session:
             job = load(session, job_id)
             _living(job, body.attempt)
-            if job.heard_at is None or now - job.heard_at >= HEARD_EVERY:
+            if job.heard_at is None or abs(now - job.heard_at) >= HEARD_EVERY:
                 job.heard_at = now
             positions = _positions(session, job)
             fresh = self._masked(session, job, _fresh(body.records, positions))
