@@ -15,6 +15,7 @@ from test_api_ingest import *  # noqa: F403 - its tests run here once more, over
 from test_api_reconciler import *  # noqa: F403
 from test_api_reconciler import MortalStore, leases_run_out, reconciler_over
 
+from ringleader_api.reconciling import Leased
 from ringleader_api.services.jobs import Filter
 from ringleader_api.store import Fenced, LeaseLost, Store
 from ringleader_api.store.leases import FileLease, RowLease
@@ -58,6 +59,17 @@ def test_a_role_is_held_by_one_until_its_time_is_over(tmp_path: Path) -> None:
     assert [other.hold(), one.hold()] == [False, True]
     clock.s = 26
     assert [other.hold(), one.hold(), one.token, other.token] == [True, False, 0, 2]
+
+
+def test_a_round_of_long_questions_keeps_the_role(tmp_path: Path) -> None:
+    here, clock = stage(tmp_path), Seconds()
+    one, other = leases(here.control.store, clock)
+    assert one.hold()
+    cluster = Leased(here.cluster, one)
+    for _ in range(4):
+        clock.s += 5
+        assert cluster.answers("job", 1)
+        assert not other.hold()
 
 
 def test_a_role_that_was_let_go_is_free_at_once(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from ringleader_api.store import Lease
 
 
 class Leased:
-    """`Backend`; whatever changes something raises LeaseLost first where it is not ours to do."""
+    """`Backend`; whatever changes something raises LeaseLost first where it is not ours to do. So does what may take
+    seconds for each job: a round of many such questions keeps the role."""
 
     def __init__(self, backend: Backend, lease: Lease) -> None:
         self._backend = backend
@@ -20,6 +21,7 @@ class Leased:
         return self._backend.supervisors()
 
     def answers(self, job_id: str, attempt: int) -> bool:
+        self._lease.require()
         return self._backend.answers(job_id, attempt)
 
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
