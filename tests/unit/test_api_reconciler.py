@@ -1,10 +1,12 @@
 """The loop between rows and cluster: each attempt started once whatever dies, adopted, retried, ended, released."""
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from ringleader_api.backend import AttemptGone
-from ringleader_api.reconciling import Growing, Launching, Leased, Reconciler
+from ringleader_api.reconciling import Growing, Launching, Leased, Reconciler, loop
 from ringleader_api.scheduling import Limits
 from ringleader_api.store import Fenced, Store, lease_for
 from ringleader_api.store.tables import LeaseRow
@@ -126,6 +128,32 @@ class MortalStore(Store):
             yield session
             self.cut("before commit")
         self.cut("after commit")
+
+
+def test_it_rests_for_what_it_has_computed_and_not_for_what_it_has_waited(
+    here: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = {"waiting": 0.0, "computing": 0.0}
+
+    def waits(where: str) -> None:
+        spent["waiting"] += 10
+        spent["computing"] += 1 / 16
+
+    class Once(threading.Event):
+        rested: float | None = None
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.rested = timeout
+            self.set()
+            return True
+
+    clocks = {"monotonic": lambda: spent["waiting"], "thread_time": lambda: spent["computing"]}
+    monkeypatch.setattr(loop, "time", SimpleNamespace(**clocks))
+    reconciler, here.cluster.cut = here.control.reconciler, waits
+    reconciler._stop = rest = Once()
+    reconciler.run(60)
+    assert spent["waiting"] >= 20, "before and after each deed"
+    assert rest.rested == loop.REST * spent["computing"] < loop.LONGEST_REST_S
 
 
 def test_a_restarted_control_plane_adopts_what_runs(tmp_path: Path) -> None:

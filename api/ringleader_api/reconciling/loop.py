@@ -36,8 +36,8 @@ from ringleader_api.store.tables import Job
 log = Log("ringleader.reconciler")
 CAPACITY_AGE_S = 1.0
 REST, LONGEST_REST_S = 2.0, 1.0
-"""After a round it rests for so many times as long, whoever wakes it: over a long queue it would keep the interpreter
-from those who answer requests."""
+"""After a round it rests for so many times as long as it computed, whoever wakes it: over a long queue it would keep
+the interpreter from those who answer requests. What it waited for the cluster kept nobody from anything."""
 Alive = set[tuple[str, int]]
 
 
@@ -92,17 +92,17 @@ class Reconciler:
         """Tick until `stop`; an error of one round is logged, the next round starts from the rows again."""
         while not self._stop.is_set():
             self._wake.clear()
-            began = time.monotonic()
+            began, computed_s = time.monotonic(), -time.thread_time()
             try:
                 self.tick()
             except LeaseLost as lost:
                 log.warning("reconciler.relieved", why=lost.message)
             except Exception:  # the loop must outlive any round
                 log.exception("reconciler.round_failed")
+            computed_s += time.thread_time()
             self.beat_at = time.monotonic()
-            took_s = self.beat_at - began
-            self._took(took_s)
-            rest_s = min(LONGEST_REST_S, REST * took_s)
+            self._took(self.beat_at - began)
+            rest_s = min(LONGEST_REST_S, REST * computed_s)
             if not self._stop.wait(rest_s):
                 self._wake.wait(max(0.0, every_s - rest_s))
 
