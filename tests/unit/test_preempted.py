@@ -1,11 +1,17 @@
 """An attempt that stops because machines go away, among threads, and the one that goes on from what it has saved."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from cast import FaultPlan, Play
 from joining import STEPS, spec, train, undisturbed
 from threaded_cast import ThreadedCast
+
+from ringleader.elastic import Membership, Plan, Rules
+from ringleader.elastic.state import PAUSE, Phase, Worker
+from ringleader.runtime.messages import Launch
+from ringleader.spec import JobSpec
 
 
 def attempt(number: int, cues: FaultPlan, folder: Path) -> Play:
@@ -26,3 +32,24 @@ def test_an_attempt_whose_machines_go_away_goes_on_elsewhere_with_the_same_bits(
     told = dict(first.values) | dict(second.values)
     assert sorted(told) == list(range(1, STEPS + 1))
     assert second.digest == undisturbed(tmp_path)
+
+
+def test_the_end_waits_for_a_checkpoint_only_where_somebody_is_left_to_write_it(tmp_path: Path):
+    from ringleader.runtime.attempt import Attempt  # it loads Ray
+
+    launch = Launch("job", 1, JobSpec.parse({"name": "a", "entrypoint": "m:f"}), None, "", "", tmp_path)
+    attempt = Attempt(launch, str)
+    plan = Plan(1, 3, ("w0", "w1"), 0, 4, 7, (), 8, "", PAUSE)
+    there = tuple(Worker(name, "worker", Phase.PARKED, 0.0, generation=3) for name in plan.members)
+    paused = Membership(Rules(attempt=1, shards=4), 1, 2, workers=there, generation=3, plan=plan)
+    found = []
+    for state in (
+        paused,
+        paused.drop("w0"),
+        paused.drop("w0").put(replace(there[1], phase=Phase.CONDEMNED)),
+        paused.drop("w0").drop("w1"),
+        replace(paused, plan=replace(plan, cause="lost")),
+    ):
+        attempt._state = state
+        found.append(attempt.saving)
+    assert found == [3, 3, 0, 0, 0]

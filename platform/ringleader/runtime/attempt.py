@@ -12,7 +12,7 @@ from typing import Any
 from ringleader.elastic import Membership, Plan, Rules, begin, handle
 from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
-from ringleader.elastic.state import Phase
+from ringleader.elastic.state import PAUSE, Phase
 from ringleader.runtime.crew import Crew
 from ringleader.runtime.faults import Struck, strike
 from ringleader.runtime.hands import parked
@@ -105,6 +105,14 @@ class Attempt:
     def generation(self) -> int:
         """The last one that was formed."""
         return self._state.generation if self._state is not None else 0
+
+    @property
+    def saving(self) -> int:
+        """The generation whose members write what they held when it ended; 0: nobody is left who does."""
+        state = self._state
+        if state is None or state.plan is None or state.plan.cause != PAUSE:
+            return 0
+        return state.generation if any(m.phase is not Phase.CONDEMNED for m in state.members) else 0
 
     def run(
         self, crew: Crew, outlet: Outlet, returned: Callable[[Membership], ev.Returned]

@@ -120,8 +120,8 @@ class Supervisor:
             end, finished = self._run()
         except Exception:  # whatever it was, the control plane has to hear of it
             end, finished = End("failed", "platform_error", traceback.format_exc()), None
-        if end.outcome in SAVED:
-            self._outlet.await_saved(self._attempt.generation)
+        if end.outcome in SAVED and (saving := self._attempt.saving):
+            self._outlet.await_saved(saving)
         if self._crew is not None:
             self._crew.close()
         else:
