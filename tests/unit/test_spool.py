@@ -142,3 +142,26 @@ def test_what_belongs_together_comes_to_disk_together(tmp_path: Path):
         assert read(Spool(tmp_path)) == []
     after = Spool(tmp_path)
     assert (read(after), after.notes) == ([("events", 1)], {"membership": b"without it"})
+
+
+def test_an_outcome_that_was_refused_is_on_disk_until_the_one_in_its_place_is(tmp_path: Path):
+    spool = Spool(tmp_path)
+    spool.put("outcome", {"outcome": "failed", "reason": None})
+    spool.flush()
+    (refused,) = spool.batch(max_records=1, max_bytes=1)
+    spool.give_up(refused, {"at": "now", "line": "refused"})
+    assert (read(spool), spool.empty) == ([], False)
+    assert read(Spool(tmp_path)) == [("outcome", 1)], "what a process that died here leaves"
+    spool.flush()
+    assert read(spool) == read(Spool(tmp_path)) == [("logs", 1), ("outcome", 2)]
+
+
+def test_a_line_that_was_refused_is_forgotten_and_hides_none_behind_it(tmp_path: Path):
+    spool = Spool(tmp_path)
+    for _ in range(2):
+        spool.put("logs", {"line": "x"})
+    spool.flush()
+    spool.give_up(spool.batch(max_records=1, max_bytes=1)[0], {"at": "now", "line": "refused"})
+    assert read(spool, max_records=1) == [("logs", 2)]
+    spool.flush()
+    assert (read(spool), spool.dropped) == ([("logs", 2)], {"logs": 1})

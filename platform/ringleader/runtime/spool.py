@@ -45,6 +45,7 @@ class Spool:
         self._lock = threading.RLock()
         self._fresh: list[tuple[str, int, int, str]] = []
         self._noted: dict[str, bytes] = {}
+        self._given_up: set[tuple[str, int]] = set()
         # The process may die at any time, the machine takes the attempt with it: no fsync.
         self._db = sqlite3.connect(folder / "records.db", isolation_level=None, check_same_thread=False)
         self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;" + _SCHEMA)
@@ -81,7 +82,7 @@ class Spool:
             OSError: the disk does not take it; it stays here for the next time.
         """
         with self._lock:
-            if self._discarded or not (self._fresh or self._noted):
+            if self._discarded or not (self._fresh or self._noted or self._given_up):
                 return
             try:
                 self._write()
@@ -89,20 +90,24 @@ class Spool:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise OSError(f"{self._folder} takes no more: {error}") from error
-            self._fresh, self._noted = [], {}
+            self._fresh, self._noted, self._given_up = [], {}, set()
 
     def batch(self, *, max_records: int, max_bytes: int) -> list[dict[str, Any]]:
         """The oldest records, the outcome only when nothing else waits; at least one if there is any."""
         with self._lock:
             order = "SELECT size, body FROM record ORDER BY stream = 'outcome', id LIMIT ?"
-            rows = self._db.execute(order, (max_records,)).fetchall()
+            given_up = set(self._given_up)
+            rows = self._db.execute(order, (max_records + len(given_up),)).fetchall()
         chosen: list[dict[str, Any]] = []
         total = 0
         for size, body in rows:
+            record = json.loads(body)
+            if (record["stream"], record["seq"]) in given_up:
+                continue
             total += size
-            if chosen and total > max_bytes:
+            if chosen and (total > max_bytes or len(chosen) == max_records):
                 break
-            chosen.append(json.loads(body))
+            chosen.append(record)
         return chosen
 
     def ack(self, acked: Mapping[str, int]) -> None:
@@ -113,10 +118,11 @@ class Spool:
 
     def give_up(self, record: Mapping[str, Any], line: Mapping[str, Any]) -> None:
         """Forget a record that the receiver will never take, counted in `dropped`. `line` says so in the logs, unless
-        it is one of those that was refused. Of an outcome the bare word stays, once: an attempt has to end."""
+        it is one of those that was refused. Of an outcome the bare word stays, once: an attempt has to end. What takes
+        a record's place comes to disk with the next `flush`, and the record goes from there with it."""
         stream, reason = record["stream"], record.get("reason")
         with self._lock:
-            self._delete_numbered(stream, record["seq"])
+            self._given_up.add((stream, record["seq"]))
             self._count(stream, 1)
             if stream != "logs":
                 self.put("logs", line)
@@ -139,13 +145,11 @@ class Spool:
             self._db.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _delete_numbered(self, stream: str, seq: int) -> None:
-        self._db.execute("DELETE FROM record WHERE stream = ? AND seq = ?", (stream, seq))
-
     def _write(self) -> None:
         fresh, noted = self._fresh, self._noted
         numbers = {stream: self._numbers[stream] for stream, *_ in fresh}
         self._db.execute("BEGIN")
+        self._db.executemany("DELETE FROM record WHERE stream = ? AND seq = ?", self._given_up)
         self._db.executemany("INSERT INTO record (stream, seq, size, body) VALUES (?, ?, ?, ?)", fresh)
         self._db.executemany("INSERT OR REPLACE INTO note VALUES (?, ?)", noted.items())
         self._db.executemany("INSERT OR REPLACE INTO number VALUES (?, ?)", numbers.items())
