@@ -190,6 +190,16 @@ def test_a_file_without_a_row_is_swept_once_its_upload_is_long_over(here: Stage)
     assert sorted(p.name[0] for p in folder.iterdir()) == sorted([NAME.removeprefix("sha256:")[0], "2"])
 
 
+def test_a_file_that_was_all_here_for_long_is_no_leftover_once_it_is_registered(here: Stage) -> None:
+    digest = NAME.removeprefix("sha256:")
+    partial = here.control.packages._partial(digest, "admin")
+    partial.write_bytes(DATA)
+    os.utime(partial, (0, 0))
+    rest = here.client.put(ADDRESS, content=b"", headers={"Upload-Offset": str(len(DATA))})
+    assert rest.status_code == 201
+    assert packages.file_of(here.home, digest).stat().st_mtime > 0
+
+
 def test_two_that_upload_the_same_at_once_both_have_it(here: Stage) -> None:
     users = [here.user(name, default="submitter") for name in ("ada", "ben")]
     gate = threading.Barrier(2)

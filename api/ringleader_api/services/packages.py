@@ -139,6 +139,7 @@ class Packages:
                 new = _insert(session, sha256=digest, size_bytes=size_bytes, created_at=now, used_at=now)
             new = new or row.given_up_at is not None
             row.used_at, row.given_up_at = now, None
+            os.utime(partial)  # a sweep that does not see the row yet must not take it for a leftover
             partial.replace(file_of(self._home, digest))
         return new
 
