@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from waiting import wait_for
 
 from ringleader.wire.ingest import Ingest
 
@@ -43,6 +44,47 @@ def ray_head(home: Path, num_cpus: int = 8) -> Iterator[tuple[str, str]]:
         head.terminate()
         assert head.wait(timeout=30) == 0
         assert not Path(said["temp_dir"]).exists()
+
+
+def address() -> str:
+    """Of the cluster that this process is connected to."""
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def living() -> set[str]:
+    """Ids of the nodes of that cluster."""
+    import ray
+
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
+@contextmanager
+def ray_node(ip: str, num_cpus: int) -> Iterator[str]:
+    """Another node of the cluster that this process is connected to, at an address of its own; yields its id.
+
+    `ray start` would refuse: this process's environment says that Ray shall keep to loopback and form no cluster."""
+    from ray._private.node import Node
+    from ray._private.parameter import RayParams
+
+    params = RayParams(
+        gcs_address=address(),
+        node_ip_address=ip,
+        num_cpus=num_cpus,
+        num_gpus=0,
+        object_store_memory=100_000_000,
+        min_worker_port=0,
+        max_worker_port=0,
+        dashboard_agent_listen_port=0,
+        include_log_monitor=False,
+    )
+    node = Node(params, head=False, shutdown_at_exit=False, spawn_reaper=True)
+    try:
+        yield node.node_id
+    finally:
+        node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
+        wait_for("end of the node", lambda: node.node_id not in living(), 60)
 
 
 class IngestServer:

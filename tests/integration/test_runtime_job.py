@@ -3,56 +3,19 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import torch
-from integration.ray_home import IngestServer, ray_head
-from integration.runtime_job import TRAIN, Run, alive, start
+from integration.one_process import assert_bits_of_one_process
+from integration.runtime_job import TRAIN, alive, start
 from trace_file import check_nested, complete, inside, is_step, read, steps_of, workers
 from waiting import wait_for
 
 from ringleader.errors import RingleaderError
-from ringleader.runtime.cluster import Cluster, FaultMissed
+from ringleader.runtime.cluster import FaultMissed
 from ringleader.train.local import run_local
-from ringleader.wire.package import pack
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
-def cluster(home: Path) -> Iterator[Cluster]:
-    with ray_head(home) as (address, _):
-        cluster = Cluster.connect(address)
-        cluster.warm(3)
-        yield cluster
-        cluster.close()
-
-
-@pytest.fixture
-def ingest(cluster: Cluster) -> Iterator[IngestServer]:
-    server = IngestServer()
-    yield server
-    for (
-        job,
-        attempt,
-    ) in cluster.supervisors():  # of a test that failed: it must not take the next one's places
-        cluster.release(job, attempt)
-    server.close()
-
-
-@pytest.fixture
-def package(tmp_path: Path) -> bytes:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "tiny_training.py").write_text(TRAIN)
-    return pack(folder)
 
 
 def test_a_job_trains_to_its_outcome_and_leaves_nothing(cluster, home, ingest, package):
@@ -220,29 +183,6 @@ def test_a_resize_changes_the_world_at_a_boundary_and_loses_nobody(cluster, home
     run.leave_nothing()
 
 
-def test_sigterm_to_a_worker_lets_it_leave_at_a_boundary_and_costs_nothing(cluster, home, ingest, package):
-    run = start(
-        cluster,
-        home,
-        ingest,
-        package,
-        "termed",
-        workers={"min": 1, "max": 2},
-        params={"epochs": 60, "pause": 0.01},
-    )
-    run.until_world(2)
-    run.until_step(run.step() + 5)
-    os.kill(run.pids()["w1"], signal.SIGTERM)
-    (left,) = wait_for("departure", lambda: ingest.events("worker.left"))
-    assert (left["worker"], left["cause"], left["why"]) == ("w1", "drain", "SIGTERM")
-    outcome = run.outcome()
-    assert outcome["outcome"] == "succeeded", outcome
-    assert not ingest.events("worker.lost")
-    assert not ingest.events("recovered")
-    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))
-    run.leave_nothing()
-
-
 def test_an_exception_of_the_training_function_ends_the_attempt_with_its_traceback(
     cluster, home, ingest, package
 ):
@@ -305,7 +245,7 @@ def test_a_killed_server_that_has_a_copy_or_a_backup_is_replaced_and_the_weights
     run.until_world(2)
     run.until_step(run.step() + 3)
     before = run.pids()
-    os.kill(before["s1"], signal.SIGKILL)
+    assert str(before["s1"]) in cluster.fault(name, 1, "server", "s1", 1.0)
     wait_for("replacement", lambda: len(ingest.events("worker.joined")) >= 5, 60)
     outcome = run.outcome()
     assert outcome["outcome"] == "succeeded", outcome
@@ -371,56 +311,6 @@ def test_a_worker_killed_in_a_round_of_local_sgd_costs_no_bit(cluster, home, ing
     run.leave_nothing()
 
 
-def test_attempts_that_lost_everybody_or_were_paused_are_followed_from_their_newest_checkpoint(
-    cluster, home, ingest, package, tmp_path
-):
-    spec = {
-        "workers": {"min": 2, "max": 2},
-        "params": {"epochs": 30, "pause": 0.01},
-        "checkpoint": {"every_steps": 10, "keep": 2},
-        "debug": {"ledger": True},
-    }
-    first = start(cluster, home, ingest, package, "unlucky", **spec)
-    first.until_step(35)
-    for pid in first.pids().values():
-        os.kill(pid, signal.SIGKILL)
-    outcome = first.outcome()
-    assert (outcome["outcome"], outcome["reason"]["code"]) == ("failed", "min_workers_lost")
-    saved = [event["step"] for event in ingest.events("checkpoint.saved")]
-    # Steps of 10 ms: while the first is being written another may be complete, and only the newest is made.
-    assert len(saved) >= 2
-    assert saved == sorted(set(saved) & {10, 20, 30, 40, 50})
-    first.leave_nothing()
-    ingest.forget()
-    second = start(cluster, home, ingest, package, "unlucky", attempt=2, **spec)
-    second.until_step(saved[-1] + 13)
-    cluster.pause("unlucky", 2, 60.0)
-    assert second.outcome()["outcome"] == "paused"
-    (restored,) = ingest.events("checkpoint.restored", attempt=2)
-    assert restored["step"] == saved[-1]
-    paused_at = ingest.events("checkpoint.saved", attempt=2)[-1]["step"]
-    assert paused_at == max(m["step"] for m in ingest.stream("metrics", attempt=2))
-    second.leave_nothing()
-    ingest.forget()
-    third = start(cluster, home, ingest, package, "unlucky", attempt=3, **spec)
-    outcome = third.outcome()
-    assert outcome["outcome"] == "succeeded", outcome
-    (restored,) = ingest.events("checkpoint.restored", attempt=3)
-    assert restored["step"] == paused_at
-    assert outcome["result"]["steps"] == 120
-    assert outcome["result"]["checkpoint_uri"].endswith("step-000000000120-a3-g1")
-    folder = home / "checkpoints" / "unlucky"
-    assert sorted(p.name for p in folder.iterdir()) == ["step-000000000110-a3-g1", "step-000000000120-a3-g1"]
-    ledger = pq.read_table(outcome["result"]["ledger_uri"].removeprefix("file://"))
-    assert sorted(ledger["row"].to_pylist()) == sorted(list(range(64)) * 30)
-    program: dict[str, Any] = {}
-    exec(TRAIN, program)  # the package's own source
-    torch.set_num_threads(1)
-    alone, _ = run_local(third.launch.spec, program["train"], tmp_path)
-    assert outcome["result"]["weights_sha256"] == alone.digest
-    third.leave_nothing()
-
-
 def test_a_token_ring_loses_a_worker_and_grows_and_shrinks_without_losing_a_row(
     cluster, home, ingest, package
 ):
@@ -472,7 +362,7 @@ def test_a_supervisor_that_is_killed_comes_back_and_its_workers_train_on(
     run.until_step(10)
     before = run.pids()
     for kill in (1, 2):
-        os.kill(pid_of_actor("job-headless-a1"), signal.SIGKILL)
+        cluster.fault("headless", 1, "supervisor", None, 1.0)
         wait_for(
             "a supervisor that is back", lambda n=kill: len(ingest.events("supervisor.returned")) == n, 60
         )
@@ -623,17 +513,6 @@ def test_workers_get_secrets_from_a_restarted_supervisor_too_and_a_frozen_one_is
 
 
 HELLO = "hello from the training function"
-
-
-def assert_bits_of_one_process(run: Run, outcome: dict[str, Any], folder: Path) -> None:
-    """The weights of one process that nobody disturbed, and each row of the ledger once."""
-    ledger = pq.read_table(outcome["result"]["ledger_uri"].removeprefix("file://"))
-    assert sorted(ledger["row"].to_pylist()) == sorted(list(range(64)) * run.launch.spec.params["epochs"])
-    program: dict[str, Any] = {}
-    exec(TRAIN, program)  # the package's own source
-    torch.set_num_threads(1)
-    alone, _ = run_local(run.launch.spec, program["train"], folder)
-    assert outcome["result"]["weights_sha256"] == alone.digest
 
 
 def test_losing_the_warm_pool_disturbs_no_job(cluster, home, ingest, package):

@@ -1,0 +1,45 @@
+"""What tests of attempts share: one Ray cluster with idle processes, and a control plane that only listens."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from integration.ray_home import IngestServer, ray_head
+from integration.runtime_job import TRAIN
+
+from ringleader.runtime.cluster import Cluster
+from ringleader.wire.package import pack
+
+
+@pytest.fixture(scope="package")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="package")
+def cluster(home: Path) -> Iterator[Cluster]:
+    with ray_head(home) as (address, _):
+        cluster = Cluster.connect(address)
+        cluster.warm(3)
+        yield cluster
+        cluster.close()
+
+
+@pytest.fixture
+def ingest(cluster: Cluster) -> Iterator[IngestServer]:
+    server = IngestServer()
+    yield server
+    for (
+        job,
+        attempt,
+    ) in cluster.supervisors():  # of a test that failed: it must not take the next one's places
+        cluster.release(job, attempt)
+    server.close()
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> bytes:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "tiny_training.py").write_text(TRAIN)
+    return pack(folder)

@@ -1,0 +1,123 @@
+"""Who leaves in peace, and attempts that end before their job: between two steps, with nothing lost."""
+
+import os
+import signal
+import time
+
+import pytest
+from integration.one_process import assert_bits_of_one_process
+from integration.ray_home import address, ray_node
+from integration.runtime_job import start
+from waiting import wait_for
+
+from ringleader.runtime.clouds import Notice
+from ringleader.runtime.spot import drain
+
+AWAY = "127.0.0.2"
+"""Where the second node stands."""
+
+
+@pytest.mark.timeout(300)
+def test_workers_on_a_node_that_ray_drains_leave_it_at_a_boundary_and_cost_nothing(
+    cluster, home, ingest, package, tmp_path
+):
+    spec = {
+        "workers": {"min": 1, "max": 2, "cpus": 5},  # one on each node
+        "params": {"epochs": 80, "pause": 0.01},
+        "debug": {"ledger": True},
+    }
+    with ray_node(AWAY, num_cpus=5) as node:
+        wait_for("warm process there", lambda: cluster.warmed().get(node), 60)
+        run = start(cluster, home, ingest, package, "away", **spec)
+        run.until_world(2)
+        run.until_step(run.step() + 5)
+        (there,) = [w["id"] for w in ingest.status["workers"] if w["node"] == node]
+        drain(address(), AWAY, Notice("preempted", time.time() + 30.0))
+        (left,) = wait_for("departure", lambda: ingest.events("worker.left"))
+        assert (left["worker"], left["cause"], left["why"]) == (there, "drain", "its node is drained")
+        outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert not ingest.events("worker.lost")
+    assert not ingest.events("recovered")
+    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 321))
+    assert_bits_of_one_process(run, outcome, tmp_path)
+    run.leave_nothing()
+
+
+@pytest.mark.timeout(300)
+def test_attempts_that_lost_everybody_were_paused_or_preempted_are_followed_from_their_newest_checkpoint(
+    cluster, home, ingest, package, tmp_path
+):
+    spec = {
+        "workers": {"min": 2, "max": 2, "cpus": 4},  # there is no room for a replacement
+        "params": {"epochs": 100, "pause": 0.01},
+        "checkpoint": {"every_steps": 10, "keep": 2},
+        "debug": {"ledger": True},
+    }
+    first = start(cluster, home, ingest, package, "unlucky", **spec)
+    first.until_step(35)
+    for pid in first.pids().values():
+        os.kill(pid, signal.SIGKILL)
+    outcome = first.outcome()
+    assert (outcome["outcome"], outcome["reason"]["code"]) == ("failed", "min_workers_lost")
+    saved = [event["step"] for event in ingest.events("checkpoint.saved")]
+    # Steps of 10 ms: while the first is being written another may be complete, and only the newest is made.
+    assert len(saved) >= 2
+    assert saved == sorted(set(saved) & {10, 20, 30, 40, 50})
+    first.leave_nothing()
+    ingest.forget()
+    second = start(cluster, home, ingest, package, "unlucky", attempt=2, **spec)
+    second.until_step(saved[-1] + 13)
+    cluster.pause("unlucky", 2, 60.0)
+    assert second.outcome()["outcome"] == "paused"
+    (restored,) = ingest.events("checkpoint.restored", attempt=2)
+    assert restored["step"] == saved[-1]
+    paused_at = ingest.events("checkpoint.saved", attempt=2)[-1]["step"]
+    assert paused_at == max(m["step"] for m in ingest.stream("metrics", attempt=2))
+    second.leave_nothing()
+    ingest.forget()
+    third = start(cluster, home, ingest, package, "unlucky", attempt=3, **spec)
+    third.until_step(paused_at + 5)
+    cluster.drain("unlucky", 3, "w1", 12.0)
+    outcome = third.outcome()
+    assert (outcome["outcome"], outcome["reason"]["code"]) == ("preempted", "preempted")
+    assert "w1" in outcome["reason"]["message"]
+    assert not ingest.events("worker.lost", attempt=3)
+    preempted_at = ingest.events("checkpoint.saved", attempt=3)[-1]["step"]
+    assert preempted_at == max(m["step"] for m in ingest.stream("metrics", attempt=3))
+    third.leave_nothing()
+    ingest.forget()
+    fourth = start(cluster, home, ingest, package, "unlucky", attempt=4, **spec)
+    outcome = fourth.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    (restored,) = ingest.events("checkpoint.restored", attempt=4)
+    assert restored["step"] == preempted_at
+    assert outcome["result"]["steps"] == 400
+    assert outcome["result"]["checkpoint_uri"].endswith("step-000000000400-a4-g1")
+    folder = home / "checkpoints" / "unlucky"
+    assert sorted(p.name for p in folder.iterdir()) == ["step-000000000390-a4-g1", "step-000000000400-a4-g1"]
+    assert_bits_of_one_process(fourth, outcome, tmp_path)
+    fourth.leave_nothing()
+
+
+def test_sigterm_to_a_worker_lets_it_leave_at_a_boundary_and_costs_nothing(cluster, home, ingest, package):
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "termed",
+        workers={"min": 1, "max": 2},
+        params={"epochs": 60, "pause": 0.01},
+    )
+    run.until_world(2)
+    run.until_step(run.step() + 5)
+    os.kill(run.pids()["w1"], signal.SIGTERM)
+    (left,) = wait_for("departure", lambda: ingest.events("worker.left"))
+    assert (left["worker"], left["cause"], left["why"]) == ("w1", "drain", "SIGTERM")
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert not ingest.events("worker.lost")
+    assert not ingest.events("recovered")
+    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))
+    run.leave_nothing()
