@@ -10,7 +10,8 @@ from waiting import wait_for
 from whole_stack import Running
 
 from ringleader.cli.demo.alone import undisturbed as run_alone
-from ringleader.client import Job
+from ringleader.cli.main import main
+from ringleader.client import Client, Job
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "ringleader_jobs" / "digits.yaml"
 DEADLINE_S = 300
@@ -57,6 +58,26 @@ def test_a_killed_worker_of_a_server_job_costs_no_bit(stack: Running, undisturbe
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
+def test_a_server_and_the_supervisor_that_chaos_kills_cost_no_bit(
+    stack: Running, undisturbed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers = {"min": 1, "max": 2, "cpus": 0.5}
+    job = stack.client.submit(digits(sync=BACKED, workers=workers, batch=SHARDED))
+    at_step(job, 10)
+    words = ("--faults", "server,supervisor", "--acts", "2", "--every-s", "0.3", "--seed", str(BOTH))
+    capsys.readouterr()
+    assert main(["chaos", job.id, *words, "-o", "json"], connect=lambda: Client(stack.url, stack.token)) == 0
+    *acts, toll = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [(act["fault"], act["done"]) for act in acts] == [("server", True), ("supervisor", True)]
+    assert (toll["steps_lost"], toll["attempts"]) == (0, 0)
+    result = job.wait(timeout=DEADLINE_S)
+    assert result.weights_sha256 == undisturbed
+    every_step_once(job)
+    assert [e.data["worker"][0] for e in job.events() if e.type == "worker.lost"] == ["s"]
+    assert [e.data["start"] for e in job.events() if e.type == "supervisor.returned"] == [2]
+
+
+@pytest.mark.timeout(2 * DEADLINE_S)
 def test_a_killed_control_plane_adopts_the_job_that_ran_on(stack: Running, undisturbed: str) -> None:
     job = stack.client.submit(digits())
     at_step(job, 20)
@@ -95,6 +116,9 @@ def test_the_librarys_own_collective_trains_as_well(stack: Running) -> None:
 
 
 SHARDED = {"global_size": 64, "logical_shards": 3}
+BACKED = {"inter_node": "parameter_server", "intra_node": "parameter_server", "server_backups": 1}
+BOTH = 1
+"""A seed that draws a server first, then the supervisor."""
 
 
 def pid_of_api(stack: Running) -> int:
