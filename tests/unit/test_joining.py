@@ -57,6 +57,7 @@ def test_a_joiner_whose_donor_is_killed_follows_another_one(tmp_path: Path):
 def test_a_joiner_that_is_needed_is_healed_while_the_others_wait(tmp_path: Path):
     cues = FaultPlan().resize(at_step=2, minimum=2, maximum=3).hold(**NEVER_LEVEL)
     cues = cues.kill("w1", at_step=ANY, phase="donating", past=2)
+    cues = cues.hold("w3", at_step=ANY, phase="parked", for_generation=2)  # or it might be there before w2 is
     play = perform((2, 2), cues.dawdle("w0", from_step=3, for_generation=2), tmp_path)
     assert play.plans[1].members == ("w0", "w2")
     assert "w2" in healed(play)
