@@ -23,7 +23,7 @@ def test_workers_on_a_node_that_ray_drains_leave_it_at_a_boundary_and_cost_nothi
 ):
     spec = {
         "workers": {"min": 1, "max": 2, "cpus": 5},  # one on each node
-        "params": {"epochs": 80, "pause": 0.01},
+        "params": {"epochs": 40, "pause": 0.01},
         "debug": {"ledger": True},
     }
     with ray_node(AWAY, num_cpus=5) as node:
@@ -39,7 +39,7 @@ def test_workers_on_a_node_that_ray_drains_leave_it_at_a_boundary_and_cost_nothi
     assert outcome["outcome"] == "succeeded", outcome
     assert not ingest.events("worker.lost")
     assert not ingest.events("recovered")
-    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 321))
+    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 161))
     assert_bits_of_one_process(run, outcome, tmp_path)
     run.leave_nothing()
 
