@@ -40,7 +40,6 @@ class Load:
     workload: str
     pause_s: float
     words: str
-    target: Target | None = None
 
 
 LOADS = {
@@ -48,7 +47,6 @@ LOADS = {
         "tuned",
         0.06,
         "4.2 million parameters with Adam over 150 MB that are frozen, 200 MB of state; 60 ms of each step are a sleep",
-        TARGET,
     ),
     DENSE: Load(
         "wide",
@@ -92,7 +90,7 @@ def run(wish: Wish) -> Iterator[Figure]:
             ours=[join.cost for join in joins],
             peers=[join.cost for join in peers],
             peer_name="ray_train" if peers else None,
-            target=LOADS[case].target,
+            target=TARGET,
             settings=f"{case}: {LOADS[case].words}; {SETTINGS}; step {median(join.step for join in joins):.3f} s, "
             f"{rounds} joins, worst {max(join.cost for join in joins):.3f} s",
         )
