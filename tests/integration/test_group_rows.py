@@ -111,10 +111,12 @@ def test_a_killed_worker_costs_no_bit_and_few_bytes_travel(
         job(servers), train, FaultPlan().kill("w2" if servers < 2 else "w3", at_step=7), tmp_path
     ).play()
     check(play, undisturbed)
-    assert play.worlds[:2] == [3, 2]  # a replacement may come before the end
+    assert play.worlds[:2] == [3, 2]
     dense = 4 * WIDTH * (USERS + ITEMS)
-    for _, values in play.values:
-        assert 0 < values["comm_bytes"] < dense / 10
+    # A replacement may come before the end; it is told all rows.
+    last = play.plans[2].start_step if len(play.plans) > 2 else len(play.values)
+    for step, values in play.values:
+        assert 0 < values["comm_bytes"] < dense / 10 or step > last
 
 
 @pytest.mark.parametrize("servers", [1, 2])
