@@ -3,19 +3,16 @@
 import argparse
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.children import Child, die_with_parent
 from ringleader.bench.gate import LOOPBACK
-from ringleader.bench.harness import Nowhere, OneGeneration
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.straggler import (
     DEADLINE_S,
@@ -27,11 +24,11 @@ from ringleader.bench.straggler import (
     WORLD,
     Scheduled,
     awaited,
+    take_part,
 )
 from ringleader.bench.workloads import REAL_IMAGES, WORKLOADS
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.run import run
 
 BACKUP_STRAGGLER = "backup-straggler"
 SIDES: Mapping[str, dict[str, int]] = {"backup": {"backup_workers": 1}, "sync": {}}
@@ -124,19 +121,7 @@ def main() -> None:
     torch.set_num_threads(1)
     store = PrefixStore(asked.side, TCPStore(LOOPBACK, asked.port, is_master=False))
     committing = Committing(store, asked.rank)
-    coordinator = OneGeneration(
-        store_port=asked.port, side=asked.side, rank=asked.rank, world=WORLD, servers=SERVERS, shards=SHARDS
-    )
-    with tempfile.TemporaryDirectory() as artifacts:
-        run(
-            spec=job(asked.side),
-            function=committing,
-            coordinator=coordinator,
-            outlet=Nowhere(),
-            server=asked.rank >= WORLD,
-            artifacts=Path(artifacts),
-        )
-    print(json.dumps({"counted": committing.counted}), flush=True)
+    take_part(job(asked.side), committing, side=asked.side, port=asked.port, rank=asked.rank)
 
 
 if __name__ == "__main__":

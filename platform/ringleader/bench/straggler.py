@@ -199,17 +199,22 @@ def main() -> None:
     parser.add_argument("--rank", type=int, required=True)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    scheduled = Scheduled(TCPStore(LOOPBACK, asked.port, is_master=False), asked.rank)
+    store = TCPStore(LOOPBACK, asked.port, is_master=False)
+    take_part(job(), Scheduled(store, asked.rank), side=STRAGGLER, port=asked.port, rank=asked.rank)
+
+
+def take_part(spec: JobSpec, scheduled: Scheduled, *, side: str, port: int, rank: int) -> None:
+    """One member of the group, to its end: says what it has counted."""
     coordinator = OneGeneration(
-        store_port=asked.port, side=STRAGGLER, rank=asked.rank, world=WORLD, servers=SERVERS, shards=SHARDS
+        store_port=port, side=side, rank=rank, world=WORLD, servers=SERVERS, shards=SHARDS
     )
     with tempfile.TemporaryDirectory() as artifacts:
         run(
-            spec=job(),
+            spec=spec,
             function=scheduled,
             coordinator=coordinator,
             outlet=Nowhere(),
-            server=asked.rank >= WORLD,
+            server=rank >= WORLD,
             artifacts=Path(artifacts),
         )
     print(json.dumps({"counted": scheduled.counted}), flush=True)

@@ -91,7 +91,7 @@ class Donations:
             "skipped": skipped,
             "factor": 1.0 if report.weight == rows else rows / report.weight,
             "settings": self._group.held.settings(),
-            "kept": copy.deepcopy(self._changed()),
+            "kept": copy.deepcopy(self._changed(self._kept())),
             "loss": report.loss,
             "buffers": None if buffers is None else buffers.clone(),
         }
@@ -134,21 +134,23 @@ class Donations:
 
     def _rest(self) -> dict[str, Any]:
         held = self._group.held
-        kept = {name: kept.state_dict() for name, kept in held.kept.items()}
+        kept = self._kept()
         small = {name: state for name, state in kept.items() if _size(*take_apart(state)) <= SMALL_BYTES}
         return {
             "rest": self._group.healing.rest({}),
             "schedulers": [scheduler.state_dict() for scheduler in held.schedulers],
             "settings": held.settings(),
-            "kept": small | self._changed(),
+            "kept": small | self._changed(kept),
         }
 
-    def _changed(self) -> dict[str, Any]:
-        """The states of kept objects that are not what the callbacks of the last step have left: the program, which
-        does not run in who follows, has changed them since."""
-        held = self._group.held
-        states = {name: kept.state_dict() for name, kept in held.kept.items()}
-        return {name: s for name, s in states.items() if not _same(s, held.committed_kept.get(name))}
+    def _kept(self) -> dict[str, Any]:
+        return {name: kept.state_dict() for name, kept in self._group.held.kept.items()}
+
+    def _changed(self, kept: dict[str, Any]) -> dict[str, Any]:
+        """Of the states of kept objects those that are not what the callbacks of the last step have left: the program,
+        which does not run in who follows, has changed them since."""
+        left = self._group.held.committed_kept
+        return {name: state for name, state in kept.items() if not _same(state, left.get(name))}
 
 
 class Donation:
