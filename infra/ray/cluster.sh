@@ -21,6 +21,7 @@ head_address() { nodes "$1" | awk 'NR == 1 { print $1 }'; }
 
 private() {
   case "$1" in
+    127.0.0.1) die "Ray takes 127.0.0.1 for the machine's own address and would listen there: use 127.0.0.2 and so on" ;;
     127.* | 10.* | 192.168.* | 169.254.* | 172.1[6-9].* | 172.2[0-9].* | 172.3[01].* | 100.6[4-9].*) ;;
     *) die "$1 is neither private nor loopback: Ray must not listen on a public address" ;;
   esac
@@ -29,7 +30,7 @@ private() {
 # The line of NODES that is this machine.
 own_address() {
   local known address
-  known=" $(hostname -I 2>/dev/null || true) 127.0.0.1 "
+  known=" $(hostname -I 2>/dev/null || true) "
   for address in $(nodes "$1" | awk '{ print $1 }'); do
     case "$known" in *" $address "*) echo "$address"; return ;; esac
   done

@@ -10,7 +10,7 @@ import pytest
 from cluster_script import SCRIPT, make_token, processes_of, running, script_environ
 from waiting import wait_for
 
-NODES = ("127.0.0.1", "127.0.0.2")
+NODES = ("127.0.0.2", "127.0.0.3")
 START_DEADLINE_S = 90
 STARTED = "Ray runtime started"
 

@@ -120,7 +120,8 @@ def test_the_cluster_script_writes_a_token_that_only_its_owner_reads(tmp_path: P
     ("nodes", "mode", "complaint"),
     [
         ("8.8.8.8 1 0", 0o600, "neither private nor loopback"),
-        ("127.0.0.1 1 0", 0o644, "others can read"),
+        ("127.0.0.1 1 0", 0o600, "use 127.0.0.2"),
+        ("127.0.0.2 1 0", 0o644, "others can read"),
         ("# nobody", 0o600, "no nodes"),
     ],
 )
