@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ray_environ import ray_environ
+
 SCRIPT = Path(__file__).parents[1] / "infra/ray/cluster.sh"
 
 
 def script_environ(folder: Path, port: int) -> dict[str, str]:
     """For the script: a head on that port, a small object store, Ray's files below `folder`."""
     return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+        **ray_environ(),
         "RAY_BIN": str(Path(sys.executable).parent / "ray"),
         "RAY_PORT": str(port),
         "RAY_TMPDIR": str(folder / "ray"),

@@ -15,6 +15,9 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "unit")]
 
 from databases import Databases  # noqa: E402 - it lies there
+from ray_environ import FAIR  # noqa: E402
+
+os.environ.update(FAIR)
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from ray_environ import ray_environ
 from waiting import wait_for
 
 from ringleader.wire.ingest import Ingest
@@ -32,7 +33,7 @@ def ray_head(home: Path, num_cpus: int = 8) -> Iterator[tuple[str, str]]:
         [sys.executable, "-m", "ringleader.runtime.head", "--home", str(home), "--num-cpus", str(num_cpus)],
         stdout=subprocess.PIPE,
         text=True,
-        env={k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
+        env=ray_environ(),
     )
     try:
         assert head.stdout is not None

@@ -103,7 +103,11 @@ class Run:
         wait_for(f"world of {size}", lambda: self.world() == size, 60)
 
     def outcome(self, deadline_s: float = 60) -> dict[str, Any]:
-        found = wait_for("outcome", lambda: self.ingest.outcome(self.launch.attempt), deadline_s)
+        try:
+            found = wait_for("outcome", lambda: self.ingest.outcome(self.launch.attempt), deadline_s)
+        except AssertionError:
+            print(self.ingest.status, self.ingest.records)
+            raise
         assert found is not None
         return found
 
