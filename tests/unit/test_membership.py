@@ -3,7 +3,8 @@
 from membership_world import World
 
 from ringleader.elastic import events as ev
-from ringleader.elastic.state import Phase
+from ringleader.elastic.membership import handle
+from ringleader.elastic.state import Membership, Phase
 
 
 def running(*, minimum: int = 1, maximum: int = 3, shards: int = 6, **servers: int) -> World:
@@ -386,6 +387,36 @@ def test_a_pause_below_min_saves_what_is_left():
     world.commit()
     world.commit()
     assert (world.plan.cause, world.plan.members) == ("pause", ("w0",))
+
+
+def broken_off(state: Membership, now: float, why: str = "OSError: no route") -> Membership:
+    """The exchange of the current plan breaks at its first member, and nobody is lost."""
+    generation = state.generation
+    for rank, member in enumerate(state.plan.members):
+        state, _ = handle(state, ev.Parked(member, generation, 2, 2, "it left" if rank else why, now))
+    return state
+
+
+def test_exchanges_that_keep_breaking_though_nobody_is_lost_end_the_attempt_with_the_reason():
+    world = running(maximum=2)
+    state = world.state
+    for number in range(1, 10):
+        assert not state.ended
+        state = broken_off(state, world.now + 15.0 * number)
+    assert (state.ended.outcome, state.ended.reason) == ("failed", "platform_error")
+    assert "9 times in a row" in state.ended.message  # from the first to 120 s after it
+    assert "OSError: no route; it left" in state.ended.message
+
+
+def test_an_exchange_that_breaks_often_within_a_short_time_or_between_steps_is_made_again():
+    world = running(maximum=2)
+    state, now = world.state, world.now
+    for _ in range(20):
+        state = broken_off(state, now := now + 1.0)
+    state, _ = handle(state, ev.Committed("w0", state.generation, 3, now))
+    for _ in range(4):
+        state = broken_off(state, now := now + 1000.0)
+    assert not state.ended
 
 
 def test_a_pause_before_the_first_plan_has_nothing_to_save():

@@ -90,7 +90,7 @@ def lose(state: Membership, worker: str, cause: str, now: float) -> Step:
     rank = state.plan.rank_of(worker) if member and state.plan else None
     state = replace(state.drop(worker), losses=(*state.losses, Loss(worker, rank, cause)))
     if member:
-        state = replace(_break(state, now), last_loss=now)
+        state = replace(_break(state, now), last_loss=now, lost_in=state.generation)
         state = replace(state, recovery=(state.recovery or Recovery(now)).mark("known", now))
     if found.proven or cause == "raised" or state.closing:
         return state, ()
@@ -175,7 +175,7 @@ def _committed(state: Membership, event: ev.Committed) -> Step:
     if found is None or found.phase is Phase.CONDEMNED:
         return state, ()  # back from the dead: what it says is nobody's state
     recovery, lost = state.recovery, max(0, state.committed - state.formed_step)
-    state = replace(state, committed=max(state.committed, event.step))
+    state = replace(state, committed=max(state.committed, event.step), futile=0)
     for member in state.members:
         if not member.proven:
             state = state.put(replace(member, proven=True))

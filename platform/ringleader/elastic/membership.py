@@ -207,8 +207,27 @@ def _form(state: Membership, now: float) -> Step:
     if not (state.closing or state.pausing) and len(state.pool) < state.min:
         short = now if state.short_since is None else state.short_since
         return replace(state, short_since=short), out
-    state, more = form(state, start_step, now)
+    state = _count_futile(state, now)
+    hopeless = state.futile >= state.rules.futile and now - state.futile_since >= state.rules.futile_s
+    state, more = end(state, _futile(state)) if hopeless else form(state, start_step, now)
     return state, out + more
+
+
+def _count_futile(state: Membership, now: float) -> Membership:
+    """An exchange that breaks again and again although everybody lives is no loss that a new plan mends."""
+    if not state.broken or state.lost_in == state.generation:
+        return replace(state, futile=0)
+    return replace(state, futile=state.futile + 1, futile_since=state.futile_since if state.futile else now)
+
+
+def _futile(state: Membership) -> End:
+    whys = dict.fromkeys(w.why for w in state.members if w.why)
+    why = (
+        f"the exchange broke {state.futile} times in a row, though nobody was lost, and no step was committed in"
+        f" between: {'; '.join(whys) or 'no member says why'}"
+    )
+    hint = "Look at the workers' logs, and whether their nodes reach each other on all ports."
+    return End("failed", "platform_error", f"{why}.", hint)
 
 
 def _ready_to_start(state: Membership, now: float) -> bool:

@@ -45,6 +45,8 @@ class Rules:
         save_s: how long before a machine goes away, at the latest, all stop to save what they hold where too few would
             be left: a third of the shortest notice there is, see `runtime.notices`.
         shadowings: how often a joiner tries to follow before it is healed while all wait.
+        futile, futile_s: so many plans in a row, over so long, whose exchange broke although nobody was lost, and no
+            step was committed: then the cause will not go away by itself.
     """
 
     attempt: int
@@ -62,6 +64,8 @@ class Rules:
     level_s: float = 1.0
     shadowings: int = 2
     save_s: float = 10.0
+    futile: int = 5
+    futile_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,9 @@ class Membership:
         generation: the last one issued; `plan` is its plan.
         announced: the generation that was announced and not formed yet, or 0.
         broken: the exchange of the current plan ended without a boundary.
-        last_loss: when a member was last lost.
+        last_loss: when a member was last lost, and `lost_in` of which generation.
+        futile, futile_since: how many plans in a row had to be made because an exchange broke and nobody was lost,
+            without a step between them; when that began.
         losses: lost workers that are not reported yet: the step is known once everybody is parked.
         short_since: since when fewer than `min` workers could commit.
         formed_step: the global step at which the current plan was formed.
@@ -156,6 +162,9 @@ class Membership:
     announced: int = 0
     broken: bool = False
     last_loss: float = 0.0
+    lost_in: int = 0
+    futile: int = 0
+    futile_since: float = 0.0
     losses: tuple[Loss, ...] = ()
     short_since: float | None = None
     formed_step: int = 0
