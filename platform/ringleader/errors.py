@@ -139,7 +139,10 @@ class CallMismatch(RingleaderError):
 
 
 class ExchangeBroken(RingleaderError):
-    """A member stopped answering inside an exchange. Recovered by the next plan, never shown to user code."""
+    """A member stopped answering inside an exchange. Recovered by the next plan, never shown to user code.
+
+    `rank` is -1 where it cannot be known which one: a library's collective names nobody.
+    """
 
     def __init__(self, *, rank: int, phase: str, bucket: int | None, why: str) -> None:
         self.rank = rank
@@ -147,7 +150,8 @@ class ExchangeBroken(RingleaderError):
         self.bucket = bucket
         self.why = why
         where = f"bucket {bucket}" if bucket is not None else "no bucket"
-        super().__init__(f"the exchange broke at rank {rank} in phase {phase} ({where}): {why}")
+        who = f"rank {rank}" if rank >= 0 else "some rank"
+        super().__init__(f"the exchange broke at {who} in phase {phase} ({where}): {why}")
 
 
 class Dismissed(BaseException):

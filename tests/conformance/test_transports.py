@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -233,3 +234,45 @@ def test_more_messages_than_a_queue_holds_arrive_in_order(group):
         sending.result(HANG_S)
     a.close()
     b.close()
+
+
+def test_two_that_send_more_than_a_queue_holds_before_they_receive_do_not_wait_for_each_other(group):
+    count = 2500
+
+    def exchange(member: Transport) -> list[float]:
+        other = 1 - member.rank
+        works = [member.isend(torch.full((2,), k + 0.5 * member.rank), other, k % 3) for k in range(count)]
+        arrived = [torch.empty(2) for _ in range(count)]
+        for k, tensor in enumerate(arrived):
+            member.irecv(tensor, other, k % 3).wait()
+        for work in works:
+            work.wait()
+        return [tensor[0].item() for tensor in arrived]
+
+    members = group("job/1/1", 2)
+    with ThreadPoolExecutor(2) as pool:
+        ends = [pool.submit(exchange, member) for member in members]
+        assert ends[0].result(HANG_S) == [k + 0.5 for k in range(count)]
+        assert ends[1].result(HANG_S) == [float(k) for k in range(count)]
+    for member in members:
+        member.close()
+
+
+def test_a_meeting_that_fails_after_the_members_have_found_each_other_keeps_nothing_open(port, monkeypatch):
+    def refuse(*_: object) -> GlooTransport:
+        raise OSError("no route")
+
+    def attend(rank: int) -> ExchangeBroken:
+        return broken_by(lambda: meet(call(MIXED, port, "job/1/1", rank, 3)))[0]
+
+    monkeypatch.setattr(GlooTransport, "join", refuse)
+    before = held_open()
+    with ThreadPoolExecutor(3) as pool:
+        assert {error.why for error in pool.map(attend, range(3))} == {"no route"}
+    assert held_open() == before
+
+
+def held_open() -> int:
+    """Descriptors of processes and of shared memory that this process holds."""
+    links = (str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+    return sum("pidfd" in link or "memfd:ringleader" in link for link in links)

@@ -6,18 +6,23 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 import torch
 from canonical import combine
 from exchange_members import Member, on_members, plan_of, transports
+from forks import processes
+from torch.distributed import TCPStore
 
 from ringleader.comm.communicator import Communicator
 from ringleader.comm.schedules import Part
 from ringleader.comm.segments import Arena, Segment
+from ringleader.comm.transports.meeting import SHARED, Call, meet
 from ringleader.comm.transports.shared import LEAST_BYTES, SharedTransport
 from ringleader.comm.tree import tree_over
 from ringleader.errors import ExchangeBroken
@@ -198,6 +203,29 @@ def test_a_message_of_another_size_than_expected_breaks_the_exchange():
     second.abort()
     for member in (first, second):
         member.close()
+
+
+def attend_and_hang(port: int, told: Connection) -> None:
+    member = meet(Call("127.0.0.1", port, "job/1/1", 1, 2, HANG_S, host="127.0.0.1", kinds=(SHARED,)))
+    told.send(member.shared)
+    time.sleep(HANG_S)
+
+
+def test_a_killed_member_is_noticed_by_who_waits_for_it_alone():
+    """Nobody else says so: its process has ended."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    here, there = processes().Pipe()
+    victim = processes().Process(target=attend_and_hang, args=(store.port, there))
+    victim.start()
+    mine = meet(Call("127.0.0.1", store.port, "job/1/1", 0, 2, HANG_S, host="127.0.0.1", kinds=(SHARED,)))
+    assert here.recv()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(mine.irecv(torch.empty(4), 1, 0).wait)
+        victim.kill()
+        with pytest.raises(ExchangeBroken, match="process has ended"):
+            waiting.result(HANG_S)
+    mine.close()
+    victim.join(HANG_S)
 
 
 def test_a_segment_outlives_nobody():

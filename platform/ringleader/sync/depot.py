@@ -66,8 +66,7 @@ class Errand:
     def run(self, transport: Transport, number: int, *, quiet: bool, halt: bool) -> Reply:
         """Push what the token has gained, and take over what the depot has. Raises ExchangeBroken."""
         depot = self._place.held_by(number)
-        moves = torch.empty_like(self._base[number])
-        items = self._spans.moved(number, self._base[number], self._listed[number], moves)
+        moves, items = self._spans.moved(number, self._base[number], self._listed[number])
         packed = self._news.pack_for(self._peers[depot])
         words = [number, self._have[number], len(items), len(packed), int(quiet), int(halt)]
         messages: list[tuple[Tensor, int]] = [(torch.tensor(words, dtype=torch.int64), HEADER)]
@@ -167,10 +166,11 @@ class Depot:
         with self._changed:
             if span.version == have and not self._at_rest(number):
                 self._changed.wait(HOLD_S)
-            row = torch.empty_like(span.weights)
-            version, items = self._spans.copy_out(number, row)
-            over, fresh = self._at_rest(number), version != have
-        listed = torch.from_numpy(items.encode()) if fresh else torch.empty(0, dtype=torch.int64)
+            version, over = span.version, self._at_rest(number)
+            fresh = version != have
+            row = torch.empty_like(span.weights) if fresh else torch.empty(0)
+            items = self._spans.copy_out(number, row)[1] if fresh else None
+        listed = torch.from_numpy(items.encode()) if items is not None else torch.empty(0, dtype=torch.int64)
         packed = self._news.pack_for(peer)
         words = [version, int(over), int(self._halt), listed.numel(), len(packed)]
         messages: list[tuple[Tensor, int]] = [(torch.tensor(words, dtype=torch.int64), HEADER)]

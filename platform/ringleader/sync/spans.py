@@ -285,11 +285,14 @@ class Spans:
             self.changed.notify_all()
             return True
 
-    def moved(self, number: int, since: Tensor, listed: Items, into: Tensor) -> list[int]:
-        """What the token has gained since those weights with that list: the items, and their moves `into` (length,)."""
+    def moved(self, number: int, since: Tensor, listed: Items) -> tuple[Tensor, list[int]]:
+        """What the token has gained since those weights with that list: the moves, and their items. Moves of no item
+        are not computed."""
         span = self.held[number]
-        torch.sub(span.weights, since, out=into)
-        return span.items.beyond(listed)
+        if not span.items.beyond(listed):
+            return since, []
+        moves = span.weights - since
+        return moves, span.items.beyond(listed)
 
     def renew(self, number: int, version: int, items: Items, generation: int) -> None:
         """The depot's copy lies in `incoming`: it is the token."""

@@ -8,7 +8,7 @@ import os
 import platform
 import select
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ringleader.errors import ExchangeBroken
 
@@ -77,12 +77,20 @@ class Peers:
             raise self.broken(peer, why)
 
     def wait(
-        self, words: memoryview, index: int, value: int, peer: int, patience_s: float | None = None
+        self,
+        words: memoryview,
+        index: int,
+        value: int,
+        peer: int,
+        patience_s: float | None = None,
+        *,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """Until words[index] >= value.
 
         Args:
             patience_s: instead of the generation's deadline.
+            meanwhile: done again and again while it lasts.
 
         Raises:
             ExchangeBroken: `peer` left or died, `leave` was called, or the deadline passed.
@@ -102,6 +110,8 @@ class Peers:
                 return
             if why or time.monotonic() > until:
                 raise self.broken(peer, why or f"no answer within {patience_s} s")
+            if meanwhile is not None:
+                meanwhile()
             time.sleep(nap_s)
             nap_s = min(2 * nap_s, LONGEST_NAP_S)
 

@@ -94,7 +94,7 @@ class GlooTransport:
         return self._begin(lambda group: group.recv([tensor], peer, tag), peer, tensor)
 
     def native_all_reduce(self, tensor: Tensor) -> Work:
-        return self._begin(lambda group: group.allreduce([tensor]), self.rank, tensor)
+        return self._begin(lambda group: group.allreduce([tensor]), -1, tensor)
 
     def board(self, slots: int) -> None:
         return None

@@ -146,9 +146,18 @@ def _connect(call: Call, clients: Clients) -> Transport:
 
 def _join(call: Call, store: Any) -> Transport:
     """Everybody comes to the same answer: it depends on what all have told all."""
-    near = _open(call) if SHARED in call.kinds and SUPPORTED else None
     if NCCL in call.kinds:
         return _join_devices(call, store)
+    near = _open(call) if SHARED in call.kinds and SUPPORTED else None
+    try:
+        return _join_near(call, store, near)
+    except BaseException:
+        if near is not None:
+            near.close()  # it holds descriptors of the others' processes
+        raise
+
+
+def _join_near(call: Call, store: Any, near: SharedTransport | None) -> Transport:
     told = _tell(call, store, "place", near.place.encode() if near else "")
     mapped = near.attach([Place.decode(t) if t else None for t in told]) if near else frozenset()
     told = _tell(call, store, "mapped", " ".join(map(str, sorted(mapped))))

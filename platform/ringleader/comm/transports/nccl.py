@@ -168,7 +168,7 @@ class NcclTransport:
         return None
 
     def broken(self, why: str) -> ExchangeBroken:
-        return ExchangeBroken(rank=self.rank, phase="transfer", bucket=None, why=self.over or why)
+        return ExchangeBroken(rank=-1, phase="transfer", bucket=None, why=self.over or why)
 
     def abort(self) -> None:
         self._end("the generation was given up")

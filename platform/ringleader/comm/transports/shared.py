@@ -93,6 +93,7 @@ class SharedTransport:
         self._asked: dict[tuple[int, int], int] = defaultdict(int)
         self._came: dict[tuple[int, int], int] = defaultdict(int)
         self._posts: dict[tuple[int, int, int], int] = {}
+        self._shelf: dict[tuple[int, int, int], Tensor] = {}
 
     def attach(self, places: Sequence[Place | None]) -> frozenset[int]:
         """Map the control segments of those who live here. Returns their ranks, this one among them."""
@@ -122,12 +123,19 @@ class SharedTransport:
         return words if words[NONCE] == place.nonce else None
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        while (full := self._post(tensor, peer, tag)) is not None:
+            self._peers.wait(self._words[peer], *full, peer, meanwhile=self._shelve)
+        return _DONE
+
+    def _post(self, tensor: Tensor, peer: int, tag: int) -> tuple[int, int] | None:
+        """Post a message. Where the queue is full nothing is done; returns the peer's word and its value that say that
+        there is room."""
         with self._lock:
             self._peers.check()
             number = self._posted[peer]
             mark = self._layout.mark(self.rank, number)
-            if number >= POSTS:
-                self._peers.wait(self._words[peer], mark, number - POSTS + 1, peer)
+            if number >= POSTS and self._words[peer][mark] < number - POSTS + 1:
+                return mark, number - POSTS + 1
             self._reclaim(peer)
             memory, address = self._outbox.take(tensor.nbytes)
             if tensor.nbytes:
@@ -139,7 +147,7 @@ class SharedTransport:
                 words[at + ADDRESS + k] = word
             words[at + SEQUENCE] = number + 1
             self._on_their_way[peer].append((mark, number + 1, memory))
-        return _DONE
+        return None
 
     def irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
         self._peers.check()
@@ -192,15 +200,38 @@ class SharedTransport:
     def receive(self, peer: int, tag: int, order: int, tensor: Tensor) -> None:
         """Copy the message of that order under its tag."""
         post = self._message(peer, tag, order)
+        shelved = self._shelf.pop((peer, tag, order), None)
+        came = self._content(peer, post) if shelved is None else shelved
+        if came.nbytes != tensor.nbytes:
+            why = f"{came.nbytes} bytes came for tag {tag} where {tensor.nbytes} are due"
+            raise self._peers.broken(peer, why)
+        if came.nbytes:
+            _bytes(tensor).copy_(came)
+        if shelved is None:
+            self._taken(peer, post)
+
+    def _content(self, peer: int, post: int) -> Tensor:
+        """The bytes of a message, where the peer has put them."""
         words, at = self._words[peer], self._layout.post(self.rank, post)
-        nbytes = words[at + NBYTES]
-        if nbytes != tensor.nbytes:
-            raise self._peers.broken(peer, f"{nbytes} bytes came for tag {tag} where {tensor.nbytes} are due")
-        if nbytes:
-            number, descriptor, offset = words[at + ADDRESS : at + POST_WORDS].tolist()[:3]
-            memory = self._find(peer, (number, descriptor))
-            _bytes(tensor).copy_(memory.tensor(offset, nbytes, torch.uint8))
+        if not words[at + NBYTES]:
+            return torch.empty(0, dtype=torch.uint8)
+        number, descriptor, offset = words[at + ADDRESS : at + POST_WORDS].tolist()[:3]
+        return self._find(peer, (number, descriptor)).tensor(offset, words[at + NBYTES], torch.uint8)
+
+    def _taken(self, peer: int, post: int) -> None:
         self._words[self.rank][self._layout.mark(peer, post)] = post + 1
+
+    def _shelve(self) -> None:
+        """Copy what has come: else two that send each other more than a queue holds before they receive would wait for
+        each other."""
+        with self._lock:
+            for peer, life in enumerate(self._pids):
+                if life and peer != self.rank:
+                    self._take_in(peer)
+            for key in [key for key in self._posts if key not in self._shelf]:
+                peer, post = key[0], self._posts[key]
+                self._shelf[key] = self._content(peer, post).clone()
+                self._taken(peer, post)
 
     def _message(self, peer: int, tag: int, order: int) -> int:
         """The number of the post with that order under its tag. Waits until it is there."""
