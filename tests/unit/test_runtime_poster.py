@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -24,9 +25,10 @@ def server() -> Iterator[IngestServer]:
     server.close()
 
 
-def open_poster(server: IngestServer, folder: Path) -> tuple[Spool, Poster]:
+def open_poster(server: IngestServer, folder: Path, *, generation: Any = 1) -> tuple[Spool, Poster]:
     spool = Spool(folder / "spool")
-    status = Status(state=State.RUNNING, generation=1, world_size=2, progress=Progress(step=3), workers=[])
+    whole = Status(state=State.RUNNING, generation=1, world_size=2, progress=Progress(step=3), workers=[])
+    status = whole.model_copy(update={"generation": generation})
     return spool, Poster(url=server.url, token="secret", attempt=1, spool=spool, status=lambda: status)
 
 
@@ -83,6 +85,54 @@ def test_a_record_that_is_refused_does_not_hold_up_the_others(server: IngestServ
     assert poster.drained(30)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3, 4]
     assert (spool.dropped, server.stream("logs")) == ({"logs": 1}, [])
+    poster.close()
+
+
+@pytest.mark.parametrize("before", [0, 1, 40])
+def test_a_status_that_is_refused_costs_no_record_and_is_told_once(
+    server: IngestServer, tmp_path: Path, before: int
+):
+    spool, poster = open_poster(server, tmp_path, generation=None)
+    put(spool, range(1, before + 1))
+    wait_for("the refusal of a status", lambda: server.stream("logs"), 10)
+    put(spool, range(before + 1, before + 2))
+    assert poster.drained(30)
+    refusals = server.refusals
+    wait_for("one more", lambda: server.refusals > refusals, 10)
+    assert poster.drained(30)
+    assert [m["step"] for m in server.stream("metrics")] == list(range(1, before + 2))
+    (told,) = server.stream("logs")
+    assert "refused the live status: 422, status/generation" in told["line"]
+    assert (spool.dropped, server.status) == ({}, {})
+    poster.close()
+
+
+def test_a_lone_record_and_a_status_that_are_both_refused_are_judged_apart(
+    server: IngestServer, tmp_path: Path
+):
+    spool, poster = open_poster(server, tmp_path, generation=None)
+    spool.put("events", {"at": NOW, "generation": 1, "type": "Not a type!", "data": {}})
+    wait_for("both refusals", lambda: len(server.stream("logs")) == 2, 10)
+    put(spool, range(1, 2))
+    assert poster.drained(30)
+    told = sorted(line["line"].partition(": 422")[0] for line in server.stream("logs"))
+    assert told == [
+        "[dropped: the control plane refused the live status",
+        "[dropped: the control plane refused this of the stream events, Not a type!",
+    ]
+    assert [m["step"] for m in server.stream("metrics")] == [1]
+    assert spool.dropped == {"events": 1}
+    poster.close()
+
+
+def test_a_record_that_is_refused_holds_up_the_status_no_longer_than_it_is_sought(
+    server: IngestServer, tmp_path: Path
+):
+    spool, poster = open_poster(server, tmp_path)
+    spool.put("events", {"at": NOW, "generation": 1, "type": "Not a type!", "data": {}})
+    wait_for("the status", lambda: server.status, 10)
+    assert poster.drained(30)
+    assert spool.dropped == {"events": 1}
     poster.close()
 
 

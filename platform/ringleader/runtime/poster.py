@@ -46,6 +46,8 @@ class Poster:
         self._client = httpx.Client(headers=headers, timeout=10, trust_env=False)
         self._answered = monotonic()
         self._status_at = 0.0
+        self._apart = False
+        self._status_refused = ""
         self._size = MAX_RECORDS
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -100,10 +102,13 @@ class Poster:
             httpx.HTTPError: no answer, or an answer that may change.
         """
         records = self._spool.batch(max_records=self._size, max_bytes=MAX_BYTES)
-        if not records and monotonic() - self._status_at < STATUS_S:
+        due = monotonic() - self._status_at >= STATUS_S
+        if not records and not due:
             return False
-        sought = self._size < MAX_RECORDS  # for what was refused: whatever is in the status must not hide it
-        status = None if sought and records else self._status()
+        more = bool(records)
+        status = self._status() if due or not self._apart else None
+        if self._apart and status is not None:
+            records = []
         body: dict[str, Any] = {"attempt": self._attempt, "records": records}
         if status is not None:
             body["status"] = status.model_dump(mode="json")
@@ -113,24 +118,41 @@ class Poster:
             if response.status_code in GONE:
                 self.stale = True
                 return False
-            if records and response.status_code in REFUSED:
-                self._refusal(records, response)
+            if response.status_code in REFUSED and (records or status is not None):
+                self._refusal(records, status, _reason(response))
                 return True
         acked = response.raise_for_status().json()["acked"]
-        self._answered = self._status_at = monotonic()
-        self._size = MAX_RECORDS
+        self._answered = monotonic()
+        if records:
+            self._size = MAX_RECORDS
+        else:
+            self._apart = False
+        if status is not None or not records:
+            self._status_at = self._answered
         self._spool.ack(acked)
         self._acked.set()
-        return bool(records)
+        return more
 
-    def _refusal(self, records: list[dict[str, Any]], response: httpx.Response) -> None:
-        """Post fewer, until one record is refused alone: it is given up, and holds up no other."""
-        if len(records) > 1:
+    def _refusal(self, records: list[dict[str, Any]], status: Status | None, reason: str) -> None:
+        """Judge records and status apart, until a status is taken by itself. Post ever fewer records, until one is
+        refused alone: it is given up, and holds up no other."""
+        if status is not None:
+            self._apart = True
+            if not records:
+                self._status_refusal(reason)
+        elif len(records) > 1:
             self._size = max(1, len(records) // 8)
-            return
-        self._spool.give_up(records[0], _told(records[0], _reason(response)))
-        self._size = MAX_RECORDS
-        self._acked.set()
+        else:
+            self._spool.give_up(records[0], _line(f"{_named(records[0])}: {reason}"))
+            self._size = MAX_RECORDS
+            self._acked.set()
+
+    def _status_refusal(self, reason: str) -> None:
+        """Nothing is lost with a status: the next one takes its place, and may be taken. What is wrong is told once."""
+        self._status_at = monotonic()
+        if reason != self._status_refused:
+            self._status_refused = reason
+            self._spool.put("logs", _line(f"the live status: {reason}"))
 
 
 def _is_problem(response: httpx.Response) -> bool:
@@ -144,10 +166,14 @@ def _reason(response: httpx.Response) -> str:
     return f"{response.status_code}, {found or problem.get('detail', '')}"[:MAX_REASON]
 
 
-def _told(record: dict[str, Any], reason: str) -> dict[str, Any]:
-    """A log line about a record that was refused."""
+def _named(record: dict[str, Any]) -> str:
     which = record.get("type") or (
         f"step {record['step']}" if "step" in record else f"number {record['seq']}"
     )
-    text = f"[dropped: the control plane refused this of the stream {record['stream']}, {which}: {reason}]"
+    return f"this of the stream {record['stream']}, {which}"
+
+
+def _line(what: str) -> dict[str, Any]:
+    """A log line about what was refused, and why."""
+    text = f"[dropped: the control plane refused {what}]"
     return {"at": datetime.now(UTC).isoformat(), "worker": "supervisor", "level": "error", "line": text}
