@@ -1,7 +1,7 @@
 """A control plane for tests: the real application over a cluster in memory, a clock that stands, ticks by hand."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -44,6 +44,7 @@ class FakeCluster:
         self.lingers = False
         self.frozen: set[tuple[str, int]] = set()
         self.asked_whether: list[tuple[str, int]] = []
+        self.reached = 1000
         self.cut: Callable[[str], None] = lambda where: None
 
     def start(self, launch: Launch) -> None:
@@ -56,10 +57,11 @@ class FakeCluster:
         with self._deed("supervisors"):
             return set(self.alive)
 
-    def answers(self, job_id: str, attempt: int) -> bool:
+    def answers(self, asked: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bool]:
         with self._deed("answers"):
-            self.asked_whether.append((job_id, attempt))
-            return (job_id, attempt) not in self.frozen
+            reached = asked[: self.reached]
+            self.asked_whether.extend(reached)
+            return {who: who not in self.frozen for who in reached}
 
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
         with self._deed("resize"):

@@ -3,7 +3,7 @@
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +59,9 @@ class Backend(Protocol):
     def supervisors(self) -> set[tuple[str, int]]:
         """(job id, attempt) of every supervisor that lives or restarts."""
 
-    def answers(self, job_id: str, attempt: int) -> bool:
-        """Whether the supervisor answers the cluster within a few seconds."""
+    def answers(self, asked: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bool]:
+        """Which of these supervisors answer the cluster within a few seconds, which all have together. Who could not be
+        asked in that time is left out."""
 
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
         """Tell the supervisor its new bounds."""
@@ -128,8 +129,8 @@ class RayBackend:
             self.close()  # a broken connection does not heal: the next call makes a new one
             raise
 
-    def answers(self, job_id: str, attempt: int) -> bool:
-        return self._cluster().answers(job_id, attempt)
+    def answers(self, asked: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bool]:
+        return self._cluster().answers(asked)
 
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
         self._cluster().resize(job_id, attempt, workers_min, workers_max)

@@ -498,9 +498,10 @@ def test_workers_get_secrets_from_a_restarted_supervisor_too_and_a_frozen_one_is
     files = [path for path in home.rglob("*") if path.is_file()]
     assert [path for path in files if b"a-5ecret-v4lue" in path.read_bytes()] == []
     frozen = pid_of_actor("job-trusted-a1")
-    assert cluster.answers("trusted", 1)
+    asked = [("trusted", 1), ("trusted", 2)]
+    assert cluster.answers(asked) == {("trusted", 1): True, ("trusted", 2): False}
     os.kill(frozen, signal.SIGSTOP)
-    assert not cluster.answers("trusted", 1)
+    assert cluster.answers(asked[:1]) == {("trusted", 1): False}
     assert cluster.supervisors() == [("trusted", 1)], "for Ray it lives"
     cluster.release("trusted", 1)
     assert cluster.supervisors() == []

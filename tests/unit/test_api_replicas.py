@@ -68,7 +68,7 @@ def test_a_round_of_long_questions_keeps_the_role(tmp_path: Path) -> None:
     cluster = Leased(here.cluster, one)
     for _ in range(4):
         clock.s += 5
-        assert cluster.answers("job", 1)
+        assert cluster.answers([("job", 1)])
         assert not other.hold()
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from control_plane import Stage, stage, status
 
-from ringleader_api.reconciling.hearing import Hearing
+from ringleader_api.reconciling.hearing import Hearing, Who
+from ringleader_api.scheduling import Node
 from ringleader_api.store.tables import Job
 
 
@@ -119,6 +120,96 @@ def test_a_frozen_one_is_told_nothing_that_would_hold_up_the_others(here: Stage)
     here.post(job_id, status=status("running"))
     pass_s(here, 2)
     assert [told[3:] for told in here.cluster.told if told[0] == "resize"] == [(2, 2)]
+
+
+def many(here: Stage, jobs: int) -> list[str]:
+    """So many running jobs of which nothing is heard from now on."""
+    here.cluster.nodes = [Node("n1", 3.0 * jobs, 0, 16.0 * jobs)]
+    return [heard(here) for _ in range(jobs)]
+
+
+def takes_s(here: Stage, seconds: float) -> None:
+    """So long takes one question to the cluster, about however many supervisors."""
+    here.cluster.cut = lambda where: here.time.pass_s(seconds if where == "after answers" else 0)
+
+
+def listen(here: Stage, hearing: Hearing, heard_at: dict[Who, datetime]) -> list[Who]:
+    """A round, and a second; returns who is to be asked."""
+    hearing.begin_round(set(heard_at))
+    due = [who for who, at in heard_at.items() if hearing.listen(who, at).ask]
+    here.time.pass_s(1)
+    return due
+
+
+def test_all_that_are_silent_are_asked_in_the_time_of_one(here: Stage) -> None:
+    jobs = many(here, 6)
+    here.cluster.frozen = {(job_id, 1) for job_id in jobs}
+    takes_s(here, 2)
+    before = here.time()
+    pass_s(here, 15)
+    assert (here.time() - before).total_seconds() == 17
+    assert {code(here, job_id) for job_id in jobs} == {"supervisor_frozen"}
+
+
+def test_who_was_not_heard_of_for_longest_is_asked_first_and_nobody_twice_before_all(here: Stage) -> None:
+    hearing = Hearing(here.time, 15)
+    everybody = [("b", 1), ("c", 1), ("a", 1), ("d", 1)]
+    heard_at: dict[Who, datetime] = {}
+    for who in everybody:
+        heard_at[who] = here.time()
+        listen(here, hearing, heard_at)
+    for _ in range(20):
+        listen(here, hearing, heard_at)
+    asked = []
+    for _ in range(8):
+        turn = hearing.turn(listen(here, hearing, heard_at))
+        asked += turn[:1]  # there was no time for more
+        hearing.asked(turn[0])
+        for _ in range(3):
+            listen(here, hearing, heard_at)
+    assert asked == everybody * 2
+
+
+def test_asking_takes_a_third_of_the_time_at_most(here: Stage) -> None:
+    many(here, 12)
+    here.cluster.reached = 1
+    takes_s(here, 2)
+    pass_s(here, 15)
+    before, asked = here.time(), len(here.cluster.asked_whether)
+    pass_s(here, 40)
+    asked = len(here.cluster.asked_whether) - asked
+    assert asked == 10
+    assert 2 * asked <= (here.time() - before).total_seconds() / 3
+
+
+def test_of_many_that_are_frozen_one_in_a_round_is_ended(here: Stage) -> None:
+    jobs = many(here, 3)
+    here.cluster.frozen = {(job_id, 1) for job_id in jobs}
+    pass_s(here, 15 + 59)
+    assert {here.state(job_id) for job_id in jobs} == {"running"}
+    ended = []
+    for _ in range(3):
+        pass_s(here, 1)
+        ended.append(len({told for told in here.cluster.told if told[0] == "release"}))
+    assert ended == [1, 2, 3]
+
+
+def test_a_question_that_fails_keeps_nobody_from_being_admitted(here: Stage) -> None:
+    jobs = many(here, 2)
+    here.cluster.nodes = [Node("n1", 9, 0, 48)]
+
+    def cut(where: str) -> None:
+        if where == "before answers":
+            raise ConnectionError("the connection broke")
+
+    here.cluster.cut = cut
+    pass_s(here, 20)
+    waiting = here.submit()
+    here.tick()
+    assert here.state(waiting) == "starting"
+    here.cluster.cut = lambda where: None
+    pass_s(here, 1)
+    assert {code(here, job_id) for job_id in jobs} == {"supervisor_silent"}
 
 
 def test_nobody_is_silent_because_nobody_listened(here: Stage) -> None:

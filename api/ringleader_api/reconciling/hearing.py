@@ -1,5 +1,6 @@
-"""For how long supervisors have posted and answered nothing, by this process's own clock."""
+"""For how long supervisors have posted and answered nothing, by this process's own clock, and whom to ask next."""
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from ringleader_api.clock import Clock
@@ -7,6 +8,10 @@ from ringleader_api.scheduling import Silence
 
 MOST_S = 5.0
 """What a round counts for at most. One that comes later says that it was this process that stood still."""
+ASKED_AT_ONCE = 100
+"""How many are asked in one round. Asking has a time limit of its own."""
+PAUSE = 2.0
+"""After asking nobody is asked for so many times as long as it took: other jobs need the rounds, too."""
 Who = tuple[str, int]
 
 
@@ -23,6 +28,7 @@ class Hearing:
         self._silent_after_s = silent_after_s
         self._round_at: datetime | None = None
         self._at_s = 0.0
+        self._ask_at_s = 0.0
         self._heard: dict[Who, tuple[datetime | None, float]] = {}
         self._asked_at_s: dict[Who, float] = {}
         self._unanswered_since_s: dict[Who, float] = {}
@@ -47,8 +53,23 @@ class Hearing:
             self._unanswered_since_s.pop(who, None)
             return Silence(broken=before is not None)
         for_s = self._at_s - before[1]
-        ask = heard_at is not None and for_s >= self._silent_after_s and self._may_ask(who)
+        ask = heard_at is not None and self._at_s - self._known_at_s(who) >= self._silent_after_s
         return Silence(for_s, ask)
+
+    def turn(self, due: Iterable[Who]) -> list[Who]:
+        """Who of those that are due is asked in this round: whom nothing has been known of for longest."""
+        if self._at_s < self._ask_at_s:
+            return []
+        return sorted(due, key=lambda who: (self._known_at_s(who), who))[:ASKED_AT_ONCE]
+
+    def asked(self, who: Who) -> None:
+        """Its turn comes again in `silent_after_s`."""
+        self._asked_at_s[who] = self._at_s
+
+    def pause(self, took_s: float) -> None:
+        """Asking, and doing what followed from it, took so long."""
+        took_s = min(MOST_S, max(0.0, took_s))
+        self._ask_at_s = self._at_s + took_s + PAUSE * took_s
 
     def unanswered_s(self, who: Who, *, answers: bool) -> float:
         """For how long nobody has answered when asked, now that it has been; an answer and a post end that."""
@@ -59,13 +80,11 @@ class Hearing:
 
     def forget(self) -> None:
         self._round_at = None
+        self._ask_at_s = self._at_s
         self._heard.clear()
         self._asked_at_s.clear()
         self._unanswered_since_s.clear()
 
-    def _may_ask(self, who: Who) -> bool:
-        """Asking may take seconds."""
-        if self._at_s - self._asked_at_s.get(who, float("-inf")) < self._silent_after_s:
-            return False
-        self._asked_at_s[who] = self._at_s
-        return True
+    def _known_at_s(self, who: Who) -> float:
+        """When it posted last, or was asked."""
+        return max(self._heard[who][1], self._asked_at_s.get(who, 0.0))

@@ -1,5 +1,7 @@
 """The backend as the holder of a role may use it: nothing is done to the cluster once the role is another's."""
 
+from collections.abc import Sequence
+
 from ringleader_api.backend import Backend, Launch
 from ringleader_api.scheduling import Demand, Seen
 from ringleader_api.store import Lease
@@ -7,7 +9,7 @@ from ringleader_api.store import Lease
 
 class Leased:
     """`Backend`; whatever changes something raises LeaseLost first where it is not ours to do. So does what may take
-    seconds for each job: a round of many such questions keeps the role."""
+    seconds: a round with such questions keeps the role."""
 
     def __init__(self, backend: Backend, lease: Lease) -> None:
         self._backend = backend
@@ -20,9 +22,9 @@ class Leased:
     def supervisors(self) -> set[tuple[str, int]]:
         return self._backend.supervisors()
 
-    def answers(self, job_id: str, attempt: int) -> bool:
+    def answers(self, asked: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bool]:
         self._lease.require()
-        return self._backend.answers(job_id, attempt)
+        return self._backend.answers(asked)
 
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
         self._lease.require()

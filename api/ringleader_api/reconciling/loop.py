@@ -7,9 +7,10 @@ statements: the next one reads the rows, asks the cluster what lives, and goes o
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import select
@@ -23,10 +24,10 @@ from ringleader_api.log import Log
 from ringleader_api.reconciling.facts import facts_of
 from ringleader_api.reconciling.forgetting import Forgetting
 from ringleader_api.reconciling.growing import Growing
-from ringleader_api.reconciling.hearing import Hearing
+from ringleader_api.reconciling.hearing import Hearing, Who
 from ringleader_api.reconciling.launching import Launching
 from ringleader_api.reconciling.queue import Queue
-from ringleader_api.scheduling import Facts, Limits, Seen, lifecycle, next_act
+from ringleader_api.scheduling import Facts, Limits, Seen, Silence, lifecycle, next_act
 from ringleader_api.services.attempts import attempt_failed
 from ringleader_api.services.claims import ADMITTED
 from ringleader_api.services.packages import KEPT
@@ -130,10 +131,12 @@ class Reconciler:
         self._release_orphans(alive)
         admitted = self._admitted()
         self._hearing.begin_round({(facts.job_id, facts.attempt) for facts in admitted})
+        silent: dict[Who, tuple[Facts, Silence]] = {}
         for facts in admitted:
-            self._guarded(facts, alive)
+            self._guarded(facts, partial(self._advance, facts, alive, silent))
         if self.seen is not None:
             self._growing.ask(self._queue.admit(self.seen))
+        self._ask(silent)
 
     def _look(self) -> Alive | None:
         """The supervisors that live and, now and then, the nodes; None while the cluster is out of reach."""
@@ -182,16 +185,17 @@ class Reconciler:
         with self._store.read() as session:
             return [facts_of(job) for job in session.scalars(query)]
 
-    def _guarded(self, facts: Facts, alive: Alive) -> None:
+    def _guarded(self, facts: Facts, deed: Callable[[], None]) -> None:
         """One job's trouble must not keep the round from the others."""
         try:
-            self._advance(facts, alive)
+            deed()
         except LeaseLost:
             raise
         except Exception:
             log.exception("reconciler.job_failed", job=facts.job_id, attempt=facts.attempt)
 
-    def _advance(self, facts: Facts, alive: Alive) -> None:
+    def _advance(self, facts: Facts, alive: Alive, silent: dict[Who, tuple[Facts, Silence]]) -> None:
+        """Do the next thing for a job; whose supervisor is to be asked for is put with those that are `silent`."""
         me = (facts.job_id, facts.attempt)
         now = self._now()
         missing_s = 0.0
@@ -210,17 +214,42 @@ class Reconciler:
             limits=self._limits,
         )
         if isinstance(act, lifecycle.Ask):
-            answers = self._backend.answers(*me)
-            unanswered_s = self._hearing.unanswered_s(me, answers=answers)
+            silent[me] = facts, silence
+        elif act is not None:
+            self._do(act, facts)
+
+    def _ask(self, silent: Mapping[Who, tuple[Facts, Silence]]) -> None:
+        """Whether they answer the cluster, in turn and all at once: one after the other they would keep the round for
+        seconds each. To end one takes seconds, too: one in a turn, the others stay due."""
+        whose = self._hearing.turn(silent)
+        if not whose:
+            return
+        began, ended = self._now(), False
+        for who, answers in self._answers(whose).items():
+            facts, silence = silent[who]
             act = lifecycle.judge(
                 facts,
                 answers=answers,
                 silent_s=silence.for_s,
-                unanswered_s=unanswered_s,
+                unanswered_s=self._hearing.unanswered_s(who, answers=answers),
                 limits=self._limits,
             )
-        if act is not None:
-            self._do(act, facts)
+            if isinstance(act, lifecycle.Lose) and ended:
+                continue
+            ended = ended or isinstance(act, lifecycle.Lose)
+            self._hearing.asked(who)
+            if act is not None:
+                self._guarded(facts, partial(self._do, act, facts))
+        self._hearing.pause((self._now() - began).total_seconds())
+
+    def _answers(self, whose: Sequence[Who]) -> dict[Who, bool]:
+        try:
+            return self._backend.answers(whose)
+        except LeaseLost:
+            raise
+        except Exception:
+            log.exception("reconciler.asking_failed", supervisors=len(whose))
+            return {}
 
     def _do(self, act: lifecycle.Act, facts: Facts) -> None:
         job_id, attempt = facts.job_id, facts.attempt

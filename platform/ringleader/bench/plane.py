@@ -7,6 +7,7 @@ is a file; nothing trains.
 import json
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,8 +45,8 @@ class FolderCluster:
     def supervisors(self) -> set[tuple[str, int]]:
         return attempts_in(self._alive)
 
-    def answers(self, job_id: str, attempt: int) -> bool:
-        return True
+    def answers(self, asked: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bool]:
+        return dict.fromkeys(asked, True)
 
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None: ...
 

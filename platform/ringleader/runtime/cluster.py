@@ -1,6 +1,6 @@
 """The cluster as the control plane sees it: supervisors by name, capacity, warm processes. Imports Ray when used."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +16,7 @@ __all__ = ["AttemptUsed", "Capacity", "Cluster", "FaultMissed", "Launch", "Node"
 
 CALL_S = 20.0
 ANSWER_S = 2.0
+LOOK_UP_S = 1.0
 GONE_S = 20.0
 
 
@@ -128,19 +129,25 @@ class Cluster:
         found = [parse_name(name) for name in ray.util.list_named_actors()]
         return [f for f in found if f is not None]
 
-    def answers(self, job_id: str, attempt: int) -> bool:
-        """Whether the supervisor takes calls: not one that is frozen, nor one that is being started again."""
+    def answers(self, asked: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bool]:
+        """Which supervisors take calls: none that is frozen, nor that is being started again. They are asked together,
+        which takes LOOK_UP_S + ANSWER_S however many they are; who could not be looked up in time is left out."""
         import ray
-        from ray.exceptions import RayError
 
-        supervisor = self._supervisor(job_id, attempt)
-        if supervisor is None:
-            return False
-        try:
-            ray.get(supervisor.__ray_ready__.remote(), timeout=ANSWER_S)
-        except RayError:
-            return False
-        return True
+        found: dict[tuple[str, int], bool] = {}
+        calls = {}
+        until = monotonic() + LOOK_UP_S
+        for who in asked:
+            if monotonic() > until:
+                break
+            supervisor = self._supervisor(*who)
+            found[who] = False
+            if supervisor is not None:
+                calls[supervisor.__ray_ready__.remote()] = who
+        if calls:
+            ended, _ = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_S, fetch_local=False)
+            found.update({calls[call]: _went_well(call) for call in ended})
+        return found
 
     def resize(self, job_id: str, attempt: int, min_workers: int, max_workers: int) -> None:
         self._call(job_id, attempt, "resize", min_workers, max_workers)
@@ -291,6 +298,18 @@ class Cluster:
         supervisor = self._supervisor(job_id, attempt)
         if supervisor is not None:
             ray.get(getattr(supervisor, method).remote(*args), timeout=CALL_S)
+
+
+def _went_well(call: Any) -> bool:
+    """Of a call that has ended."""
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        ray.get(call, timeout=ANSWER_S)
+    except RayError:
+        return False
+    return True
 
 
 def _process_of(supervisor: Any) -> tuple[str, int]:
