@@ -1,6 +1,7 @@
 """The database of the first version, with jobs in it, becomes today's: nothing is lost, everything has an owner."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from control_plane import Stage, stage
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, MetaData, text
 
-from ringleader_api.store.database import MIGRATIONS, Store
+from ringleader_api.reconciling import collecting
+from ringleader_api.services.packages import file_of
+from ringleader_api.store.database import MIGRATIONS, DatabaseNewer, Store
 from ringleader_api.store.tables import Base
 
 JOB = "job_" + "1" * 26
@@ -115,3 +118,54 @@ def test_back_to_the_first_version_and_up_again_loses_no_job(old: Engine, url: s
     here = stage(tmp_path, database_url=url)
     assert here.job(JOB)["owner"] == "admin"
     here.control.close()
+
+
+@pytest.mark.parametrize(("before", "after"), [("0005", "0006"), ("0006", "0007"), ("0007", "head")])
+def test_what_the_version_before_writes_and_reads_goes_on_after_a_migration(
+    url: str, before: str, after: str
+) -> None:
+    store = Store(url)
+    tables = []
+    for revision in (before, after):
+        move_to(store.engine(), revision)
+        found = MetaData()
+        found.reflect(store.engine())
+        tables.append(found.tables)
+    store.close()
+    for name, old in tables[0].items():
+        new = tables[1][name]
+        for column in old.columns:
+            assert new.columns[column.name].nullable or not column.nullable, f"{name}.{column.name}"
+        for column in new.columns:
+            left_out = column.nullable or column.server_default is not None
+            assert column.name in old.columns or left_out, f"{name}.{column.name}"
+
+
+def test_a_package_that_the_version_before_stores_meanwhile_stays_for_its_time(
+    url: str, tmp_path: Path
+) -> None:
+    here: Stage = stage(tmp_path, database_url=url)
+    digest, kept = "ab" * 32, timedelta(days=1)
+    file_of(tmp_path, digest).write_bytes(b"packed")
+    stored = "INSERT INTO packages (sha256, size_bytes, created_at) VALUES (:digest, 6, :at)"
+    with here.control.store.write() as session:
+        session.execute(text(stored), {"digest": digest, "at": here.time().replace(tzinfo=None)})
+    here.time.pass_s(86_400)
+    collecting.collect(here.control.store, tmp_path, here.time(), kept)
+    assert file_of(tmp_path, digest).exists()
+    here.time.pass_s(1)
+    collecting.collect(here.control.store, tmp_path, here.time(), kept)
+    assert not file_of(tmp_path, digest).exists()
+    here.control.close()
+
+
+def test_tables_of_a_newer_version_are_refused_in_words_and_left_alone(url: str) -> None:
+    store = Store(url)
+    store.migrate()
+    with store.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(DatabaseNewer, match=r"at 9999; .* up to 0007\.") as refused:
+        store.migrate()
+    assert "Start that newer version" in str(refused.value)
+    assert rows(store.engine(), "SELECT version_num FROM alembic_version") == [("9999",)]
+    store.close()

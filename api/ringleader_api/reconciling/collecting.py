@@ -42,7 +42,8 @@ def _give_up(session: Session, digest: str, before: datetime, now: datetime) -> 
     # A statement of its own: it sees what was committed before we had the lock.
     if row is None or session.scalar(select(Job.id).where(Job.package == digest).limit(1)) is not None:
         return
-    if row.used_at < before:
+    # Control planes of the version before know no `used_at`: what they store meanwhile has the column's default, 1970.
+    if max(row.used_at, row.created_at) < before:
         row.given_up_at = now
 
 

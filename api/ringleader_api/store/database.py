@@ -8,9 +8,12 @@ from typing import Any, Protocol
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import URL, Engine, create_engine, event, make_url, text
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.orm import Session
 
+from ringleader.errors import RingleaderError
 from ringleader_api.store import audit
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -18,6 +21,12 @@ BUSY_TIMEOUT_MS = 10_000
 WRITES = "writes"
 _MIGRATING = 0x72696E67
 """The advisory lock under which one of several replicas that start together migrates."""
+
+
+class DatabaseNewer(RingleaderError):
+    """A newer version has changed the tables in ways that this one does not know."""
+
+    code = "database_newer"
 
 
 class Transactions(Protocol):
@@ -64,11 +73,17 @@ class Store:
         return self._version
 
     def migrate(self) -> None:
+        """Change the tables to what this version knows, in one transaction.
+
+        Raises:
+            DatabaseNewer: they are ahead of it already; nothing was changed.
+        """
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS))
         with self._writer.begin() as connection:
             if self.shared:
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATING})"))
+            _require_known(connection, ScriptDirectory.from_config(config))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 
@@ -110,6 +125,17 @@ class Store:
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def _require_known(connection: Connection, known: ScriptDirectory) -> None:
+    there = MigrationContext.configure(connection).get_current_revision()
+    newest = known.get_current_head()
+    if there is None or there in {script.revision for script in known.walk_revisions()}:
+        return
+    raise DatabaseNewer(
+        f"the tables are those of a newer version of Ringleader: at {there}; this version knows them up to {newest}.",
+        hint="Start that newer version here, too. To go back to this one, restore the backup of before the upgrade.",
+    )
 
 
 def _with_driver(url: URL) -> URL:
