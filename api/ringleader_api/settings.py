@@ -42,8 +42,8 @@ class Settings(BaseModel):
         oidc_issuer: an OpenID Connect provider to log in through; empty: with tokens only.
         oidc_client_id, oidc_client_secret: how the provider knows us; a public client has no secret.
         other_hosts: further names that the API answers to, by commas; loopback and that of public_url always hold.
-        requests_per_s: of one user in the long run, twice as many at once.
-        streams_per_user: followers of events and logs that one user may have open.
+        requests_per_s: of one user in the long run, twice as many at once; of each replica, so n times as many of n.
+        streams_per_user: followers of events and logs that one user may have open; of each replica, too.
         otlp_endpoint: where traces go, OTLP over HTTP, e.g. http://127.0.0.1:4318/v1/traces; empty: nowhere.
         jobs_kept_days: an ended job is deleted with everything of it after so long; empty: by its users only.
         packages_kept_days: an uploaded package that no job refers to stays so long after it was last wanted.

@@ -334,3 +334,10 @@ def test_behind_tls_browsers_are_told_to_stay_there_and_cookies_too(tmp_path: Pa
     answer = client.post("/api/v1/login", json={"token": (home / "token").read_text()})
     assert answer.headers["strict-transport-security"] == "max-age=31536000"
     assert "; secure" in answer.headers["set-cookie"].lower()
+
+
+def test_each_replica_counts_for_itself(tmp_path: Path) -> None:
+    here = stage(tmp_path, requests_per_s=0.5)  # one at once
+    other = stage(tmp_path, here.cluster, requests_per_s=0.5)
+    answers = [one.client.get("/api/v1/jobs").status_code for one in (here, here, other, other)]
+    assert answers == [200, 429, 200, 429]
