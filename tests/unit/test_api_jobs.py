@@ -11,6 +11,8 @@ import pytest
 import torch
 from control_plane import RESULT, SPEC, Stage, event, line, metric, outcome, stage, status
 from safetensors.torch import load
+from sqlalchemy.event import listen, remove
+from sqlalchemy.orm import Session
 
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import Manifest, Position
@@ -52,6 +54,28 @@ def test_the_same_key_is_the_same_job_and_another_body_a_conflict(here: Stage) -
     assert first.json()["id"] == again.json()["id"]
     assert other.json()["code"] == "idempotency_key_reused"
     assert len(here.client.get("/api/v1/jobs").json()["items"]) == 1
+
+
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "k1"}], ids=["no key", "a key"])
+def test_a_commit_whose_answer_was_lost_stores_the_job_once(here: Stage, key: dict[str, str]) -> None:
+    commits = []
+
+    def lose_the_first(session: Session) -> None:
+        if session.info:
+            commits.append(session)
+            if len(commits) == 1:
+                raise OSError("the server closed the connection")
+
+    here.client.get("/api/v1/me")  # notes the use of the token
+    listen(Session, "after_commit", lose_the_first)
+    try:
+        answer = here.client.post("/api/v1/jobs", json=SPEC, headers=key)
+    finally:
+        remove(Session, "after_commit", lose_the_first)
+    assert (answer.status_code, len(commits)) == (201, 2)
+    assert [job["id"] for job in here.client.get("/api/v1/jobs").json()["items"]] == [answer.json()["id"]]
+    told = here.client.get("/api/v1/audit").json()["items"]
+    assert [row["target"] for row in told if row["path"] == "/api/v1/jobs"] == [answer.json()["id"]]
 
 
 def test_a_dry_run_says_what_would_happen_and_stores_nothing(here: Stage) -> None:

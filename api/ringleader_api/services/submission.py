@@ -83,7 +83,9 @@ class Submissions:
         asked = _Asked(who, spec, key, digest, AT_HAND.get())
         try:
             return self._together(asked)
-        except IntegrityError:  # another process has stored the same key or project at the same moment
+        except (
+            IntegrityError
+        ):  # the same key or project, stored by another at this moment, or this very job by a try
             return self._together(asked)
 
     def _store_all(self, asked: Sequence["_Asked"]) -> list[tuple[str, bool] | Exception]:
@@ -93,6 +95,9 @@ class Submissions:
         answers: list[tuple[str, bool] | Exception] = []
         with self._store.write(deeds) as session:
             for one in asked:
+                if one.stored(session):
+                    answers.append((one.job_id, True))
+                    continue
                 try:
                     job_id, new = self._take(session, one, rows)
                 except RingleaderError as error:
@@ -115,9 +120,9 @@ class Submissions:
             have_project(session, one.who, one.spec.project, Project(name=one.spec.project, created_at=at))
             session.flush()
             rows.projects.add(one.spec.project)
-        job = _row_of(one.spec, owner, at)
-        rows.add(job, one.key, one.digest)
-        return job["id"], True
+        one.job_id = one.job_id or new_job_id()
+        rows.add(_row_of(one, at), one.key, one.digest)
+        return one.job_id, True
 
     def preview(self, who: Caller, body: Any, seen: Seen | None) -> Preview:
         """The same checks, and what the scheduler would decide now; nothing is stored."""
@@ -225,15 +230,24 @@ def _wrong(pointer: str, value: Any, allowed: str, message: str) -> Unprocessabl
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Asked:
-    """A submission that has been checked. `deed` names it in the audit log."""
+    """A submission that has been checked. `deed` names it in the audit log; `job_id` is drawn at the first try."""
 
     who: Caller
     spec: JobSpec
     key: str | None
     digest: str
     deed: Deed | None
+    job_id: str = ""
+
+    def stored(self, session: Session) -> bool:
+        """Whether an earlier try was committed, although its answer was lost on the way."""
+        if not self.job_id or session.get(Job, self.job_id) is None:
+            return False
+        if self.deed is not None:
+            self.deed.recorded = True
+        return True
 
 
 class _Rows:
@@ -306,13 +320,14 @@ def _same_body(key: str, before: str, now: str) -> None:
         )
 
 
-def _row_of(spec: JobSpec, owner: str, at: datetime) -> dict[str, Any]:
+def _row_of(one: _Asked, at: datetime) -> dict[str, Any]:
+    spec = one.spec
     stored = spec.model_dump(mode="json")
     return {
-        "id": new_job_id(),
+        "id": one.job_id,
         "name": spec.name,
         "project": spec.project,
-        "owner": owner,
+        "owner": one.who.name,
         "labels": dict(spec.labels),
         "spec": stored,
         "submitted": stored,
