@@ -18,7 +18,7 @@ from waiting import wait_for
 
 from ringleader.cli.stack.home import AlreadyUp, Home, read_json, write_json
 from ringleader.cli.stack.process import Identity, end, wait_gone
-from ringleader.cli.stack.recipes import Recipes
+from ringleader.cli.stack.recipes import REAL, Recipes
 from ringleader.cli.stack.service import Recipe, Service, ServiceFailed, recorded
 from ringleader.cli.stack.stack import Cluster, Stack, running, take_down
 
@@ -90,6 +90,36 @@ def test_secrets_are_readable_by_their_owner_only(home: Home) -> None:
     home.prepare()
     assert stat.S_IMODE(home.ray_token.stat().st_mode) == 0o600
     assert stat.S_IMODE(home.run.stat().st_mode) == 0o700
+
+
+def test_what_the_control_plane_is_told_reaches_neither_ray_and_its_jobs_nor_mlflow(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DATABASE_URL", "OIDC_CLIENT_SECRET", "TOKEN", "WARM_PER_NODE"):
+        monkeypatch.setenv(f"RINGLEADER_{name}", "told")
+    monkeypatch.setenv("OF_THE_USER", "kept")
+    home.prepare()
+    recipes = (
+        REAL.ray(home, 1),
+        REAL.mlflow(home, 1),
+        REAL.api(home, 1, "127.0.0.1:1", "http://127.0.0.1:2"),
+    )
+    says = (
+        "import json, os, time; print(json.dumps({'url': '', 'environ': dict(os.environ)})); time.sleep(60)"
+    )
+    found = {}
+    for recipe in recipes:
+        said = replace(recipe, command=(sys.executable, "-c", says), ready=lambda line: line is not None)
+        service = Service.start(said, home)
+        try:
+            found[recipe.name] = service.wait_ready()["environ"]
+        finally:
+            service.end()
+    ours = {name: {k for k in environ if k.startswith("RINGLEADER_")} for name, environ in found.items()}
+    assert ours["ray"] == ours["mlflow"] == {"RINGLEADER_HOME"}
+    assert {f"RINGLEADER_{name}" for name in ("DATABASE_URL", "OIDC_CLIENT_SECRET")} <= ours["api"]
+    assert "RINGLEADER_TOKEN" not in ours["api"]
+    assert {environ["OF_THE_USER"] for environ in found.values()} == {"kept"}
 
 
 def test_a_second_up_on_the_same_home_is_refused_and_disturbs_nothing(home: Home) -> None:

@@ -79,6 +79,7 @@ def api(home: Home, port: int, ray_address: str, mlflow_url: str) -> Recipe:
             "RINGLEADER_ALLOW_FAULTS": "true",
         },
         ready=lambda said: bool(said and said.get("url")),
+        is_set_up=True,
         start_deadline_s=90,
     )
 

@@ -20,6 +20,9 @@ _POLL_S = 0.05
 _ELSEWHERE = frozenset(
     {"RAY_ADDRESS", "RAY_NAMESPACE", "MLFLOW_TRACKING_URI", "RINGLEADER_TOKEN", "RINGLEADER_URL"}
 )
+SETTINGS = "RINGLEADER_"
+"""How the names of variables begin that the control plane reads. Some hold passwords, and a job can read whatever Ray's
+head was started with."""
 _END_MARGIN_S = 12.0  # what the guard may take beyond the service's grace
 
 
@@ -37,6 +40,7 @@ class Recipe:
         name: of its log and record.
         command: without the interpreter's path looked up by name.
         environ: on top of this process's environment.
+        is_set_up: whether the variables of the control plane are for it too.
         ready: from its JSON line of standard output (None before there is one) to whether it is ready.
         start_deadline_s: for getting ready.
         grace_s: for ending by itself after SIGTERM.
@@ -46,6 +50,7 @@ class Recipe:
     command: tuple[str, ...]
     environ: Mapping[str, str]
     ready: Callable[[dict[str, Any] | None], bool]
+    is_set_up: bool = False
     start_deadline_s: float = 60.0
     grace_s: float = 10.0
 
@@ -80,7 +85,7 @@ class Service:
                 stdout=sink,
                 stderr=sink,
                 cwd=home.root,
-                env={**_inherited(), **recipe.environ, "PYTHONUNBUFFERED": "1"},
+                env={**_inherited(recipe), **recipe.environ, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,
             )
         service = cls(recipe, home, process, start)
@@ -156,9 +161,10 @@ def recorded(home: Home) -> dict[str, Identity]:
     return {name: identity for name, identity in found.items() if identity is not None}
 
 
-def _inherited() -> dict[str, str]:
-    """This process's environment without what would send a service elsewhere."""
-    return {k: v for k, v in os.environ.items() if k not in _ELSEWHERE}
+def _inherited(recipe: Recipe) -> dict[str, str]:
+    """This process's environment without what would send a service elsewhere, and what it is not to know."""
+    kept = {k: v for k, v in os.environ.items() if k not in _ELSEWHERE}
+    return {k: v for k, v in kept.items() if recipe.is_set_up or not k.startswith(SETTINGS)}
 
 
 def _since(log: Path, start: int) -> str:
