@@ -129,6 +129,26 @@ def test_the_list_holds_the_jobs_of_the_callers_projects(here: Stage) -> None:
     assert len(here.user("eve", every="viewer").get("/api/v1/jobs").json()["items"]) == len(jobs)
 
 
+def test_a_job_begins_with_no_checkpoint_of_a_job_that_its_sender_may_not_read(here: Stage) -> None:
+    theirs, hers, gone = (here.submit(project=project) for project in ("speech", "vision", "vision"))
+    here.client.post(f"/api/v1/jobs/{gone}/cancel")
+    here.client.delete(f"/api/v1/jobs/{gone}")
+    ada = here.user("ada", vision="submitter")
+
+    def begin(source: str) -> Any:
+        return ada.post("/api/v1/jobs?dry_run=true", json={**SPEC, "project": "vision", "init_from": source})
+
+    step = "step-000000000004-a1-g1"
+    for job_id in (theirs, gone):
+        for place in (f"{here.home}/checkpoints/", "file:///other/", "s3://bucket/a/../", "/home/%"):
+            named = job_id if place[-1] == "/" else f"{ord('j'):x}{job_id[1:]}"
+            answer = begin(f"{place}{named}/{step}")
+            assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/init_from")
+            assert "the id of a job that you may read" in answer.json()["detail"]
+    for source in (f"{here.home}/checkpoints/{hers}/{step}", f"s3://bucket/job_{'0' * 26}/{step}"):
+        assert begin(source).status_code == 200, "her own project's, and that of another control plane"
+
+
 def test_two_users_may_choose_the_same_idempotency_key(here: Stage) -> None:
     key = {"Idempotency-Key": "k"}
     first = here.client.post("/api/v1/jobs", json=SPEC, headers=key)
@@ -140,11 +160,13 @@ def test_two_users_may_choose_the_same_idempotency_key(here: Stage) -> None:
 
 def test_roles_are_given_and_taken_at_once_and_never_ones_own(here: Stage) -> None:
     job_id = here.submit(project="vision")
-    bob = here.user("bob")
+    bob = here.user("bob", speech="operator")
     ada = here.user("ada", vision="admin")
     assert bob.get(f"/api/v1/jobs/{job_id}").status_code == 404
     granted = ada.put("/api/v1/users/bob/roles/vision", json={"role": "viewer"})
-    assert granted.json()["roles"] == {"vision": "viewer"}
+    assert granted.json()["roles"] == {"vision": "viewer"}, "no word of a project that is not ada's"
+    of_all = here.client.put("/api/v1/users/bob/roles/vision", json={"role": "viewer"})
+    assert of_all.json()["roles"] == {"speech": "operator", "vision": "viewer"}
     assert bob.get(f"/api/v1/jobs/{job_id}").status_code == 200
     assert ada.put("/api/v1/users/bob/roles/*", json={"role": "viewer"}).status_code == 403
     assert ada.put("/api/v1/users/bob/roles/speech", json={"role": "viewer"}).status_code == 404

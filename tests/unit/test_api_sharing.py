@@ -74,6 +74,32 @@ def test_a_job_of_a_higher_priority_has_a_lower_one_saved_and_queued_again(here:
     assert here.cluster.starts[-1] == (low, 2)
 
 
+def test_what_a_job_waits_for_or_makes_room_for_tells_nothing_of_another_projects_jobs(here: Stage) -> None:
+    low = here.running(project="a", workers=fixed(4))
+    here.post(low, status=status("running", world_size=4))
+    urgent = here.submit(project="b", name="urgent", workers=fixed(3), priority=5)
+    behind = here.submit(project="a", name="behind", workers=fixed(2), priority=-1)
+    near = here.submit(project="b", name="near", workers=fixed(2), priority=-1)
+    told = []
+    for _ in range(2):
+        here.tick()
+        told += [here.job(job_id)["pending_reason"]["message"] for job_id in (urgent, behind, near)]
+        here.time.pass_s(301)
+    needs = "needs 3 workers of 1 CPU"
+    first = f"waits behind {urgent}, which comes first and {needs}"
+    others = "waits behind a job of another project, which comes first"
+    assert told == [
+        f"{needs}, 0 fit now; workers are held by jobs of other projects",
+        *(others, first),
+        f"{needs}; jobs of other projects leave for it",
+        *(others, first),
+    ]
+    why = "made room for a job of another project, which has a higher priority"
+    assert (here.state(low), here.job(low)["reason"]["message"]) == ("stopping", why)
+    seen = [here.client.get(f"/api/v1/jobs/{job_id}/events").text for job_id in (low, behind)]
+    assert [urgent in text or near in text for text in seen] == [False, False]
+
+
 def test_a_job_that_its_user_pauses_while_it_is_preempted_stays_paused(here: Stage) -> None:
     low = here.running(workers=fixed(4))
     here.submit(name="urgent", workers=fixed(4), priority=5)

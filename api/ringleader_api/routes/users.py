@@ -63,7 +63,8 @@ def enable_user(here: Here, _: ByAdmitter, name: str) -> UserView:
 def grant(
     here: Here, who: ByGranter, name: str, project: Annotated[ProjectOrEvery, Path()], body: GrantBody
 ) -> UserView:
-    """Give a role in the project (`*`: in all), in the place of the one before."""
+    """Give a role in the project (`*`: in all), in the place of the one before. The answer shows the user's roles where
+    the caller is an admin."""
     return here.users.grant(who, name, project, body.role)
 
 

@@ -62,7 +62,8 @@ class _Pass:
         self._admitted: set[str] = set()
         self._held_back: dict[str, Why] = {}
         self._head_at_s = 0.0
-        self._behind: Why | None = None
+        self._head: Claim | None = None
+        self._behind: dict[str, Why] = {}
         self._grants: dict[str, int] = {}
         self._evicted: list[Evict] = []
         self._stopped: dict[str, Why] = {}
@@ -78,7 +79,7 @@ class _Pass:
             why = self._refusal(claim, level)
             if why is not None:
                 self._held_back[claim.job_id] = why
-        if self._behind is None and not self._grants:
+        if self._head is None and not self._grants:
             self._share_out()
         return [
             *(self._answer(claim) for claim in queued),
@@ -96,10 +97,10 @@ class _Pass:
         asked = self._growth.ask(claim)
         if whole < claim.gang:
             return self._wait_for_nodes(claim, asked=asked)
-        if self._behind is not None and not self._ends_in_time(claim):
-            return self._behind
+        if self._head is not None and not self._ends_in_time(claim):
+            return self._waits_behind(self._head, claim.project)
         if self._promises.most(claim.need, claim.gang) < claim.gang:
-            return self._behind or self._wait(claim, level)
+            return self._waits_behind(self._head, claim.project) if self._head else self._wait(claim, level)
         self._promises.add(claim.need, claim.least)
         self._usage.add(claim, claim.least)
         self._held[claim.job_id] = self._free.take(claim.need, claim.least) or []
@@ -115,7 +116,7 @@ class _Pass:
         if claim.project in self._stopped:
             return self._stopped[claim.project]
         if (left := self._usage.quota_left(claim.project, claim.need)) < claim.least:
-            self._stopped[claim.project] = words.behind(claim)
+            self._stopped[claim.project] = words.behind(claim, claim.project)
             return words.over_quota(claim, left)
         return None
 
@@ -127,12 +128,18 @@ class _Pass:
             return words.waiting_for_nodes(claim)
         if (left := self._growth.quota_left(claim)) < claim.gang:
             return words.over_quota(claim, left)
-        self._behind = self._behind or words.behind(claim)
+        self._head = self._head or claim
         return words.grown(claim, self._snapshot.reach)
+
+    def _waits_behind(self, head: Claim, project: str) -> Why:
+        """What is told to the many of a project, made once."""
+        if project not in self._behind:
+            self._behind[project] = words.behind(head, project)
+        return self._behind[project]
 
     def _wait(self, head: Claim, level: int) -> Why:
         """This one is the head: see who can make room for it, and when it fits at the latest."""
-        self._behind = words.behind(head)
+        self._head = head
         admitted = self._snapshot.admitted
         found = self._free.fits(head.need, head.gang)
         if found >= head.gang:
@@ -146,10 +153,8 @@ class _Pass:
         self._head_at_s = 0.0
         for claim, count in way.shrink:
             self._grants[claim.job_id] = min(claim.told - count, self._grants.get(claim.job_id, claim.told))
-        why = words.preempted(head)
-        self._evicted = [Evict(claim.job_id, why) for claim in way.evict]
-        leaving = [claim.job_id for claim in way.evict]
-        return words.making_room(head, [*way.going, *(c.job_id for c, _ in way.shrink)], leaving)
+        self._evicted = [Evict(claim.job_id, words.preempted(head, claim.project)) for claim in way.evict]
+        return words.making_room(head, [*way.going, *(claim for claim, _ in way.shrink)], way.evict)
 
     def _ends_in_time(self, claim: Claim) -> bool:
         """Whether the job may go before the head. Only so many shapes of worker are tried: a pass stays short."""

@@ -14,12 +14,12 @@ class Way:
     """Who lets go of what.
 
     Attributes:
-        going: ids of those who have been told before and still hold something.
+        going: those who have been told before and still hold something.
         shrink: who is asked for how many workers of its surplus.
         evict: who is taken off the cluster.
     """
 
-    going: Sequence[str]
+    going: Sequence[Claim]
     shrink: Sequence[tuple[Claim, int]]
     evict: Sequence[Claim]
 
@@ -49,7 +49,7 @@ def make_room(
     if not vacated.enough:
         return None
     spared = _spared(vacated, [entry for entry in shrink.items() if entry[0] not in evict], held)
-    return Way([claim.job_id for claim in going], spared, evict)
+    return Way(going, spared, evict)
 
 
 def ends_at(head: Claim, admitted: Sequence[Claim], held: Mapping[str, Spots], free: Room) -> float:

@@ -1,4 +1,6 @@
-"""Why a job waits, and what would let it run, in words. No figure that changes by itself: a reason is stored once."""
+"""Why a job waits, and what would let it run, in words. No figure that changes by itself: a reason is stored once, and
+read by all who may read the job. So it names jobs of the same project only, and tells nothing of those of others.
+"""
 
 from collections.abc import Sequence
 
@@ -15,10 +17,12 @@ def too_big(claim: Claim, most: int, reach: Reach | None) -> Why:
     )
 
 
-def behind(blocker: Claim) -> Why:
+def behind(blocker: Claim, project: str) -> Why:
+    """Told to a job of `project`."""
+    theirs = f" and needs {gang(blocker)}" if blocker.project == project else ""
     return Why(
         code="behind_in_queue",
-        message=f"waits behind {blocker.job_id}, which comes first and needs {gang(blocker)}",
+        message=f"waits behind {_named(blocker, project)}, which comes first{theirs}",
         hint="It starts in its turn, or before with a max_runtime_s that ends before that one can start.",
     )
 
@@ -40,12 +44,12 @@ def above_quota(claim: Claim, most: int) -> Why:
 
 
 def no_room(claim: Claim, found: int, admitted: Sequence[Claim], missing: str | None) -> Why:
-    holders = ", ".join(f"{c.job_id} ({c.holds})" for c in admitted[:3]) or "others that are no jobs"
-    more = f" and {len(admitted) - 3} more" if len(admitted) > 3 else ""
+    own = [f"{c.job_id} ({c.holds})" for c in admitted if c.project == claim.project]
+    holders = _listed(own, others=len(own) < len(admitted)) or "others that are no jobs"
     nodes = "" if missing is None else f"; more nodes have been asked for in vain{missing and f': {missing}'}"
     return Why(
         code="waiting_for_capacity",
-        message=f"needs {gang(claim)}, {found} fit now; workers are held by {holders}{more}{nodes}",
+        message=f"needs {gang(claim)}, {found} fit now; workers are held by {holders}{nodes}",
         hint="It starts when a job ends, or when workers.max of a running job is lowered (ringleader resize).",
     )
 
@@ -82,9 +86,11 @@ def others_first(claim: Claim) -> Why:
     )
 
 
-def making_room(claim: Claim, shrinking: Sequence[str], leaving: Sequence[str]) -> Why:
+def making_room(claim: Claim, shrinking: Sequence[Claim], leaving: Sequence[Claim]) -> Why:
     parts = [
-        f"{_names(ids)} {deed}" for ids, deed in ((shrinking, "give workers back"), (leaving, "leave")) if ids
+        f"{_names(claims, claim.project)} {deed}"
+        for claims, deed in ((shrinking, "give workers back"), (leaving, "leave"))
+        if claims
     ]
     return Why(
         code="waiting_for_capacity",
@@ -93,10 +99,12 @@ def making_room(claim: Claim, shrinking: Sequence[str], leaving: Sequence[str]) 
     )
 
 
-def preempted(head: Claim) -> Why:
+def preempted(head: Claim, project: str) -> Why:
+    """Told to a job of `project`."""
+    level = f"priority {head.priority}" if head.project == project else "a higher priority"
     return Why(
         code="preempted",
-        message=f"made room for {head.job_id}, which has priority {head.priority}",
+        message=f"made room for {_named(head, project)}, which has {level}",
         hint="It goes on from its checkpoint when there is room again; no failure is spent.",
     )
 
@@ -106,5 +114,17 @@ def gang(claim: Claim) -> str:
     return f"{claim.floor} workers{servers} of {claim.need}"
 
 
-def _names(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
+def _named(other: Claim, project: str) -> str:
+    return other.job_id if other.project == project else "a job of another project"
+
+
+def _names(claims: Sequence[Claim], project: str) -> str:
+    own = [claim.job_id for claim in claims if claim.project == project]
+    return _listed(own, others=len(own) < len(claims))
+
+
+def _listed(own: Sequence[str], *, others: bool) -> str:
+    """The first few, how many more, and that there are others besides."""
+    parts = [*own[:3], *([f"{len(own) - 3} more"] if len(own) > 3 else [])]
+    parts += ["jobs of other projects"] if others else []
+    return " and ".join(part for part in (", ".join(parts[:-1]), *parts[-1:]) if part)

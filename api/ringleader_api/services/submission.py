@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import unquote
 
 from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
@@ -18,7 +19,7 @@ from ringleader.wire.states import State
 from ringleader.wire.views import View, Why
 from ringleader_api.clock import Clock, new_job_id
 from ringleader_api.problems import Conflict, NotFound, Unprocessable
-from ringleader_api.rights import Action, Caller
+from ringleader_api.rights import Action, Caller, may
 from ringleader_api.scheduling import Hold, Seen, decide, fits, most, reaches
 from ringleader_api.services import packages
 from ringleader_api.services.access import have_project, load, permit, permit_job
@@ -149,11 +150,27 @@ class Submissions:
         if spec.working_dir is not None:
             self._package_present(spec.working_dir)
         self._secrets_present(spec)
-        if spec.init_from is not None and JOB_ID.fullmatch(spec.init_from):
-            spec = spec.model_copy(update={"init_from": self._newest_checkpoint(who, spec.init_from)})
+        if spec.init_from is not None:
+            spec = spec.model_copy(update={"init_from": self._beginning(who, spec.init_from)})
         if seen is not None:
             placeable(spec, seen)
         return spec
+
+    def _beginning(self, who: Caller, given: str) -> str:
+        """The URI of the checkpoint that is meant. One in the folder of a job is that job's, wherever it lies."""
+        if JOB_ID.fullmatch(given):
+            return self._newest_checkpoint(who, given)
+        for job_id in dict.fromkeys(JOB_ID.findall(given) + JOB_ID.findall(unquote(given))):
+            with self._store.read() as session:
+                known = session.get(Job, job_id)
+            if known is not None and (known.deleted_at or not may(who, Action.READ, known.project)):
+                raise _wrong(
+                    "/init_from",
+                    given,
+                    "the id of a job that you may read (job_…), or the URI of another checkpoint",
+                    f"belongs to {job_id}, which is unknown",
+                )
+        return given
 
     def _newest_checkpoint(self, who: Caller, job_id: str) -> str:
         """Of another job, as it is now: later attempts begin with the same weights as the first."""

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 from ringleader.wire.access import EVERY, Role, Roles, UserPage, UserView
 from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, NotFound
-from ringleader_api.rights import Caller
+from ringleader_api.rights import Action, Caller, may
 from ringleader_api.services.access import no_project
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Project, RoleRow, User
@@ -63,7 +63,7 @@ class Users:
             return _view(session, user)
 
     def grant(self, who: Caller, name: str, project: str, role: Role) -> UserView:
-        """Give `name` a role, in the place of the one before."""
+        """Give `name` a role, in the place of the one before. Shows the roles that `who` may give and take."""
         audit.about(project=project, target=name)
         _not_oneself(who, name)
         with self._store.write() as session:
@@ -71,7 +71,9 @@ class Users:
             _known(session, project)
             session.merge(RoleRow(user=name, project=project, role=role.value))
             session.flush()
-            return _view(session, user)
+            shown = _view(session, user)
+        theirs = {held: role for held, role in shown.roles.items() if may(who, Action.GRANT, held)}
+        return shown.model_copy(update={"roles": theirs})
 
     def take_away(self, who: Caller, name: str, project: str) -> None:
         """Take the user's role in the project; nothing happens where there is none."""
