@@ -38,6 +38,7 @@ class FakeCluster:
         self.starts: list[tuple[str, int]] = []
         self.told: list[tuple[Any, ...]] = []
         self.asked: list[dict[Need, int]] = []
+        self.forgotten: list[str] = []
         self.trouble = ""
         self.places: dict[tuple[str, int], list[tuple[str, int]]] | None = None
         self.down = False
@@ -88,6 +89,10 @@ class FakeCluster:
             if not self.lingers:
                 self.alive.pop((job_id, attempt), None)
 
+    def forget(self, job_id: str) -> None:
+        with self._deed("forget"):
+            self.forgotten.append(job_id)
+
     def capacity(self) -> Seen:
         return Seen(self.nodes, places=self.places, trouble=self.trouble)
 
@@ -105,6 +110,16 @@ class FakeCluster:
         self.cut(f"before {name}")
         yield
         self.cut(f"after {name}")
+
+
+def raising(where: str, error: Exception) -> Callable[[str], None]:
+    """A `cut` that raises there."""
+
+    def cut(at: str) -> None:
+        if at == where:
+            raise error
+
+    return cut
 
 
 @dataclass

@@ -78,6 +78,9 @@ class Backend(Protocol):
     def release(self, job_id: str, attempt: int) -> None:
         """Free every actor, placement group and segment of the attempt, whatever state it is in."""
 
+    def forget(self, job_id: str) -> None:
+        """Keep no word of a job that was deleted, of which nothing lives any more."""
+
     def capacity(self) -> Seen:
         """The nodes, who has which places there, and how far it has got with nodes that were asked for."""
 
@@ -155,6 +158,9 @@ class RayBackend:
 
     def release(self, job_id: str, attempt: int) -> None:
         self._cluster().release(job_id, attempt)
+
+    def forget(self, job_id: str) -> None:
+        self._cluster().forget(job_id)
 
     def capacity(self) -> Seen:
         layout = self._cluster().layout()

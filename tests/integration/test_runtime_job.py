@@ -14,6 +14,7 @@ from trace_file import check_nested, complete, inside, is_step, read, steps_of, 
 from waiting import wait_for
 
 from ringleader.errors import RingleaderError
+from ringleader.runtime import claims
 from ringleader.runtime.cluster import FaultMissed
 from ringleader.train.local import run_local
 
@@ -43,6 +44,10 @@ def test_a_job_trains_to_its_outcome_and_leaves_nothing(cluster, home, ingest, p
     assert ("w1", "hello from the training function") in lines
     assert [e["cause"] for e in ingest.events("generation.formed")] == ["start"]
     run.leave_nothing()
+    claims.claim("plain-too", 1)
+    assert claims.claimed("plain", 1)
+    cluster.forget("plain")
+    assert [claims.claimed(job, 1) for job in ("plain", "plain-too")] == [False, True]
 
 
 def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(cluster, home, ingest, package):

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import anyio
 import pytest
-from control_plane import RESULT, Stage, event, line, metric, outcome, stage
+from control_plane import RESULT, Stage, event, line, metric, outcome, raising, stage, status
 from starlette.requests import ClientDisconnect
 from test_api_jobs import zipped
 
@@ -128,9 +128,33 @@ def test_a_deleted_job_leaves_no_row_and_no_file_but_what_the_audit_log_tells(he
     here.client.delete(f"/api/v1/jobs/{job_id}")
     here.tick()
     assert _rows_of(here, job_id) == {"audit"}
+    assert here.cluster.forgotten == [job_id], "nor a word on the cluster"
     assert "jobs" in _rows_of(here, other), "a job that was not deleted stays"
     assert [path for path in here.home.rglob("*") if job_id in str(path)] == []
     here.post(job_id, token=token, expect=401)
+
+
+def test_a_deleted_job_goes_once_nothing_of_it_lives_and_the_cluster_was_told(here: Stage) -> None:
+    haunted, stuck = here.running(), here.submit(name="stuck", workers={"min": 1, "max": 1})
+    ghost = here.cluster.alive[haunted, 1]
+    here.post(haunted, records=[outcome(1, "failed", "no_step")])
+    here.tick(2)
+    here.post(stuck, status=status("running"), records=[outcome(1, "failed", "no_step")])
+    here.tick(2)
+    for job_id in (haunted, stuck):
+        assert here.client.delete(f"/api/v1/jobs/{job_id}").status_code == 204
+    here.cluster.alive[haunted, 1] = ghost
+    here.cluster.down = True
+    here.tick()
+    here.cluster.down = False
+    here.cluster.cut = raising("before forget", OSError("not now"))
+    here.tick()
+    assert (here.cluster.alive, here.cluster.forgotten) == ({}, [])
+    assert [("jobs" in _rows_of(here, job_id)) for job_id in (haunted, stuck)] == [True, True]
+    here.cluster.cut = lambda where: None
+    here.tick()
+    assert sorted(here.cluster.forgotten) == sorted([haunted, stuck])
+    assert [_rows_of(here, job_id) for job_id in (haunted, stuck)] == [{"audit"}, {"audit"}]
 
 
 def _rows_of(here: Stage, job_id: str) -> set[str]:

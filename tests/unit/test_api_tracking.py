@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from ringleader_api.store.tables import ExportCursor, Job
 from ringleader_api.tracking import Exporter, Mlflow, records
-from ringleader_api.tracking.mlflow import Point
+from ringleader_api.tracking.mlflow import Point, TrackerRefused
 
 NAMES = [
     *("", ".", "..", "...", "..x", "/", "//", "/x", "x/", "a//b", "a/./b", "a/../b", "../../x", "a@b/../c"),
@@ -135,6 +135,40 @@ def test_an_end_that_was_refused_is_copied_hours_later_and_what_is_complete_is_n
         exporter.round()
     assert mlflow.metrics == {refused: ["loss"], taken: ["loss"]}
     assert exporter._unfinished() == []
+    here.control.close()
+
+
+class Reset(Keeping):
+    """Does not know the run `gone` any more."""
+
+    gone = ""
+
+    def log_metrics(self, run_id: str, points: Sequence[Point]) -> None:
+        if run_id == self.gone:
+            raise TrackerRefused("RESOURCE_DOES_NOT_EXIST")
+        super().log_metrics(run_id, points)
+
+
+def test_a_run_that_mlflow_refuses_keeps_no_deleted_job(tmp_path: Path) -> None:
+    here: Stage = stage(tmp_path, mlflow_url="http://127.0.0.1:9/mlflow")
+    kept, deleted = here.running(), here.submit(workers={"min": 1, "max": 1})
+    here.tick()
+    exporter = Exporter(here.control.store, mlflow := Reset(broken=""), now=here.time)
+    mlflow.gone = deleted
+    for job_id in (kept, deleted):
+        here.post(job_id, records=[metric(1, 1, loss=0.5), outcome(1, "failed", "no_step")])
+    here.tick(2)
+    exporter.round()
+    assert exporter._unfinished() == [deleted], "a job that is there waits until its run is taken"
+    here.client.delete(f"/api/v1/jobs/{deleted}")
+    here.tick()
+    assert here.cluster.forgotten == [], "it may be taken yet"
+    for _ in range(2):  # it sits one round out
+        exporter.round()
+    here.tick()
+    assert here.cluster.forgotten == [deleted]
+    assert (exporter._unfinished(), exporter._refused) == ([], {})
+    assert (mlflow.metrics, here.state(kept)) == ({kept: ["loss"]}, "failed")
     here.control.close()
 
 

@@ -1,23 +1,27 @@
 """Removing deleted jobs for good, once nobody needs their rows any more, and what no job needs."""
 
 import shutil
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import select, update
 
 from ringleader_api.clock import Clock
+from ringleader_api.log import Log
 from ringleader_api.reconciling.collecting import collect
 from ringleader_api.services.packages import KEPT, sweep
-from ringleader_api.store import Transactions
+from ringleader_api.store import LeaseLost, Transactions
 from ringleader_api.store.tables import ExportCursor, Job
 
+log = Log("ringleader.forgetting")
 LOOK_EVERY = timedelta(minutes=1)
 
 
 class Forgetting:
     """
     Args:
+        let_go: has the cluster keep nothing of a job.
         exporting: a tracker has to get everything of a job before its rows go.
         kept: how long an ended job stays; None: until somebody deletes it.
         packages_kept: how long a package stays that no job refers to.
@@ -26,6 +30,7 @@ class Forgetting:
     def __init__(
         self,
         store: Transactions,
+        let_go: Callable[[str], None],
         home: Path,
         exporting: bool,
         now: Clock,
@@ -34,6 +39,7 @@ class Forgetting:
         packages_kept: timedelta = KEPT,
     ) -> None:
         self._store = store
+        self._let_go = let_go
         self._home = home
         self._exporting = exporting
         self._now = now
@@ -59,13 +65,21 @@ class Forgetting:
         with self._store.write() as session:
             session.execute(update(Job).where(*over).values(deleted_at=now))
 
-    def purge(self) -> None:
-        """Rows and files of deleted jobs."""
+    def purge(self, alive: Collection[str]) -> None:
+        """Everything of deleted jobs: what the cluster keeps, files, rows last. Those of which something still lives
+        are released first."""
         query = select(Job.id, ExportCursor.finished).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
         with self._store.read() as session:
             rows = session.execute(query.where(Job.deleted_at.is_not(None))).all()
         for job_id, exported in rows:
-            if self._exporting and exported is False:
+            if job_id in alive or (self._exporting and exported is False):
+                continue
+            try:
+                self._let_go(job_id)
+            except LeaseLost:
+                raise
+            except Exception:  # whatever the cluster's client raises: it is asked again in the next round
+                log.exception("purge.put_off", job=job_id)
                 continue
             self._remove_files(job_id)
             with self._store.write() as session:

@@ -42,6 +42,10 @@ class Leased:
         self._lease.require()
         self._backend.release(job_id, attempt)
 
+    def forget(self, job_id: str) -> None:
+        self._lease.require()
+        self._backend.forget(job_id)
+
     def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
         """For whoever asks, at whichever control plane."""
         return self._backend.fault(job_id, attempt, fault, worker, for_s)

@@ -74,7 +74,9 @@ class Reconciler:
         self._launching = launching
         self._queue = Queue(store, launching, now)
         self._growing = growing
-        self._forgetting = Forgetting(store, home, exporting, now, kept=kept, packages_kept=packages_kept)
+        self._forgetting = Forgetting(
+            store, backend.forget, home, exporting, now, kept=kept, packages_kept=packages_kept
+        )
         self._now = now
         self._lease = lease
         self._limits = limits
@@ -124,10 +126,10 @@ class Reconciler:
             self._hearing.forget()
             return
         self._forgetting.expire()
-        self._forgetting.purge()
         if alive is None:
             self._queue.hold_all(self.trouble)
             return
+        self._forgetting.purge({job_id for job_id, _ in alive})
         self._release_orphans(alive)
         admitted = self._admitted()
         self._hearing.begin_round({(facts.job_id, facts.attempt) for facts in admitted})

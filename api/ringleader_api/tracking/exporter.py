@@ -107,8 +107,9 @@ class Exporter:
                 self._certain.discard(job_id)
                 raise
             except TrackerRefused as refused:
-                self._put_off(job_id)
                 log.warning("tracking.refused", job=job_id, error=refused.message)
+                if not self._given_up(job_id):
+                    self._put_off(job_id)
             except Exception:  # whatever is wrong with one job, the others go on
                 self._put_off(job_id)
                 log.exception("tracking.job_failed", job=job_id)
@@ -121,6 +122,20 @@ class Exporter:
         """Another process has had the role: nothing is certain."""
         self._certain.clear()
         self._whole_at = None
+
+    def _given_up(self, job_id: str) -> bool:
+        """Whether the job was deleted: a run that MLflow does not take, or has no more, must not keep it for ever."""
+        with self._store.read() as session:
+            if session.scalar(select(Job.deleted_at).where(Job.id == job_id)) is None:
+                return False
+        with self._store.write() as session:
+            cursor = session.get(ExportCursor, job_id)
+            if cursor is not None:
+                cursor.finished = True
+        self._refused.pop(job_id, None)
+        self._certain.discard(job_id)
+        self._keys.pop(job_id, None)
+        return True
 
     def _put_off(self, job_id: str) -> None:
         self._certain.discard(job_id)

@@ -61,6 +61,10 @@ class FolderCluster:
         with suppress(FileNotFoundError):
             (self._alive / name).rename(self._gone / name)
 
+    def forget(self, job_id: str) -> None:
+        for file in self._gone.glob(f"{job_id}.*"):
+            file.unlink(missing_ok=True)
+
     def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
         raise NobodyThere("nothing trains here.")
 

@@ -1,6 +1,6 @@
 """Which attempts have had a supervisor, and which are over: written down in the cluster, so that none is run twice."""
 
-from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 _PREFIX = b"ringleader/attempt/"
 
@@ -25,5 +25,14 @@ def claimed(job_id: str, attempt: int) -> bool:
     return _internal_kv_get(_key(job_id, attempt)) is not None
 
 
+def forget(job_id: str) -> None:
+    """Nobody will ask for an attempt of this job again."""
+    _internal_kv_del(_of(job_id), del_by_prefix=True)
+
+
 def _key(job_id: str, attempt: int) -> bytes:
-    return _PREFIX + f"{job_id}/{attempt}".encode()
+    return _of(job_id) + str(attempt).encode()
+
+
+def _of(job_id: str) -> bytes:
+    return _PREFIX + f"{job_id}/".encode()

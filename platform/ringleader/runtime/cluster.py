@@ -210,6 +210,12 @@ class Cluster:
                 )
             ray.wait([ray.put(None)], timeout=0.05)
 
+    def forget(self, job_id: str) -> None:
+        """Let nothing on the cluster speak of a job that is over for good and has no supervisor."""
+        from ringleader.runtime import claims
+
+        claims.forget(job_id)
+
     def capacity(self) -> Capacity:
         import ray
 
