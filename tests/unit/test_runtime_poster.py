@@ -1,7 +1,9 @@
 """What reaches the control plane: everything, once, whatever it answers in between."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -204,6 +206,32 @@ def test_what_a_proxy_says_ends_no_attempt_and_is_no_answer(
     poster._post()
     assert poster._answered > answered
     client.close()
+
+
+def test_an_attempt_whose_token_nobody_knows_for_ten_minutes_learns_that_it_is_over(
+    server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    _, poster = open_poster(server, tmp_path)
+    poster.close()
+    now = monotonic()
+    monkeypatch.setattr("ringleader.runtime.poster.monotonic", lambda: now)
+
+    def post(token: str, times: int, every_s: float = 5.0, blocked: int = 0) -> bool:
+        nonlocal now
+        server.blocked = blocked
+        with httpx.Client(headers={"Authorization": f"Bearer {token}"}) as poster._client:
+            for _ in range(times):
+                now += every_s
+                with suppress(httpx.HTTPStatusError):
+                    poster._post()
+        return poster.stale
+
+    assert not post("unknown", 120), "the first says only that it is so now"
+    assert not post("secret", 1), "an answer that knows it begins anew"
+    assert not post("unknown", 119)
+    assert not post("unknown", 200, blocked=401), "a proxy's is none"
+    assert not post("unknown", 1, every_s=3600.0), "what passes without an answer counts as one pause"
+    assert post("unknown", 1)
 
 
 def test_text_that_utf8_cannot_carry_holds_up_nothing_and_no_outcome_is_lost(

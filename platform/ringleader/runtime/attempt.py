@@ -232,7 +232,8 @@ class Attempt:
         now = monotonic()
         self._judge(now)
         if self._outlet.poster.stale:
-            self._take(ev.Failed("", "platform_error", "a newer attempt has taken this one's place.", now))
+            over = "the control plane knows this attempt no more, or a newer one has taken its place."
+            self._take(ev.Failed("", "platform_error", over, now))
         if self._outlet.poster.silent_s > self._launch.api_gone_s:
             self._take(ev.Cancel(0.0, now))
         saving_s = self._watch.usual_s + self._outlet.saving_s

@@ -25,6 +25,11 @@ REFUSED = frozenset({400, 413, 422})
 GONE = frozenset({404, 409, 410})
 """The control plane does not know the job any more, or a newer attempt has taken its place; if it is the API that says
 so."""
+UNKNOWN, UNKNOWN_S = 401, 600.0
+"""The control plane knows no such token: the job was deleted, or its database is another one. Who hears nothing else
+for so long is gone as well; to put a database back takes less."""
+BUSY = frozenset({429, *range(500, 600)})
+"""Says nothing of the token."""
 
 
 class Poster:
@@ -45,6 +50,8 @@ class Poster:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._client = httpx.Client(headers=headers, timeout=10, trust_env=False)
         self._answered = monotonic()
+        self._unknown_at: float | None = None
+        self._unknown_s = 0.0
         self._status_at = 0.0
         self._apart = False
         self._status_refused = ""
@@ -115,7 +122,7 @@ class Poster:
         response = self._client.post(self._url, content=utf8_json(body))  # whatever it holds, it can be sent
         if _is_problem(response):
             self._answered = monotonic()
-            if response.status_code in GONE:
+            if response.status_code in GONE or self._unknown_for_s(response.status_code) >= UNKNOWN_S:
                 self.stale = True
                 return False
             if response.status_code in REFUSED and (records or status is not None):
@@ -123,6 +130,7 @@ class Poster:
                 return True
         acked = response.raise_for_status().json()["acked"]
         self._answered = monotonic()
+        self._unknown_for_s(response.status_code)
         if records:
             self._size = MAX_RECORDS
         else:
@@ -132,6 +140,17 @@ class Poster:
         self._spool.ack(acked)
         self._acked.set()
         return more
+
+    def _unknown_for_s(self, status_code: int) -> float:
+        """For how long the API has answered that it knows no such token; no time passes while it does not answer."""
+        if status_code == UNKNOWN:
+            now = monotonic()
+            if self._unknown_at is not None:
+                self._unknown_s += min(now - self._unknown_at, LONGEST_PAUSE_S)
+            self._unknown_at = now
+        elif status_code not in BUSY:
+            self._unknown_at, self._unknown_s = None, 0.0
+        return self._unknown_s
 
     def _refusal(self, records: list[dict[str, Any]], status: Status | None, reason: str) -> None:
         """Judge records and status apart, until a status is taken by itself. Post ever fewer records, until one is
