@@ -42,7 +42,7 @@ def test_random_faults_cost_no_bit_no_step_and_no_row(sync: Any, tmp_path: Path)
     for number in range(PLAYS):
         plan = faults(draw)
         print(f"seed {seed} play {number}: {plan}")
-        play = Cast(job(sync=sync, max_failures=10), train, plan, tmp_path).play()
+        play = Cast(job(sync=sync), train, plan, tmp_path).play()
         check(play, undisturbed.digest)
 
 
@@ -58,4 +58,4 @@ def test_random_faults_cost_the_token_ring_no_step_and_no_row(tmp_path: Path) ->
         if draw.random() < 0.5:
             plan = plan.resize(at_step=draw.randrange(1, STEPS), minimum=1, maximum=draw.randint(1, 4))
         print(f"seed {seed} play {number}: {plan}")
-        tokens.check(Cast(tokens.ring(max_failures=10), train, plan, tmp_path).play())
+        tokens.check(Cast(tokens.ring(), train, plan, tmp_path).play())

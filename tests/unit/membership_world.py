@@ -79,6 +79,7 @@ class World:
             backups=backups,
             shadows=shadows,
             max_failures=max_failures,
+            setback_most_s=4.0,
         )
         state, out = begin(rules, minimum=minimum, maximum=maximum, now=0.0)
         world = cls(state)
@@ -88,9 +89,11 @@ class World:
     # --- the machine's side ---------------------------------------------------------------------------------------
 
     def tell(self, event: ev.Event) -> None:
-        ended = self.state.ended
-        self.state, out = handle(self.state, event)
-        assert not (ended and out), "instructions after the end"
+        before = self.state
+        self.state, out = handle(before, event)
+        assert not (before.ended and out), "instructions after the end"
+        if not before.ended and self.state.ended and self.state.ended.outcome == "failed":
+            self.check_failure(before, event, self.state.ended)
         self.obey(out)
         self.check()
 
@@ -190,6 +193,18 @@ class World:
             assert any(not servers[number].new for number in part), "a part that nobody holds"
         old = {p.updated for p in servers if not p.new}
         assert len(old) == 1 or not any(p.new for p in servers), "a new server beside one that is ahead"
+
+    def check_failure(self, before: Membership, event: ev.Event, end: do.End) -> None:
+        """What `min` proven members do ends when they say so, or when a part of the state is nowhere any more."""
+        speaker = before.find(getattr(event, "worker", ""))
+        at_work = [
+            m
+            for m in before.members
+            if m.role == "worker" and m.proven and m != speaker and m.phase != "condemned"
+        ]
+        said = isinstance(event, ev.Raised | ev.Failed | ev.Finished) and speaker and speaker.proven
+        gone = "held the state" in end.message or "parameter server" in end.message
+        assert said or gone or len(at_work) < before.min, f"{event} ended what others did: {end}"
 
     def check(self) -> None:
         active = [w for w in self.state.workers if w.phase == "active"]
@@ -383,6 +398,28 @@ class World:
         if process.alive and not process.cut and process.computing:
             process.alive = process.computing = False
             self.tell(ev.Raised(worker, *where, "Traceback: boom", self.now))
+
+    def give_up_new(self, worker: str, how: int) -> None:
+        """Who never committed ends by itself, while others have: it raises before its first session call, misses
+        something, or dies."""
+        process = self.processes.get(worker)
+        if (
+            process is None
+            or not process.alive
+            or process.cut
+            or not any(w.proven for w in self.state.workers)
+        ):
+            return
+        match how % 3:
+            case 0:
+                self.die(worker)
+                return
+            case 1:
+                said: ev.Event = ev.Raised(worker, 0, -1, "Traceback: no such file", self.now)
+            case _:
+                said = ev.Failed(worker, "platform_error", "no space left on device", self.now)
+        process.alive = process.computing = False
+        self.tell(said)
 
     def drain(self, worker: str, for_s: float, why: str = "") -> None:
         """Its machine goes away after that."""

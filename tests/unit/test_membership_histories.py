@@ -20,7 +20,7 @@ from ringleader.elastic import events as ev
 
 FREQUENT = ("boot", "boot", "commit", "commit", "hear", "hear", "sense", "sense", "sense", "level")
 RARE = ("partial", "kill", "tick", "resize", "drain", "evict", "wait", "raise", "pause")
-RARER = ("slow", "echo", "stall", "node", "split", "mend")
+RARER = ("slow", "echo", "stall", "node", "split", "mend", "falter")
 moment = st.tuples(st.sampled_from(FREQUENT + RARE + RARER), st.integers(0, 7), st.integers(0, 7))
 moments = st.lists(moment, min_size=5, max_size=60)
 SUPERVISOR = ("crash", "restart", "vanish")
@@ -81,6 +81,9 @@ def befall(world: World, moment: str, worker: str, b: int) -> None:
             world.tell(ev.Stalled(worker, "forward", 30.0, world.now))
         case "echo":
             world.echo(worker)
+        case "falter":
+            for newcomer in [w.id for w in world.state.workers if not w.proven]:
+                world.give_up_new(newcomer, b)
         case "raise":
             world.raised += 1
             world.raise_in(worker, (world.raised, 0))

@@ -74,12 +74,14 @@ describe("an event in words", () => {
       event(2, "worker.slow", { worker: "w1", rank: 1, step: 41, step_s: 0.5, others_s: 0.2, evicted: false }),
       event(3, "fault.injected", { fault: "freeze", target: "w0", effect: "SIGSTOP to process 7", who: "ada" }),
       event(4, "worker.lost", { worker: "w0", rank: 0, step: 42, cause: "frozen", phase: "exchange" }),
+      event(5, "worker.lost", { worker: "w4", rank: null, step: 43, cause: "raised", why: "OSError: no x" }),
     ].map((one) => sentence(one));
     expect(told.map(({ title, detail }) => [title, detail])).toEqual([
       ["Worker w2 makes no progress at step 40", "31 s in forward · rank 2"],
       ["Worker w1 is slow at step 41", "500 ms a step, the others 200 ms · rank 1"],
       ["Fault injected: freeze of w0", "SIGSTOP to process 7 · ada"],
       ["Worker w0 lost at step 42", "frozen · in exchange · rank 0"],
+      ["Worker w4 lost at step 43", "raised: OSError: no x"],
     ]);
   });
 

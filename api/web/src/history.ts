@@ -101,7 +101,8 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
   if (event.type === "worker.lost") {
     const who = `Worker ${words(data, "worker")} lost${where}`;
     const phase = words(data, "phase");
-    const detail = listed([words(data, "cause"), phase && `in ${phase}`, rankAndPid(data)]);
+    const cause = [words(data, "cause"), words(data, "why")].filter(Boolean).join(": ");
+    const detail = listed([cause, phase && `in ${phase}`, rankAndPid(data)]);
     return { title: who, detail, tone: "bad" };
   }
   if (event.type === "worker.stalled") {

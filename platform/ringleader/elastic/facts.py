@@ -5,11 +5,14 @@ from typing import Any
 
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import End, Instruction, Kill, Report
+from ringleader.elastic.newcomers import arrived, expendable, set_back
 from ringleader.elastic.recovery import Recovery
-from ringleader.elastic.state import Loss, Membership, Phase
+from ringleader.elastic.state import Loss, Membership, Phase, Worker
 from ringleader.wire.states import RETRIED
 
 RAISED_HINT = "Mend the training function; ringleader.local_session runs it in one process, under a debugger."
+
+GIST_CHARS = 300
 
 PREEMPTED = "preempted"
 PREEMPTED_HINT = "It goes on from its checkpoint when there is room again; no failure is spent."
@@ -72,27 +75,31 @@ def condemn(state: Membership, worker: str, cause: str, now: float, sign: float 
     return (_break(state, began) if member else state), (Kill(worker, cause),)
 
 
-def lose(state: Membership, worker: str, cause: str, now: float) -> Step:
+def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") -> Step:
     """A worker is gone for certain. Behind the final barrier nobody is missed who never committed."""
     found = state.find(worker)
     if found is None or found.phase is Phase.FINISHED:
         return state, ()
     member = found in state.members
     cause = found.cause or cause
-    if found.role == "server" and state.trained:
+    if (found.role == "server" and state.trained) or (found.cause in ("resize", "drain") and not member):
         return state.drop(worker), ()
     if found.role == "server" and not state.copied(found):
         return end(
             state, End("failed", "platform_error", f"the parameter server {worker} was lost: {cause}.")
         )
-    if found.cause in ("resize", "drain") and not member:
-        return state.drop(worker), ()
     rank = state.plan.rank_of(worker) if member and state.plan else None
-    state = replace(state.drop(worker), losses=(*state.losses, Loss(worker, rank, cause)))
+    loss, spared = Loss(worker, rank, cause, why), expendable(state, found)
+    state = state.drop(worker)
+    if spared:
+        state = set_back(state, found.role, now)
+        if not member:  # the others do not stand still for it: they are told at once
+            return state, (_report(state, loss),)
+    state = replace(state, losses=(*state.losses, loss))
     if member:
         state = replace(_break(state, now), last_loss=now, lost_in=state.generation)
         state = replace(state, recovery=(state.recovery or Recovery(now)).mark("known", now))
-    if found.proven or cause == "raised" or state.closing:
+    if found.proven or spared or cause == "raised" or state.closing:
         return state, ()
     return _spend(state, worker, cause)
 
@@ -106,7 +113,7 @@ def report_losses(state: Membership) -> Step:
 
 def _report(state: Membership, loss: Loss) -> Report:
     data = {"worker": loss.worker, "rank": loss.rank, "cause": loss.cause, "step": state.committed}
-    return Report("worker.lost", state.generation, data)
+    return Report("worker.lost", state.generation, {**data, "why": loss.why} if loss.why else data)
 
 
 def _spend(state: Membership, worker: str, cause: str) -> Step:
@@ -178,7 +185,7 @@ def _committed(state: Membership, event: ev.Committed) -> Step:
     state = replace(state, committed=max(state.committed, event.step), futile=0)
     for member in state.members:
         if not member.proven:
-            state = state.put(replace(member, proven=True))
+            state = arrived(state.put(replace(member, proven=True)), member.role)
     if recovery is None or recovery.formed is None:
         return state, ()
     data = recovery.phases(event.now, lost)
@@ -223,7 +230,7 @@ def _end_news(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911 - on
         case ev.Raised():
             return _raised(state, event)
         case ev.Failed():
-            return end(state, End("failed", event.reason, event.message, event.hint))
+            return _failed(state, event)
         case ev.Finished():
             found = state.find(event.worker)
             if found is None:
@@ -237,11 +244,23 @@ def _end_news(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911 - on
             return state, ()
 
 
+def _failed(state: Membership, event: ev.Failed) -> Step:
+    found = state.find(event.worker)
+    if found is None and event.worker:
+        return state, ()  # it was let go or given up before
+    if found is None or not expendable(state, found):
+        return end(state, End("failed", event.reason, event.message, event.hint))
+    state, out = lose(state, event.worker, event.reason, event.now, _gist(event.message))
+    return state, (Kill(event.worker, event.reason), *out)
+
+
 def _raised(state: Membership, event: ev.Raised) -> Step:
     found = state.find(event.worker)
     if found is None:
         return state, ()
     where = (event.step, event.slice)
+    if expendable(state, found):
+        return _spare_who_raised(state, found, event)
     others = [m for m in state.members if m.id != found.id and m.phase in (Phase.PARKED, Phase.ACTIVE)]
     alone = found in state.members and not others  # nobody holds the state to try the slice again
     if where in state.raised or found.role == "server" or alone:
@@ -249,6 +268,19 @@ def _raised(state: Membership, event: ev.Raised) -> Step:
     state = replace(state, raised=state.raised | {where})
     state, out = lose(state, event.worker, "raised", event.now)
     return state, (Kill(event.worker, "raised"), *out)
+
+
+def _spare_who_raised(state: Membership, worker: Worker, event: ev.Raised) -> Step:
+    """What a member raised at a slice counts once a proven one raises there as well."""
+    if worker in state.members:
+        state = replace(state, raised=state.raised | {(event.step, event.slice)})
+    state, out = lose(state, event.worker, "raised", event.now, _gist(event.traceback))
+    return state, (Kill(event.worker, "raised"), *out)
+
+
+def _gist(text: str) -> str:
+    """Of an exception's text or a traceback the line that says what it was."""
+    return text.strip().rpartition("\n")[2][:GIST_CHARS]
 
 
 def _cancelled(state: Membership, event: ev.Cancel) -> Step:

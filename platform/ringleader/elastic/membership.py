@@ -22,6 +22,7 @@ from ringleader.elastic.instructions import (
     Shadow,
     Start,
 )
+from ringleader.elastic.newcomers import held
 from ringleader.elastic.preempting import preempt
 from ringleader.elastic.returning import returned
 from ringleader.elastic.state import Membership, Phase, Rules, Worker
@@ -69,7 +70,8 @@ def _replace_servers(state: Membership, now: float) -> Step:
     rules = state.rules
     condemned = Phase.CONDEMNED if rules.copies or rules.backups else None
     taken = {w.slot for w in state.where(lambda w: w.role == "server" and w.phase is not condemned)}
-    return _start(state, "server", [slot for slot in range(rules.servers) if slot not in taken], now)
+    slots = [] if held(state, "server", now) else range(rules.servers)
+    return _start(state, "server", [slot for slot in slots if slot not in taken], now)
 
 
 def _staff_workers(state: Membership, now: float) -> Step:
@@ -79,6 +81,8 @@ def _staff_workers(state: Membership, now: float) -> Step:
         return _retire(state, staff, -missing, now)
     for worker in state.where(lambda w: w.leaving == "resize")[:missing]:
         state, missing = state.put(replace(worker, leaving="")), missing - 1
+    if held(state, "worker", now):
+        missing -= state.max - state.min  # below `min` nobody waits
     return _start(state, "worker", [0] * missing, now)
 
 

@@ -36,7 +36,7 @@ class Rules:
         backups: how many other servers hold each server's part of the state, see `parts`; not with `copies`.
         shadows: a joiner follows a member until it is level, and joins then; else all wait while it heals.
         unlevelled: each member counts the steps it has seen settled, so that a server may be behind a worker.
-        max_failures: how many workers may die before they ever committed a step.
+        max_failures: how many workers may die before they ever committed a step, where the group needs them.
         grace_s: how long enough workers wait for those still starting before the first plan.
         join_grace_s: how long a ready joiner waits for others, to join with them.
         kill_s: after that long a killed worker counts as lost without a notice.
@@ -44,6 +44,8 @@ class Rules:
         level_s: how long parked members wait for shadows that had been level to be so at the boundary.
         save_s: how long before a machine goes away, at the latest, all stop to save what they hold where too few would
             be left: a third of the shortest notice there is, see `runtime.notices`.
+        setback_s, setback_most_s: how long nobody is started after a newcomer was lost that the group does without;
+            twice as long each time, at most so long.
         shadowings: how often a joiner tries to follow before it is healed while all wait.
         futile, futile_s: so many plans in a row, over so long, whose exchange broke although nobody was lost, and no
             step was committed: then the cause will not go away by itself.
@@ -66,6 +68,8 @@ class Rules:
     save_s: float = 10.0
     futile: int = 5
     futile_s: float = 120.0
+    setback_s: float = 1.0
+    setback_most_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +120,22 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A worker that is gone; `rank` is None when it was no member."""
+    """A worker that is gone; `rank` is None when it was no member. `why`: its own words, where it had any."""
 
     worker: str
     rank: int | None
     cause: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """Newcomers were lost that the group does without, `count` times since one committed a step; no other of that role
+    is started before `until`, see `newcomers`."""
+
+    role: Role
+    count: int = 0
+    until: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +157,8 @@ class Membership:
         short_since: since when fewer than `min` workers could commit.
         formed_step: the global step at which the current plan was formed.
         committed: the newest global step that any member is known to have applied.
-        failures: how many workers died before they ever committed.
+        failures: how many workers died before they ever committed, while the group needed them.
+        setbacks: at most one for each role.
         raised: where the training function raised so far.
         resized: a resize has not led to a plan yet.
         cancel_by: a cancelled attempt ends at the next boundary, at the latest then.
@@ -170,6 +186,7 @@ class Membership:
     formed_step: int = 0
     committed: int = 0
     failures: int = 0
+    setbacks: tuple[Setback, ...] = ()
     raised: frozenset[tuple[int, int]] = frozenset()
     resized: bool = False
     cancel_by: float | None = None

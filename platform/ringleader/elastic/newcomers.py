@@ -1,0 +1,41 @@
+"""Newcomers, who never committed a step: what ends one of them does not end the others, who go on without it. Pure.
+
+A node may be broken for all that start there. So the next ones are started after a pause that grows, until one of them
+commits a step. Where the group needs a newcomer, before the first commit and below `min`, nothing of this holds.
+"""
+
+from dataclasses import replace
+
+from ringleader.elastic.instructions import Role
+from ringleader.elastic.state import Membership, Phase, Setback, Worker
+
+
+def expendable(state: Membership, worker: Worker) -> bool:
+    """Whether the group does without this worker: at least `min` others are at work, and have proven that they can."""
+    at_work = (Phase.ACTIVE, Phase.PARKED, Phase.FINISHED)
+    proven = [m for m in state.members if m.role == "worker" and m.proven and m.phase in at_work]
+    return not worker.proven and len(proven) >= state.min
+
+
+def set_back(state: Membership, role: Role, now: float) -> Membership:
+    """A newcomer was lost. Those that had been started with it count as one: a node takes all of them along."""
+    before = _setback(state, role)
+    if now < before.until:
+        return state
+    pause_s = min(state.rules.setback_s * 2.0 ** min(before.count, 32), state.rules.setback_most_s)
+    others = arrived(state, role).setbacks
+    return replace(state, setbacks=(*others, Setback(role, before.count + 1, now + pause_s)))
+
+
+def arrived(state: Membership, role: Role) -> Membership:
+    """A newcomer committed a step: whatever was wrong, it was not so there."""
+    return replace(state, setbacks=tuple(s for s in state.setbacks if s.role != role))
+
+
+def held(state: Membership, role: Role, now: float) -> bool:
+    """Whether nobody is started now whom the group does not need."""
+    return now < _setback(state, role).until
+
+
+def _setback(state: Membership, role: Role) -> Setback:
+    return next((s for s in state.setbacks if s.role == role), Setback(role))
