@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from ringleader.checkpoint.committer import Committed, Committer
 from ringleader.checkpoint.export import weights_of
 from ringleader.checkpoint.folder import MANIFEST, Folder
-from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Position
+from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Position, Saved
 from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.snapshot import Snapshot, newest, read
 
@@ -200,6 +201,49 @@ def test_the_newest_are_kept_and_older_remains_removed(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == [names[2], names[3], unfinished[1]], (
         "one that is being written stays"
     )
+
+
+def commit_at(folder: Folder, step: int, *, attempt: int, keep: int) -> Committed:
+    position = Position(step, step, attempt, 1)
+    committer = Committer(folder, keep=keep, spec={})
+    pieces = tuple(Snapshot({"w": torch.zeros(3)}, Part()).write(folder, position.name))
+    committer.add(Saved(position, 0, 1, pieces, 0.0))
+    committed = committer.settle(step)
+    assert committed is not None
+    return committed
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, [600]), (2, [600, 500])])
+def test_what_an_attempt_had_to_pass_over_takes_the_place_of_none_that_can_be_read(
+    tmp_path: Path, keep: int, left: list[int]
+) -> None:
+    folder = Folder(str(tmp_path))
+    for step in (400, 500, 1000):
+        commit_at(folder, step, attempt=1, keep=3)
+    harmed = tmp_path / Position(1000, 1000, 1, 1).name
+    next(harmed.glob("*.safetensors")).write_bytes(b"")
+    found, _ = newest(folder)
+    assert found is not None
+    assert found.manifest.position.step == 500
+    committed = commit_at(folder, 600, attempt=2, keep=keep)
+    assert harmed.name in committed.removed
+    assert [int(name.split("-")[1]) for name in folder.names()] == left
+    found, passed_over = newest(folder)
+    assert found is not None
+    assert (found.manifest.position.step, passed_over) == (600, [])
+    assert harmed.exists(), "somebody may still want to look at it"
+    assert harmed.name in commit_at(folder, 1100, attempt=2, keep=1).removed
+    assert not harmed.exists()
+
+
+def test_an_attempt_that_was_replaced_sets_nothing_aside_of_a_later_one(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path))
+    for attempt, step in ((1, 500), (2, 1000), (1, 600)):
+        committed = commit_at(folder, step, attempt=attempt, keep=1)
+    assert folder.names() == [
+        Position(step, step, attempt, 1).name for attempt, step in ((2, 1000), (1, 600))
+    ]
+    assert committed.removed == ()
 
 
 def test_an_unknown_file_system_is_refused_by_name() -> None:

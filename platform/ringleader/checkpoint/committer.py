@@ -13,7 +13,7 @@ class Committed:
     """A checkpoint exists now.
 
     Attributes:
-        removed: names of older ones that had to go for it.
+        removed: names of older ones that had to go for it, and of those that its attempt had passed over.
     """
 
     manifest: Manifest
@@ -63,6 +63,8 @@ class Committer:
         self._folder.check_there(position.name, pieces)
         manifest = Manifest(position, pieces, self._spec, self._folder.job)
         self._folder.commit(position.name, manifest)
-        removed = self._folder.thin_out(self._keep)
+        aside = self._folder.set_aside(position)
+        removed = self._folder.thin_out(self._keep, but=position.name)
         copied_s = max(saved.copied_s for saved in parts)
-        return Committed(manifest, self._folder.place_of(position.name), copied_s, tuple(removed))
+        place = self._folder.place_of(position.name)
+        return Committed(manifest, place, copied_s, (*aside, *removed))

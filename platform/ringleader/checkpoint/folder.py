@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
-from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Piece
+from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Piece, Position
 
 MANIFEST = "manifest.json"
+SET_ASIDE = "manifest.set-aside.json"
 CHUNK_BYTES = 1 << 22
 
 
@@ -100,8 +101,21 @@ class Folder:
                 raise CheckpointUnreadable(place, wrong)
         return manifest, contents
 
-    def thin_out(self, keep: int) -> list[str]:
-        """Remove all but the newest `keep` checkpoints, and what never became one before the oldest kept.
+    def set_aside(self, position: Position) -> list[str]:
+        """Whatever earlier attempts have written of this step and later ones is no checkpoint any more: the attempt of
+        `position` could not read it, and began before it. It stays there, under another manifest, until `thin_out`
+        comes past it.
+
+        Returns:
+            its names.
+        """
+        outdone = [name for name in self.names() if position.outdoes(name)]
+        for name in outdone:
+            self._fs.move(f"{self._root}/{name}/{MANIFEST}", f"{self._root}/{name}/{SET_ASIDE}")
+        return outdone
+
+    def thin_out(self, keep: int, but: str = "") -> list[str]:
+        """Remove all but the newest `keep` checkpoints, and what is none before the oldest kept. `but` stays.
 
         Returns:
             the names removed.
@@ -109,7 +123,7 @@ class Folder:
         kept = self.names()[:keep]
         if not kept:
             return []
-        doomed = [name for name in self._folders() if name < kept[-1]]
+        doomed = [name for name in self._folders() if name < kept[-1] and name != but]
         for name in doomed:
             # The manifest goes first: what is half removed is no checkpoint.
             if self._fs.get_file_info(f"{self._root}/{name}/{MANIFEST}").type is fs.FileType.File:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -65,6 +66,11 @@ class Position:
     def name(self) -> str:
         """Of the checkpoint in its job's folder; names sort by step."""
         return f"step-{self.step:012d}-a{self.attempt}-g{self.generation}"
+
+    def outdoes(self, name: str) -> bool:
+        """Whether the one of that name is of an earlier attempt and of no earlier step."""
+        found = re.fullmatch(r"step-(\d+)-a(\d+)-g\d+", name)
+        return found is not None and int(found[1]) >= self.step and int(found[2]) < self.attempt
 
 
 @dataclass(frozen=True, slots=True)
