@@ -5,6 +5,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, cast
@@ -18,11 +19,13 @@ from ringleader.checkpoint.manifest import Manifest, Position, Saved
 from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.snapshot import Room, Snapshot, read, size_of
 from ringleader.checkpoint.writer import HURRY, LEAST_URGENT, MOST_REST_S, RESTS, Line, Writer, _Rest
+from ringleader.elastic.state import PAUSE
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import Alone
 from ringleader.train.run import run
 from ringleader.train.saving import Saver
+from ringleader.train.seams import Parked, Seat
 
 HANG_GUARD_S = 30.0
 SPEC = JobSpec.parse({"name": "saves", "entrypoint": "a:b", "checkpoint": {"every_steps": 1}})
@@ -290,6 +293,88 @@ def test_a_generation_makes_the_memory_ready_once_halfway_to_its_first_checkpoin
     )
     assert expected == [(2, Part())]
     assert heard.steps == [4, 8, 12]
+
+
+class Pausing(Alone):
+    """Pauses behind the first step; `interrupted` is asked while there is something to wait for."""
+
+    def __init__(self, looks: Callable[[], None]) -> None:
+        super().__init__(1)
+        self.looks = looks
+        self.paused_with: list[int] = []
+        self._heard: Heard | None = None
+
+    def next_seat(self, parked: Parked) -> Seat:
+        seat = super().next_seat(parked)
+        if parked.generation == 1:
+            return replace(seat, plan=replace(seat.plan, cause=PAUSE))
+        if parked.generation == 2 and self._heard is not None:
+            self.paused_with = list(self._heard.steps)
+        return seat
+
+    def listen(self, heard: Heard) -> None:
+        self._heard = heard
+
+    def plan_pending(self) -> bool:
+        return True
+
+    def interrupted(self) -> bool:
+        self.looks()
+        return False
+
+
+def test_a_pause_waits_for_its_checkpoint_however_long_it_takes_to_write(tmp_path: Path) -> None:
+    """Longer than training waits for one while it goes on."""
+    place = tmp_path / "saved"
+    path = place / Position(1, 1, attempt=1, generation=2).name / Part().skeleton
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    looked = 0
+
+    def looks() -> None:
+        nonlocal looked
+        looked += 1
+        if looked == 2:
+            read_to_its_end(path)
+
+    def train(session: Session) -> None:
+        session._group.saver._patience_s = 0.01
+        net = session.model(torch.nn.Linear(1, 1))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for batch in session.batches([{"x": torch.ones(1)}] * 3):
+            session.step(net(batch["x"]).mean())
+
+    heard, pausing = Heard(), Pausing(looks)
+    pausing.listen(heard)
+    spec = JobSpec.parse(
+        {
+            "name": "pauses",
+            "entrypoint": "a:b",
+            "workers": {"min": 1, "max": 1},
+            "batch": {"global_size": 1, "logical_shards": 1},
+            "checkpoint": {"every_steps": None},
+        }
+    )
+    run(
+        spec=spec,
+        function=train,
+        coordinator=pausing,
+        outlet=heard,
+        server=False,
+        artifacts=tmp_path,
+        checkpoints=str(place),
+    )
+    assert (pausing.paused_with, looked) == ([1], 2)
+
+
+def test_nobody_waits_for_a_checkpoint_whose_generation_was_given_up(tmp_path: Path) -> None:
+    saver = Saver(SPEC, str(tmp_path), Heard())
+    pipe = hanging(tmp_path, 1)
+    saver.save({"weight": torch.ones(4)}, Part(), at(1))
+    assert not saver.finish(lambda: True)
+    read_to_its_end(pipe)
+    assert saver.finish(lambda: False)
+    saver.close()
 
 
 def test_the_room_that_is_expected_is_the_room_that_is_taken() -> None:

@@ -312,12 +312,14 @@ class Group:
                     parked = self.shadowing.follow(shadow)
 
     def _pause(self) -> None:
-        """The generation has no other purpose than to save the boundary at which it begins."""
+        """The generation has no other purpose than to save the boundary at which it begins. How long that may take the
+        pause's own deadline says, which is the supervisor's."""
         assert self.exchange is not None
+        given_up = self.coordinator.interrupted
         try:
-            if self.saver.on:
+            if self.saver.on and self.saver.finish(given_up):  # the one before, of which there may be a copy
                 self._save()
-                self.saver.written()
+                self.saver.finish(given_up)
             self.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
         except ExchangeBroken as error:
             self.broke(error)

@@ -21,6 +21,7 @@ from ringleader.train.seams import Outlet
 Work = Callable[[], None]
 PATIENCE_S = 60.0
 TOLD_S = 1.0
+LOOK_S = 0.1
 
 
 class Saver:
@@ -80,6 +81,13 @@ class Saver:
     def written(self) -> bool:
         """Wait for what was copied to be written. Returns whether it is."""
         return self._wait(self._patience_s)
+
+    def finish(self, given_up: Callable[[], bool]) -> bool:
+        """Wait as long as that takes, or until there is no point in it any more. Returns whether it is written."""
+        while not self._wait(LOOK_S):
+            if given_up():
+                return False
+        return True
 
     def newest(self) -> Found | None:
         """Where to start from; what cannot be read is told and passed over."""
