@@ -108,10 +108,12 @@ class Prompter:
         self._recorded = 0
         self._met: list[Transport] = []
         self._donates = False
+        self._unsaid: list[tuple[str, Any]] = []
         self._speaking = threading.Lock()
 
     def next_seat(self, parked: Parked) -> Seat | Shadow:
         self._cue(parked.step, "parked")
+        self._let_out()
         self._say(("parked", replace(parked, followed=self._followed)))
         while True:
             kind, content = self._receive()
@@ -146,11 +148,10 @@ class Prompter:
         return self._interrupted >= self._generation
 
     def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
-        self._say(("metrics", (step, values)))
-        self._recorded = step + 1
+        self._unsaid.append(("metrics", (step, values)))
 
     def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
-        self._say(("ledger", (step, shards, rows)))
+        self._unsaid.append(("ledger", (step, shards, rows)))
 
     def trace(self, stretch: Stretch) -> None:
         self._say(("trace", (self._me, stretch)))
@@ -169,9 +170,27 @@ class Prompter:
         if phase == "committed":
             self._say(("committed", (self._generation, step)))
         self._cue(step, phase)
+        self._let_out()
 
     def recorded_step(self) -> int:
         return self._recorded
+
+    def handed_over(self, timeout_s: float) -> bool:
+        self._cue(ANY, "handing over")
+        self._let_out()
+        return True
+
+    def leave(self) -> None:
+        """It has passed the last barrier, and nobody knows yet."""
+        self._cue(ANY, "gone")
+
+    def _let_out(self) -> None:
+        """Records wait for the next words, as they wait for a heartbeat: whoever dies before takes them along."""
+        unsaid, self._unsaid = self._unsaid, []
+        for news in unsaid:
+            self._say(news)
+            if news[0] == "metrics":
+                self._recorded = news[1][0] + 1
 
     def _say(self, news: tuple[str, Any]) -> None:
         with self._speaking:
@@ -268,6 +287,7 @@ def act(
             artifacts=artifacts,
             checkpoints=script.checkpoints,
         )
+        prompter.leave()
         pipe.send(("finished", end))
     except Dismissed:
         pass

@@ -125,7 +125,7 @@ class MortalWorld(World):
         """It is killed at each barrier that somebody passes, and comes back."""
         for worker in self.current():
             self.vanish()
-            self.pass_barrier(worker)
+            self.leave(worker)
             self.restart()
 
     def pass_barrier(self, worker: str) -> None:

@@ -16,7 +16,7 @@ class Process:
     it updates have applied; one more than `applied` where a server repeats a step. `new`: a server that has not got its
     part of the state. `line`: for each step it has applied, in which generation that was computed. `cut`: its node is
     cut off: it lives, and nobody hears it. `said`: with what it parked, while it waits. `donor`: whom it shadows;
-    `level`: it has the state of `applied` from there."""
+    `level`: it has the state of `applied` from there. `gone`: it has passed the last barrier."""
 
     role: str
     generation: int = 0
@@ -37,12 +37,14 @@ class Process:
     cut: bool = False
     node: int = 0
     said: ev.Parked | None = None
+    gone: bool = False
 
 
 @dataclass
 class World:
     """`line`: of every step that a whole group has applied, in which generation it was computed. `gone`: who was given
-    up. `doomed`: whose machine goes away, and when."""
+    up. `doomed`: whose machine goes away, and when. `finished`: the newest generation in which all met at the last
+    barrier, 0 before."""
 
     state: Membership
     now: float = 0.0
@@ -57,6 +59,7 @@ class World:
     gone: set[str] = field(default_factory=set)
     nodes: int = 2
     doomed: dict[str, float] = field(default_factory=dict)
+    finished: int = 0
 
     @classmethod
     def of(
@@ -184,9 +187,10 @@ class World:
             process.healed = process.healed and process.applied == plan.start_step
 
     def check_parts(self, plan: Plan) -> None:
-        """Every part is held by somebody who has it, and who is new takes it from servers that are level."""
+        """Every part is held by somebody who has it, and who is new takes it from servers that are level. Not behind
+        the last barrier, where nobody computes."""
         servers = [self.processes[m] for m in plan.members[plan.world :]]
-        if not self.state.rules.backups or not plan.start_step:
+        if not self.state.rules.backups or not plan.start_step or self.state.closing:
             return
         assert len(set(plan.slots)) == len(plan.slots) == plan.servers
         for part in plan.held_by:
@@ -242,19 +246,10 @@ class World:
 
     def commit(self, only: int | None = None) -> None:
         """All apply the next step; with `only` the first so many do before something happens."""
-        if not self.whole() or self.plan is None:
+        if not self.whole() or self.plan is None or self.finished:
             return
         members = list(self.plan.members)
-        newest = max(
-            [self.plan.start_step, *(self.processes[m].applied for m in members if self.processes[m].healed)]
-        )
-        donors = [p for p in map(self.processes.__getitem__, members) if p.healed and p.applied == newest]
-        for member in members:  # a joiner is level before the group's first commit
-            process = self.processes[member]
-            if process not in donors:
-                process.line = donors[0].line if donors else ()
-            process.applied, process.healed, process.new = newest, True, False
-            process.updated = max(process.updated, newest)
+        newest = self.heal(self.plan)
         if self.plan.cause == "pause":
             self.park(members)
             return
@@ -278,6 +273,18 @@ class World:
             self.line = self.processes[members[0]].line
         if planned and only is None:
             self.park(members)
+
+    def heal(self, plan: Plan) -> int:
+        """A joiner is level before the group's first commit. Returns the step of all."""
+        members = [self.processes[m] for m in plan.members]
+        newest = max([plan.start_step, *(p.applied for p in members if p.healed)])
+        donors = [p for p in members if p.healed and p.applied == newest]
+        for process in members:
+            if process not in donors:
+                process.line = donors[0].line if donors else ()
+            process.applied, process.healed, process.new = newest, True, False
+            process.updated = max(process.updated, newest)
+        return newest
 
     def park(self, members: list[str]) -> None:
         """At a boundary, or when all have saved what they hold."""
@@ -395,7 +402,7 @@ class World:
 
     def raise_in(self, worker: str, where: tuple[int, int]) -> None:
         process = self.processes[worker]
-        if process.alive and not process.cut and process.computing:
+        if process.alive and not process.cut and process.computing and not self.finished:
             process.alive = process.computing = False
             self.tell(ev.Raised(worker, *where, "Traceback: boom", self.now))
 
@@ -458,6 +465,8 @@ class World:
             self.sense(worker)
             self.draw_level(worker)
         self.commit()
+        if self.finished:
+            self.finish()
         self.tick(0.5 if not any(p.cut for p in self.processes.values()) else 11.0)
 
     def settled(self) -> bool:
@@ -472,6 +481,18 @@ class World:
 
     def finish(self) -> None:
         for worker in self.current():
+            self.leave(worker)
+
+    def leave(self, worker: str) -> None:
+        """All members have met at the last barrier, in this generation; this one hears of it, and is gone."""
+        process, plan = self.processes[worker], self.plan
+        if plan is None or not process.computing or process.cut or process.generation != plan.generation:
+            return
+        if self.whole() and plan.cause != "pause":
+            self.finished = plan.generation
+            self.heal(plan)
+        if self.finished == plan.generation:
+            process.computing, process.gone = False, True
             self.pass_barrier(worker)
 
     def pass_barrier(self, worker: str) -> None:

@@ -77,3 +77,21 @@ def test_who_parked_says_so_with_every_heartbeat_until_it_has_its_next_seat():
     assert [one.beat().standing, one.beat().standing] == [standing, standing]
     one.enter(2)
     assert one.beat().standing is None
+
+
+def test_records_are_handed_over_once_a_heartbeat_that_brings_them_was_heard():
+    one, hurried = desk()
+    assert one.handed_over(0.0)
+    one.metrics(3, 1, {"loss": 0.5})
+    before = len(hurried)
+    assert not one.handed_over(0.0)
+    assert len(hurried) == before + 1
+    assert one.beat().records
+    assert not one.handed_over(0.0)
+    one.event("checkpoint.failed", 1, {})
+    one.heard(1)
+    assert not one.handed_over(0.0), "what was told since is not in it"
+    one.beat()
+    one.heard(1)
+    one.beat()
+    assert one.handed_over(0.0), "a heartbeat that brings nothing need not be heard"

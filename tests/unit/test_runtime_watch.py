@@ -180,3 +180,11 @@ def test_who_evaluates_or_is_in_a_first_step_is_not_hurried_to_park_and_a_while_
     watch.beat("a", generation=1, moves=4, phase="exchange", step=1, now=2.0)
     assert watch.unhurried(4.9) == {"a"}
     assert watch.unhurried(5.1) == frozenset()
+
+
+def test_who_leaves_its_weights_behind_is_not_hurried_to_park():
+    watch = Watch(stall_timeout_s=1)
+    watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=0.0)
+    watch.beat("w0", generation=1, moves=2, phase="committed", step=1, now=0.1)
+    assert look(watch, 20, start=5.0, beats={"w0": (3, "finish", 1)}) == []
+    assert watch.unhurried(20.1) == {"w0"}

@@ -20,6 +20,7 @@ from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.snapshot import Room, Snapshot, read, size_of
 from ringleader.checkpoint.writer import HURRY, LEAST_URGENT, MOST_REST_S, RESTS, Line, Writer, _Rest
 from ringleader.elastic.state import PAUSE
+from ringleader.errors import ExchangeBroken
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import Alone
@@ -478,3 +479,20 @@ def test_nobody_who_hurries_waits_for_an_order_that_cannot_be_sent() -> None:
     assert writer._haste.is_set()
     here.close()
     there.close()
+
+
+def test_who_waits_for_a_checkpoint_at_the_end_can_be_called_away(tmp_path: Path) -> None:
+    """The wait is over when the look says so; the checkpoint is still written."""
+    heard = Heard()
+    saver = Saver(SPEC, str(tmp_path), heard)
+    pipe = hanging(tmp_path, 1)
+    saver.save({"weight": torch.ones(4)}, Part(), at(1))
+
+    def look() -> None:
+        raise ExchangeBroken(rank=0, phase="finish", bucket=None, why="the generation was given up")
+
+    with pytest.raises(ExchangeBroken):
+        saver.written(look)
+    read_to_its_end(pipe)
+    saver.close()
+    assert heard.steps == [1]

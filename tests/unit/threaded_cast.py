@@ -169,6 +169,11 @@ class ThreadedCast(Cast):
         self._ends: list[Connection] = []
         self._making = threading.Lock()
 
+    @property
+    def formed(self) -> list[Plan]:
+        """The plans so far, also from another thread."""
+        return self._play.plans if hasattr(self, "_play") else []
+
     def hub(self, plan: Plan) -> Hub:
         with self._making:
             return self._hubs.setdefault(plan.generation, Hub(len(plan.members), 30.0))
@@ -205,6 +210,7 @@ class ThreadedCast(Cast):
                 artifacts=Path(self.artifacts) / worker,
                 checkpoints=self.checkpoints,
             )
+            prompter.leave()
             pipe.send(("finished", end))
         except (Dismissed, Killed):
             pass

@@ -84,7 +84,7 @@ def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") 
     cause = found.cause or cause
     if (found.role == "server" and state.trained) or (found.cause in ("resize", "drain") and not member):
         return state.drop(worker), ()
-    if found.role == "server" and not state.copied(found):
+    if found.role == "server" and not (state.copied(found) or state.closing):
         return end(
             state, End("failed", "platform_error", f"the parameter server {worker} was lost: {cause}.")
         )

@@ -29,6 +29,7 @@ class Desk:
         self._identity = identity
         self._hurry = hurry
         self._lock = threading.Lock()
+        self._answered = threading.Condition(self._lock)
         self._metrics: list[Metrics] = []
         self._rows: list[Rows] = []
         self._events: list[Happened] = []
@@ -109,6 +110,17 @@ class Desk:
     def recorded_step(self) -> int:
         return self._recorded
 
+    def handed_over(self, timeout_s: float) -> bool:
+        self._hurry()
+        with self._answered:
+            return self._answered.wait_for(lambda: not self._owes, timeout_s)
+
+    @property
+    def _owes(self) -> bool:
+        """Whether anything but printed lines is told and not heard."""
+        unheard, told = self._unheard, self._metrics or self._rows or self._events or self._stretches
+        return bool(told or self._saved or (unheard is not None and unheard.records))
+
     # --- the worker's side ----------------------------------------------------------------------------------------
 
     def enter(self, generation: int) -> None:
@@ -132,8 +144,9 @@ class Desk:
 
     def heard(self, step: int) -> None:
         """The supervisor has the last heartbeat, and the records of steps below `step`."""
-        with self._lock:
+        with self._answered:
             self._unheard = None
+            self._answered.notify_all()
             healed_at, committed_at = self._told
             self._healed_at = None if self._healed_at == healed_at else self._healed_at
             self._committed_at = None if self._committed_at == committed_at else self._committed_at

@@ -233,6 +233,11 @@ class Beat:
     lines: tuple[Line, ...] = ()
     lines_dropped: int = 0
 
+    @property
+    def records(self) -> bool:
+        """Whether it brings anything but printed lines."""
+        return bool(self.metrics or self.rows or self.events or self.stretches or self.saved)
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:

@@ -240,8 +240,7 @@ class Outlet:
 
 
 def _brings(beat: Beat) -> bool:
-    records = beat.metrics or beat.rows or beat.stretches or beat.lines or beat.lines_dropped
-    return bool(records or beat.events or beat.saved)
+    return bool(beat.records or beat.lines or beat.lines_dropped)
 
 
 def _now() -> str:

@@ -18,6 +18,8 @@ STALL_SHARE = 0.1
 FIRST_BEAT_S = 120.0
 STARTING_S = 30.0
 BEGINNING = frozenset({"starting", "seated", "parked"})
+TAKING_TIME = frozenset({"evaluate", "finish"})
+"""What may take as long as it does: nobody in it is late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Watch:
             # Who heals jumps to a step without having computed it.
             advanced = same and old.phase not in BEGINNING and step > old.step
             proven = same and (old.proven or advanced)
-            free = phase in BEGINNING or phase == "evaluate" or (phase in WORKING and not proven)
+            free = phase in BEGINNING or phase in TAKING_TIME or (phase in WORKING and not proven)
             if advanced:
                 took_s = (now - old.stepped) / (step - old.step)
                 self._pace_s = max(0.9 * (self._pace_s or 0.0), took_s)

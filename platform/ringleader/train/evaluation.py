@@ -64,13 +64,19 @@ class Evaluation:
                 continue
             return self._commit(number, names, reduced, pending)
 
-    def barrier(self, number: int) -> None:
-        """The last transaction: when it is through, every step is settled."""
+    def barrier(self, number: int, before: Callable[[], None] = lambda: None) -> None:
+        """A transaction without a step: when it is through, all that was before it is settled.
+
+        Args:
+            before: is done in each generation that comes to it, and may raise ExchangeBroken.
+        """
         while True:
             exchange = self._group.enter()
             if self._group.calls.is_finished(number):
                 return
+            self._progress("finish")
             try:
+                before()
                 self._meet(exchange, number, BARRIER)
             except ExchangeBroken as error:
                 self._group.broke(error)
@@ -107,7 +113,7 @@ class Evaluation:
         )
         with self._eval_mode():
             for piece, batch in zip(pieces, batches, strict=True):
-                self._progress()
+                self._progress("evaluate")
                 self._group.buffers.rewind()
                 values = self._score(question, batch)
                 names = self._checked_names(values)
@@ -117,9 +123,9 @@ class Evaluation:
         sums.update(fresh)
         return names
 
-    def _progress(self) -> None:
+    def _progress(self, phase: str) -> None:
         group = self._group
-        self._outlet.progress(step=group.step, total_steps=None, epoch=group.epoch, phase="evaluate", rows=0)
+        self._outlet.progress(step=group.step, total_steps=None, epoch=group.epoch, phase=phase, rows=0)
 
     def _pieces(self, question: Question, shard: int, number: int) -> list[Slice]:
         """A shard's rows in chunks of the training slice's size, so that chunks do not depend on the world."""

@@ -1,4 +1,4 @@
-"""One worker's whole run: import the function, run it, pass the last barrier, leave the weights."""
+"""One worker's whole run: import the function, run it, leave behind what the result is made of, go with the others."""
 
 import importlib
 import sys
@@ -10,10 +10,18 @@ from pathlib import Path
 import torch
 
 from ringleader.comm.memory import keep_freed_memory
-from ringleader.errors import EntrypointImport, EntrypointRaised, NonFiniteLoss, NoStep, RingleaderError
+from ringleader.errors import (
+    EntrypointImport,
+    EntrypointRaised,
+    ExchangeBroken,
+    NonFiniteLoss,
+    NoStep,
+    RingleaderError,
+)
 from ringleader.spec import JobSpec
 from ringleader.train import weights
 from ringleader.train.digest import weights_sha256
+from ringleader.train.saving import LOOK_S
 from ringleader.train.seams import Coordinator, Outlet
 from ringleader.train.session import Session
 from ringleader.train.streams import seed_all
@@ -129,20 +137,20 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
         )
     _check_finite(session)
     group.reporter.settle()
-    assert group.seat is not None
-    seat = group.seat
     session._steps.recorder.close()
     outlet.settled(session.global_step + 1)
+    group.buffers.adopt()  # what the program has made of them since the last step, also if this generation breaks
+    digest = weights_sha256(session._held.module)
+    session._evaluation.barrier(session._begin_call(), lambda: _leave_behind(session, outlet, artifacts))
     group.close()
-    if seat.rank == 0:
-        weights.write(session._held.module, artifacts / WEIGHTS)
+    assert group.seat is not None
     return Finished(
-        digest=weights_sha256(session._held.module),
+        digest=digest,
         steps=session.global_step,
         samples=group.samples,
         loss=session.loss,
         scores=session._scores,
-        generations=seat.plan.generation,
+        generations=group.seat.plan.generation,
         reproducible=session._spec.sync.same_bits,
         reproducible_why=session._spec.sync.why_other_bits,
         wall_s=split.wall_s,
@@ -153,6 +161,28 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
         staleness=group.staleness,
         skipped_updates=group.scaling.skipped if group.scaling else 0,
     )
+
+
+def _leave_behind(session: Session, outlet: Outlet, artifacts: Path) -> None:
+    """What is nowhere else once this member is gone: of rank 0 the weights, of any its files of checkpoints and what it
+    was to tell. Whoever dies before all have come so far is survived by others who do the same again.
+
+    Raises:
+        ExchangeBroken: the generation was given up meanwhile.
+    """
+    group = session._group
+    assert group.seat is not None
+    rank = group.seat.rank
+
+    def look() -> None:
+        if group.coordinator.interrupted():
+            raise ExchangeBroken(rank=rank, phase="finish", bucket=None, why="the generation was given up")
+
+    if rank == 0:
+        weights.write(session._held.module, artifacts / WEIGHTS)
+    group.saver.written(look)
+    while not outlet.handed_over(LOOK_S):  # a process that its supervisor does not answer ends itself
+        look()
 
 
 def _check_finite(session: Session) -> None:

@@ -20,6 +20,8 @@ from ringleader.train.seams import Outlet
 
 Work = Callable[[], None]
 PATIENCE_S = 60.0
+LOOK_S = 0.05
+"""Who waits looks so often whether it is to go on."""
 TOLD_S = 1.0
 LOOK_S = 0.1
 
@@ -78,9 +80,15 @@ class Saver:
         if self._idle.is_set():
             self._begin(partial(self._prepare, size_of(state, part)))
 
-    def written(self) -> bool:
-        """Wait for what was copied to be written. Returns whether it is."""
-        return self._wait(self._patience_s)
+    def written(self, look: Work = lambda: None) -> bool:
+        """Wait for what was copied to be written. Returns whether it is.
+
+        Args:
+            look: is called now and then; what it raises ends the wait.
+        """
+        written = self._wait(self._patience_s, look)
+        self._waited = not written
+        return written
 
     def finish(self, given_up: Callable[[], bool]) -> bool:
         """Wait as long as that takes, or until there is no point in it any more. Returns whether it is written."""
@@ -115,7 +123,7 @@ class Saver:
         """What was copied is written first, if that does not take too long."""
         if self._thread is None:
             return
-        if self.written():
+        if self._wait(0 if self._waited else self._patience_s):
             self._work.put(None)
             self._thread.join(self._patience_s)
         else:
@@ -132,10 +140,15 @@ class Saver:
             print(f"ringleader: training waited {waited_s:.1f} s for the checkpoint before step {step}")
         return ready
 
-    def _wait(self, patience_s: float) -> bool:
+    def _wait(self, patience_s: float, look: Work = lambda: None) -> bool:
         if not self._idle.is_set():
             self._writer.hurry()
-        return self._idle.wait(patience_s)
+        until = time.perf_counter() + patience_s
+        while not self._idle.wait(min(LOOK_S, max(0.0, until - time.perf_counter()))):
+            if time.perf_counter() >= until:
+                return False
+            look()
+        return True
 
     def _begin(self, work: Work) -> None:
         if self._thread is None:

@@ -99,7 +99,11 @@ class Outlet(Protocol):
 
     def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
         """Newest committed step and what the training thread does now (forward, backward, exchange, update,
-        evaluate, parked): sent with the next heartbeat; `rows` owned scale the stall deadline."""
+        evaluate, finish, parked): sent with the next heartbeat; `rows` owned scale the stall deadline."""
 
     def recorded_step(self) -> int:
         """Records of steps below this are stored by the supervisor."""
+
+    def handed_over(self, timeout_s: float) -> bool:
+        """Wait at most so long until all records, events and files of checkpoints told so far are stored by the
+        supervisor. Returns whether they are."""
