@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ringleader.bench.modes import Family
 
-WIDTH, HEIGHT = 980, 650
+WIDTH, HEIGHT = 1000, 650
 LEFT, RIGHT, TOP, BOTTOM = 64, 700, 112, 586
 LABEL, LABEL_GAP = RIGHT + 44, 19
 DASHES = ("", "7 3", "2 3", "10 3 2 3", "14 4", "4 2 1 2", "1 5", "10 2 2 2 2 2")
