@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from ringleader_api.backend import AttemptGone
 from ringleader_api.reconciling import Growing, Launching, Leased, Reconciler, loop
 from ringleader_api.scheduling import Limits
-from ringleader_api.store import Fenced, Store, lease_for
+from ringleader_api.store import Fenced, Lease, LeaseLost, Store, lease_for
 from ringleader_api.store.tables import LeaseRow
 
 
@@ -81,9 +81,9 @@ def _dies_at(here: Stage, boundary: int) -> bool:
     return True
 
 
-def reconciler_over(here: Stage, store: Store) -> Reconciler:
+def reconciler_over(here: Stage, store: Store, lease: Lease | None = None) -> Reconciler:
     """One that works over `store`, with a lease of its own."""
-    lease = lease_for(store, here.home, "reconciler", lasts_s=60)
+    lease = lease or lease_for(store, here.home, "reconciler", lasts_s=60)
     ours, cluster = Fenced(store, lease), Leased(here.cluster, lease)
     control = here.control
     launching = Launching(
@@ -382,6 +382,70 @@ def test_an_orphan_of_a_stale_attempt_is_released_and_a_strangers_supervisor_lef
     here.cluster.alive["job_of_somebody_else", 1] = launch
     here.tick()
     assert set(here.cluster.alive) == {(job_id, 2), ("job_of_somebody_else", 1)}
+
+
+class Brief:
+    """`Lease`: asked for in time it is kept, 15 s later it is another's."""
+
+    def __init__(self, here: Stage) -> None:
+        self._here = here
+        self._asked_at = here.time()
+
+    def hold(self) -> bool:
+        self._asked_at = self._here.time()
+        return True
+
+    def require(self) -> None:
+        if (self._here.time() - self._asked_at).total_seconds() > 15:
+            raise LeaseLost("another control plane is the reconciler now.")
+        self.hold()
+
+    def fence(self, session: Session) -> None:
+        self.require()
+
+    def let_go(self) -> None: ...
+
+
+class Sticky(FakeCluster):
+    """Takes 40 s to find out that what `stuck` names still holds something."""
+
+    stuck: Collection[str] = ()
+    passes: Callable[[float], None]
+
+    def release(self, job_id: str, attempt: int) -> None:
+        super().release(job_id, attempt)
+        if job_id in self.stuck:
+            self.passes(40)
+            raise OSError(f"{job_id} still holds resources")
+
+
+def test_a_release_that_takes_longer_than_the_role_lasts_is_tried_behind_all_others(tmp_path: Path) -> None:
+    cluster = Sticky()
+    here = stage(tmp_path, cluster)
+    cluster.passes, cluster.lingers = here.time.pass_s, True
+    one = {"min": 1, "max": 1}
+    first, second, third = (here.submit(name=name, workers=one) for name in ("first", "second", "third"))
+    here.tick()
+    cluster.stuck = {first, second}
+    for job_id in (first, second):
+        here.post(job_id, status=status("running", world_size=1), records=[outcome(1, "failed", "no_step")])
+    here.client.post(f"/api/v1/jobs/{third}/cancel")
+    late = here.submit(name="late", workers=one)
+    reconciler = reconciler_over(here, here.control.store, Brief(here))
+    for _ in cluster.stuck:
+        with pytest.raises(LeaseLost):
+            reconciler.tick()
+    assert (here.state(late), cluster.told) == ("queued", [("release", first, 1), ("release", second, 1)])
+    for stuck in (first, second, first):
+        cluster.told.clear()
+        reconciler.tick()
+        assert cluster.told[-1] == ("release", stuck, 1), "one in a round, in turn, behind the others"
+        assert ("release", first if stuck == second else second, 1) not in cluster.told
+        assert here.state(late) == "starting"
+    cluster.stuck, cluster.lingers = (), False
+    for _ in range(3):
+        reconciler.tick()
+    assert [here.state(job_id) for job_id in (first, second)] == ["failed", "failed"]
 
 
 def test_one_jobs_trouble_does_not_keep_the_others_waiting(here: Stage) -> None:

@@ -39,6 +39,8 @@ CAPACITY_AGE_S = 1.0
 REST, LONGEST_REST_S = 2.0, 1.0
 """After a round it rests for so many times as long as it computed, whoever wakes it: over a long queue it would keep
 the interpreter from those who answer requests. What it waited for the cluster kept nobody from anything."""
+SLOW_S = 2.0
+"""A deed that fails after so long holds up all others, and may cost the role."""
 Alive = set[tuple[str, int]]
 
 
@@ -84,6 +86,7 @@ class Reconciler:
         self._cluster_seen = cluster_seen
         self._took = took
         self._missing_since: dict[tuple[str, int], datetime] = {}
+        self._slow: list[Who] = []
         self._looked_at: datetime | None = None
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -130,14 +133,20 @@ class Reconciler:
             self._queue.hold_all(self.trouble)
             return
         self._forgetting.purge({job_id for job_id, _ in alive})
-        self._release_orphans(alive)
         admitted = self._admitted()
         self._hearing.begin_round({(facts.job_id, facts.attempt) for facts in admitted})
         silent: dict[Who, tuple[Facts, Silence]] = {}
-        for facts in admitted:
-            self._guarded(facts, partial(self._advance, facts, alive, silent))
+        deeds = {who: partial(self._release_orphan, *who) for who in self._orphans(alive)}
+        deeds |= {(one.job_id, one.attempt): partial(self._advance, one, alive, silent) for one in admitted}
+        self._slow = [who for who in self._slow if who in deeds]
+        behind_all = self._slow[:1]
+        for who, deed in deeds.items():
+            if who not in self._slow:
+                self._guarded(who, deed)
         if self.seen is not None:
             self._growing.ask(self._queue.admit(self.seen))
+        for who in behind_all:
+            self._guarded(who, deeds[who])
         self._ask(silent)
 
     def _look(self) -> Alive | None:
@@ -171,30 +180,39 @@ class Reconciler:
         self._hearing.forget()
         self._cluster_seen(False)
 
-    def _release_orphans(self, alive: Alive) -> None:
+    def _orphans(self, alive: Alive) -> list[Who]:
         """Supervisors of attempts that are over. Those of jobs we do not know are not ours to end."""
         with self._store.read() as session:
             query = select(Job.id, Job.attempt, Job.state).where(Job.id.in_({job_id for job_id, _ in alive}))
             known = {job_id: (attempt, state) for job_id, attempt, state in session.execute(query)}
+        found = []
         for job_id, attempt in sorted(alive):
             current, state = known.get(job_id, (attempt, State.RUNNING))
             if attempt != current or state not in ADMITTED:
-                log.info("supervisor.orphan", job=job_id, attempt=attempt)
-                self._try(self._backend.release, job_id, attempt)
+                found.append((job_id, attempt))
+        return found
+
+    def _release_orphan(self, job_id: str, attempt: int) -> None:
+        log.info("supervisor.orphan", job=job_id, attempt=attempt)
+        self._backend.release(job_id, attempt)
 
     def _admitted(self) -> list[Facts]:
         query = select(Job).where(Job.state.in_(ADMITTED)).order_by(Job.id)
         with self._store.read() as session:
             return [facts_of(job) for job in session.scalars(query)]
 
-    def _guarded(self, facts: Facts, deed: Callable[[], None]) -> None:
-        """One job's trouble must not keep the round from the others."""
+    def _guarded(self, who: Who, deed: Callable[[], None]) -> None:
+        """One job's trouble must not keep the round from the others. What fails slowly is tried again behind all of
+        them, one such deed in a round: it may take longer than the role lasts."""
+        began, slow = self._now(), False
         try:
             deed()
         except LeaseLost:
             raise
         except Exception:
-            log.exception("reconciler.job_failed", job=facts.job_id, attempt=facts.attempt)
+            log.exception("reconciler.job_failed", job=who[0], attempt=who[1])
+            slow = (self._now() - began).total_seconds() > SLOW_S
+        self._slow = [*(other for other in self._slow if other != who), *([who] if slow else [])]
 
     def _advance(self, facts: Facts, alive: Alive, silent: dict[Who, tuple[Facts, Silence]]) -> None:
         """Do the next thing for a job; whose supervisor is to be asked for is put with those that are `silent`."""
@@ -241,7 +259,7 @@ class Reconciler:
             ended = ended or isinstance(act, lifecycle.Lose)
             self._hearing.asked(who)
             if act is not None:
-                self._guarded(facts, partial(self._do, act, facts))
+                self._guarded(who, partial(self._do, act, facts))
         self._hearing.pause((self._now() - began).total_seconds())
 
     def _answers(self, whose: Sequence[Who]) -> dict[Who, bool]:
@@ -347,12 +365,3 @@ class Reconciler:
         if job.preempted and job.state is State.PAUSED:
             move(session, job, State.QUEUED, at=self._now(), who="scheduler", why=why)
         job.preempted = False
-
-    def _try(self, deed: Callable[[str, int], None], job_id: str, attempt: int) -> None:
-        """A deed that is done again next round when it fails."""
-        try:
-            deed(job_id, attempt)
-        except LeaseLost:
-            raise
-        except Exception:
-            log.exception("reconciler.job_failed", job=job_id, attempt=attempt)
