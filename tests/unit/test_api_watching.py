@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+import re
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -44,6 +46,22 @@ def test_metrics_tell_of_queue_starts_states_recoveries_and_requests(here: Stage
     assert told['ringleader_recovery_seconds_bucket{le="0.1"}'] == 1
     served = 'ringleader_http_request_seconds_count{method="POST",route="/api/v1/jobs",status="201"}'
     assert told[served] == 2
+
+
+def test_what_strangers_make_up_makes_no_time_series(here: Stage) -> None:
+    stranger = here.holding("")
+    here.client.get("/metrics")
+    for n in range(20):
+        assert stranger.request(f"BREW{n}", f"/tea/{n}").status_code == 401
+        here.client.request(f"BREW{n}", f"/api/v1/tea/{n}")
+        here.client.request(f"BREW{n}", f"/api/v1/jobs/tea{n}")
+        here.client.get(f"/api/v1/tea{n}")
+    counts = "ringleader_http_request_seconds_count"
+    routes = {"unmatched", "/api/v1/{path:path}", "/api/v1/jobs/{job_id}", "/metrics"}
+    labels = [set(re.findall(r'(\w+)="([^"]*)"', name)) for name in metrics(here) if name.startswith(counts)]
+    assert {value for pairs in labels for kind, value in pairs if kind == "method"} == {"GET", "other"}
+    assert {value for pairs in labels for kind, value in pairs if kind == "route"} <= routes
+    assert metrics(here)[f'{counts}{{method="other",route="unmatched",status="401"}}'] == 20
 
 
 def test_readiness_is_that_of_the_database_the_queue_and_the_cluster(here: Stage) -> None:
