@@ -22,6 +22,7 @@ from ringleader_api.log import Log
 from ringleader_api.reconciling import Growing, Launching, Leased, Reconciler
 from ringleader_api.services.artifacts import Artifacts
 from ringleader_api.services.audit import AuditLog
+from ringleader_api.services.checkpoints import Exports
 from ringleader_api.services.faults import Faults
 from ringleader_api.services.feeds import Feeds
 from ringleader_api.services.ingest import Intake
@@ -71,6 +72,7 @@ class Control:
     curves: Curves
     packages: Packages
     artifacts: Artifacts
+    exports: Exports
     reconciler: Reconciler
     exporter: Exporter | None
     provider: Provider | None
@@ -198,6 +200,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         curves=Curves(store),
         packages=packages,
         artifacts=Artifacts(store, home),
+        exports=Exports(store),
         reconciler=_reconciler(
             settings, backend, now, store=ours, launching=launching, telemetry=telemetry, lease=lease
         ),

@@ -78,14 +78,14 @@ class Unprocessable(Refused):
 
 
 class TooMany(Refused):
-    """Somebody asks faster than they may."""
+    """Somebody asks faster, or for more at once, than they may."""
 
     status = 429
     code = "too_many_requests"
 
-    def __init__(self, wait_s: float) -> None:
+    def __init__(self, wait_s: float, message: str = "too many requests.") -> None:
         wait = max(1, math.ceil(wait_s))
-        super().__init__("too many requests.", hint=f"Ask again in {wait} s.")
+        super().__init__(message, hint=f"Ask again in {wait} s.")
         self.headers = {"Retry-After": str(wait)}
 
 

@@ -20,6 +20,7 @@ from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.snapshot import Snapshot
 from ringleader.wire import package
 from ringleader.wire.views import JobView, Problem
+from ringleader_api.services.checkpoints import AT_ONCE
 
 
 @pytest.fixture
@@ -351,9 +352,20 @@ def test_the_weights_of_a_checkpoint_are_exported_without_running_what_lies_besi
         answer = here.client.get(f"{route}/{name}/weights")
         assert torch.equal(load(answer.content)["weight"], weight)
     assert here.client.get(f"{route}/step-5/weights").status_code == 404
+    under_way = [here.control.exports.begin(job_id, "newest") for _ in range(AT_ONCE)]
+    busy = here.client.get(f"{route}/newest/weights")
+    assert (busy.status_code, busy.headers["retry-after"], busy.json()["hint"]) == (
+        429,
+        "10",
+        "Ask again in 10 s.",
+    )
+    for export in under_way:
+        export.end()
+    assert [here.client.get(f"{route}/newest/weights").status_code for _ in range(AT_ONCE + 1)] == [200] * 5
     (here.home / "checkpoints" / job_id / position.name / pieces[2].name).write_bytes(b"")
     torn = here.client.get(f"{route}/newest/weights")
     assert (torn.status_code, torn.json()["code"]) == (409, "checkpoint_unreadable")
+    assert [here.client.get(f"{route}/newest/weights").status_code for _ in range(AT_ONCE + 1)] == [409] * 5
 
 
 def test_checkpoints_are_listed_until_they_are_removed(here: Stage) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints are read back equal, at any number of writers, and never half."""
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,50 @@ def test_a_state_comes_back_equal_from_any_number_of_writers(tmp_path: Path, wri
 def test_the_weights_are_exported_under_their_names(tmp_path: Path, writers: int) -> None:
     folder, state = Folder(str(tmp_path)), make_state()
     name = save(folder, state, writers=writers)
-    assert_equal(load(weights_of(folder.place_of(name))), dict(sorted(state["models"][0].items())))
+    assert_equal(load(exported(folder, name)), dict(sorted(state["models"][0].items())))
+
+
+def exported(folder: Folder, name: str) -> bytes:
+    """The weights file of a checkpoint."""
+    weights = weights_of(folder.place_of(name))
+    with closing(weights):
+        content = b"".join(weights.chunks())
+    assert len(content) == weights.size_bytes
+    return content
+
+
+def test_an_export_holds_a_chunk_at_a_time_and_reads_no_skeleton(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, name = Folder(str(tmp_path)), name_at(7)
+    models = [{f"w{n}": torch.full((250,), float(n)) for n in range(40)}]
+    state = {"models": models, "moments": [torch.zeros(1000) for _ in range(40)]}
+    pieces = Snapshot(state, Part()).write(folder, name)
+    folder.commit(name, Manifest(at(7), tuple(pieces), {}))
+    (tmp_path / name / Part().skeleton).unlink()
+    whole = exported(folder, name)
+    monkeypatch.setattr("ringleader.checkpoint.export.CHUNK_BYTES", 100)
+    with closing(weights_of(folder.place_of(name))) as weights:
+        chunks = weights.chunks()
+        head = next(chunks)
+        shutil.rmtree(tmp_path / name)  # it was the oldest: another one has come
+        sizes = [len(chunk) for chunk in chunks]
+    assert (len(sizes), max(sizes), len(head) + sum(sizes)) == (400, 100, len(whole))
+
+
+def test_a_byte_that_was_changed_is_found_before_anything_is_handed_out(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path))
+    name = save(folder, make_state(), writers=1)
+    file = tmp_path / name / Part().tensors
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointUnreadable, match="have changed"):
+        weights_of(folder.place_of(name))
+    content[:8] = (1 << 60).to_bytes(8, "little")
+    file.write_bytes(content)
+    with pytest.raises(CheckpointUnreadable, match="have changed"):
+        weights_of(folder.place_of(name))
 
 
 def test_of_several_states_the_one_that_updates_a_weight_has_its_value(tmp_path: Path) -> None:
@@ -97,8 +141,7 @@ def test_of_several_states_the_one_that_updates_a_weight_has_its_value(tmp_path:
         for piece in Snapshot(state, Part(state=number, states=2)).write(folder, name_at(7))
     ]
     folder.commit(name_at(7), Manifest(at(7), tuple(pieces), {}))
-    exported = load(weights_of(folder.place_of(name_at(7))))
-    assert_equal(exported, {"0.a": new, "0.b": old + 5, "1.c": old})
+    assert_equal(load(exported(folder, name_at(7))), {"0.a": new, "0.b": old + 5, "1.c": old})
 
 
 def test_a_harmed_checkpoint_is_not_exported(tmp_path: Path) -> None:

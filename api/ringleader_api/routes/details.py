@@ -5,9 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse, Response
 
+from ringleader_api.routes.held import Held
 from ringleader_api.routes.here import ByReader, Here, refusals
 from ringleader_api.services.artifacts import ArtifactPage
-from ringleader_api.services.checkpoints import CheckpointPage, checkpoints, exported
+from ringleader_api.services.checkpoints import CheckpointPage, checkpoints
 from ringleader_api.services.metrics import MetricCurve, MetricNames
 from ringleader_api.services.workers import WorkerPage, workers
 
@@ -43,8 +44,9 @@ def list_checkpoints(here: Here, _: ByReader, job_id: str) -> CheckpointPage:
 @router.get("/checkpoints/{name}/weights", response_class=Response, responses=refusals(404, 409))
 def export_checkpoint(here: Here, _: ByReader, job_id: str, name: str) -> Response:
     """The weights of one of them, or of the `newest`, as a safetensors file."""
-    content = exported(here.store, job_id, name)
-    return Response(content, media_type="application/octet-stream")
+    export = here.exports.begin(job_id, name)
+    size = {"Content-Length": str(export.size_bytes)}
+    return Held(export.chunks(), export.end, media_type="application/octet-stream", headers=size)
 
 
 @router.get("/artifacts", responses=refusals(404))

@@ -1,18 +1,27 @@
-"""The checkpoints of a job, as its supervisors told of them."""
+"""The checkpoints of a job, as its supervisors told of them, and their weights."""
 
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
 from ringleader.checkpoint.manifest import CheckpointUnreadable
 from ringleader.wire.views import View
-from ringleader_api.problems import Conflict, NotFound
+from ringleader_api.problems import Conflict, NotFound, TooMany
 from ringleader_api.services.access import load
 from ringleader_api.store import Store
 from ringleader_api.store.tables import Event
 
+if TYPE_CHECKING:
+    from ringleader.checkpoint.export import Weights
+
 SAVED = "checkpoint.saved"
 NEWEST = "newest"
+AT_ONCE = 4
+AGAIN_S = 10.0
 
 
 class Checkpoint(View):
@@ -31,25 +40,70 @@ class CheckpointPage(View):
     items: list[Checkpoint]
 
 
-def exported(store: Store, job_id: str, name: str) -> bytes:
-    """The weights of one of them as a safetensors file.
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A weights file on its way out. Whoever began it calls `end`, once."""
 
-    Raises:
-        NotFound: the job has no such checkpoint.
-        Conflict: it is there, and cannot be read.
-    """
-    from ringleader.checkpoint.export import weights_of  # only now: the file systems' library takes its time
+    _weights: "Weights"
+    _let_go: Callable[[], None]
 
-    found = {item.uri.rpartition("/")[2]: item.uri for item in checkpoints(store, job_id).items}
-    if not found:
-        raise NotFound(f"job {job_id} has no checkpoint.")
-    uri = next(iter(found.values())) if name == NEWEST else found.get(name)
-    if uri is None:
-        raise NotFound(f"job {job_id} has no checkpoint {name!r}.", hint=f"It has {', '.join(found)}.")
-    try:
-        return weights_of(uri)
-    except CheckpointUnreadable as error:
-        raise Conflict(error.message, hint=error.hint, code=error.code) from None
+    @property
+    def size_bytes(self) -> int:
+        return self._weights.size_bytes
+
+    def chunks(self) -> Iterator[bytes]:
+        """Raises CheckpointUnreadable: somebody has harmed it meanwhile."""
+        return self._weights.chunks()
+
+    def end(self) -> None:
+        try:
+            self._weights.close()
+        finally:
+            self._let_go()
+
+
+class Exports:
+    """Weights as safetensors files, few at once: each is read through before, and holds its files open."""
+
+    def __init__(self, store: Store, at_once: int = AT_ONCE) -> None:
+        self._store = store
+        self._at_once = at_once
+        self._free = threading.BoundedSemaphore(at_once)
+
+    def begin(self, job_id: str, name: str) -> Export:
+        """The weights of a checkpoint, of which none is in memory.
+
+        Raises:
+            NotFound: the job has no such checkpoint.
+            Conflict: it is there, and cannot be read.
+            TooMany: as many as may are being exported.
+        """
+        from ringleader.checkpoint.export import (
+            weights_of,
+        )  # only now: the file systems' library takes its time
+
+        uri = self._uri(job_id, name)
+        if not self._free.acquire(blocking=False):
+            raise TooMany(
+                AGAIN_S, f"{self._at_once} checkpoints are being exported, and no more are at once."
+            )
+        try:
+            return Export(weights_of(uri), self._free.release)
+        except CheckpointUnreadable as error:
+            self._free.release()
+            raise Conflict(error.message, hint=error.hint, code=error.code) from None
+        except BaseException:
+            self._free.release()
+            raise
+
+    def _uri(self, job_id: str, name: str) -> str:
+        found = {item.uri.rpartition("/")[2]: item.uri for item in checkpoints(self._store, job_id).items}
+        if not found:
+            raise NotFound(f"job {job_id} has no checkpoint.")
+        uri = next(iter(found.values())) if name == NEWEST else found.get(name)
+        if uri is None:
+            raise NotFound(f"job {job_id} has no checkpoint {name!r}.", hint=f"It has {', '.join(found)}.")
+        return uri
 
 
 def checkpoints(store: Store, job_id: str) -> CheckpointPage:

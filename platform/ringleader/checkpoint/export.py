@@ -1,17 +1,17 @@
 """The weights of a checkpoint as one safetensors file under their names. No torch, and nothing is unpickled."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from ringleader.checkpoint.folder import Folder
-from ringleader.checkpoint.manifest import CheckpointUnreadable
-from ringleader.checkpoint.parts import Part
-from ringleader.checkpoint.tensor_file import ALIGNED
+from ringleader.checkpoint.folder import CHUNK_BYTES, Folder, Opened
+from ringleader.checkpoint.manifest import CheckpointUnreadable, Piece
+from ringleader.checkpoint.parts import ALIGNED, Part
 
-Entry = tuple[Mapping[str, Any], bytes]
-"""What a tensor file's head says of a tensor, and the tensor's bytes."""
+MOST_HEAD_BYTES = 100_000_000
+"""Of the table of a tensor file; the safetensors library reads none that is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,27 +22,138 @@ class _Place:
     number: int
 
 
-def weights_of(uri: str) -> bytes:
-    """The content of a weights file.
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A tensor in a file: what the file's head says of it, and where its bytes are."""
+
+    file: Opened
+    told: Mapping[str, Any]
+    first: int
+    end: int
+
+
+class Weights:
+    """A weights file that is put together while it is read: a chunk of it is in memory at a time.
+
+    Args:
+        spans: the tensors, in their order in the file.
+        files: are closed with it.
+
+    Attributes:
+        size_bytes: of the file.
+    """
+
+    def __init__(self, head: bytes, spans: Sequence[_Span], files: ExitStack) -> None:
+        self._head = head
+        self._spans = spans
+        self._files = files
+        self.size_bytes = len(head) + sum(span.end - span.first for span in spans)
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content. Raises CheckpointUnreadable: somebody has cut off a file meanwhile."""
+        yield self._head
+        for span in self._spans:
+            for start in range(span.first, span.end, CHUNK_BYTES):
+                yield span.file.read(start, min(CHUNK_BYTES, span.end - start))
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._files.close()
+
+
+def weights_of(uri: str) -> Weights:
+    """The weights file, of which nothing is made yet. Every file that has a weight was read through and is whole.
 
     Raises:
         CheckpointUnreadable: naming the file that is missing, torn or changed.
     """
-    parent, _, name = uri.rstrip("/").rpartition("/")
-    _, contents = Folder(parent).read(name)
-    tensors: dict[_Place, Entry] = {}
-    places: dict[str, _Place] = {}
-    state = 0
-    while (names := contents.get(Part(state).names)) is not None:
-        # A server's own part is the newest: later states replace what earlier ones say.
-        places |= {weight: _Place(state, number) for weight, number in json.loads(names).items()}
-        for file, content in contents.items():
-            if file.startswith(f"state-{state}-"):
-                tensors |= {_Place(state, number): entry for number, entry in _entries(content).items()}
-        state += 1
-    if not places:
-        raise CheckpointUnreadable(uri, "it does not say which of its tensors are weights")
-    return _file({weight: tensors[place] for weight, place in _spoken(places).items()})
+    files = ExitStack()
+    try:
+        reader = _Reader(uri, files)
+        places = _spoken(reader.places())
+        spans = reader.spans(set(places.values()))
+        return Weights(*_head({weight: spans[place] for weight, place in places.items()}), files)
+    except BaseException:
+        files.close()
+        raise
+
+
+class _Reader:
+    """Reads what a checkpoint says of its weights. `files` closes what was opened."""
+
+    def __init__(self, uri: str, files: ExitStack) -> None:
+        parent, _, self._name = uri.rstrip("/").rpartition("/")
+        self._uri = uri
+        self._files = files
+        try:
+            self._folder = Folder(parent)
+        except ValueError as error:
+            raise CheckpointUnreadable(uri, str(error)) from None
+        self._pieces = {piece.name: piece for piece in self._folder.manifest(self._name).pieces}
+
+    def places(self) -> Mapping[str, _Place]:
+        """Every weight by its name: a server's own part is the newest, so later states replace earlier ones."""
+        places: dict[str, _Place] = {}
+        for state in self._states():
+            piece = self._pieces[Part(state).names]
+            file = self._open(piece)
+            file.check()
+            names = self._json(file, piece, 0, piece.size_bytes)
+            places |= {str(weight): _Place(state, number) for weight, number in names.items()}
+        if not places:
+            raise CheckpointUnreadable(self._uri, "it does not say which of its tensors are weights")
+        return places
+
+    def spans(self, wanted: set[_Place]) -> Mapping[_Place, _Span]:
+        """Where the tensors are. Files with none of them are left alone."""
+        found: dict[_Place, _Span] = {}
+        for state in self._states():
+            for name, piece in self._pieces.items():
+                if name.startswith(f"state-{state}-"):
+                    file = self._open(piece)
+                    table = {_Place(state, n): span for n, span in self._table(file, piece).items()}
+                    if wanted & table.keys():
+                        file.check()
+                        found |= table
+                    else:
+                        file.close()
+        if missing := wanted - found.keys():
+            raise CheckpointUnreadable(self._uri, f"{len(missing)} of its weights are in none of its files")
+        return found
+
+    def _states(self) -> Iterator[int]:
+        state = 0
+        while Part(state).names in self._pieces:
+            yield state
+            state += 1
+
+    def _open(self, piece: Piece) -> Opened:
+        file = self._folder.open(self._name, piece)
+        self._files.callback(file.close)
+        return file
+
+    def _table(self, file: Opened, piece: Piece) -> dict[int, _Span]:
+        """The tensors of a file, by number."""
+        head_bytes = int.from_bytes(file.read(0, 8), "little")
+        table, found = self._json(file, piece, 8, head_bytes), {}
+        try:
+            for number, told in table.items():
+                first, end = (8 + head_bytes + offset for offset in told.pop("data_offsets"))
+                found[int(number)] = _Span(file, told, first, end)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise CheckpointUnreadable(self._uri, piece.changed) from None
+        return found
+
+    def _json(self, file: Opened, piece: Piece, start: int, size_bytes: int) -> dict[str, Any]:
+        if size_bytes > min(MOST_HEAD_BYTES, piece.size_bytes - start):
+            raise CheckpointUnreadable(self._uri, piece.changed)
+        try:
+            found = json.loads(file.read(start, size_bytes))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise CheckpointUnreadable(self._uri, piece.changed)
+        return found
 
 
 def _spoken(places: Mapping[str, _Place]) -> Mapping[str, _Place]:
@@ -51,30 +162,19 @@ def _spoken(places: Mapping[str, _Place]) -> Mapping[str, _Place]:
     return {w.partition(".")[2]: place for w, place in places.items()} if len(models) == 1 else places
 
 
-def _entries(content: bytes) -> dict[int, Entry]:
-    """The tensors of one file, by number."""
-    start = 8 + int.from_bytes(content[:8], "little")
-    table = json.loads(content[8:start])
-    found = {}
-    for number, told in table.items():
-        first, end = told.pop("data_offsets")
-        found[int(number)] = (told, content[start + first : start + end])
-    return found
-
-
-def _file(entries: Mapping[str, Entry]) -> bytes:
-    """Tensors in the order of their size, so that every one begins where its type may."""
-    order = sorted(entries, key=lambda name: (-_width(entries[name]), name))
+def _head(spans: Mapping[str, _Span]) -> tuple[bytes, list[_Span]]:
+    """The head of the file, and the tensors behind it by size, so that every one begins where its type may."""
+    order = sorted(spans, key=lambda name: (-_width(spans[name]), name))
     table, at = {}, 0
     for name in order:
-        told, content = entries[name]
-        table[name] = {**told, "data_offsets": [at, at + len(content)]}
-        at += len(content)
-    head = json.dumps(table).encode()
-    head += b" " * (-len(head) % ALIGNED)
-    return len(head).to_bytes(8, "little") + head + b"".join(entries[name][1] for name in order)
+        size_bytes = spans[name].end - spans[name].first
+        table[name] = {**spans[name].told, "data_offsets": [at, at + size_bytes]}
+        at += size_bytes
+    text = json.dumps(table).encode()
+    text += b" " * (-len(text) % ALIGNED)
+    return len(text).to_bytes(8, "little") + text, [spans[name] for name in order]
 
 
-def _width(entry: Entry) -> int:
-    digits = "".join(filter(str.isdigit, entry[0]["dtype"]))
+def _width(span: _Span) -> int:
+    digits = "".join(filter(str.isdigit, span.told["dtype"]))
     return int(digits) if digits else ALIGNED

@@ -14,6 +14,38 @@ SET_ASIDE = "manifest.set-aside.json"
 CHUNK_BYTES = 1 << 22
 
 
+class Opened:
+    """A file of a checkpoint, open for reading: on a local disk it can be read to its end also once it is removed."""
+
+    def __init__(self, place: str, piece: Piece, file: pa.NativeFile) -> None:
+        self._place = place
+        self._piece = piece
+        self._file = file
+
+    def read(self, start: int, size_bytes: int) -> bytes:
+        """Exactly these bytes. Raises CheckpointUnreadable."""
+        try:
+            content: bytes = self._file.read_at(size_bytes, start)
+        except (OSError, ValueError) as error:
+            raise _unread(self._place, self._piece.name, error) from None
+        if len(content) != size_bytes:
+            raise CheckpointUnreadable(
+                self._place, f"{self._piece.name} ends before byte {start + size_bytes}"
+            )
+        return content
+
+    def check(self) -> None:
+        """Read it through, a chunk at a time. Raises CheckpointUnreadable: its bytes are others than were written."""
+        digest = hashlib.sha256()
+        for start in range(0, self._piece.size_bytes, CHUNK_BYTES):
+            digest.update(self.read(start, min(CHUNK_BYTES, self._piece.size_bytes - start)))
+        if digest.hexdigest() != self._piece.sha256:
+            raise CheckpointUnreadable(self._place, self._piece.changed)
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class Folder:
     """Writes, finds, reads and thins out the checkpoints below one URI.
 
@@ -84,16 +116,34 @@ class Folder:
         """Its URI."""
         return f"{self.uri}/{name}"
 
+    def manifest(self, name: str) -> Manifest:
+        """What is said of a checkpoint. Raises CheckpointUnreadable: it is missing, torn or of another one."""
+        place = self.place_of(name)
+        manifest = Manifest.decode(place, self._read(place, name, MANIFEST))
+        if manifest.position.name != name:
+            raise CheckpointUnreadable(place, f"its manifest is that of {manifest.position.name}")
+        return manifest
+
+    def open(self, name: str, piece: Piece) -> Opened:
+        """One file, of which nothing is read yet. Raises CheckpointUnreadable: it is missing, or of another size."""
+        place = self.place_of(name)
+        try:
+            file = self._fs.open_input_file(f"{self._root}/{name}/{piece.name}")
+            size_bytes = file.size()
+        except OSError as error:
+            raise _unread(place, piece.name, error) from None
+        if size_bytes != piece.size_bytes:
+            file.close()
+            raise CheckpointUnreadable(place, piece.resized(size_bytes))
+        return Opened(place, piece, file)
+
     def read(self, name: str) -> tuple[Manifest, dict[str, bytes]]:
         """The manifest, and every file by its name.
 
         Raises:
             CheckpointUnreadable: naming the file that is missing, torn, changed or of another checkpoint.
         """
-        place = self.place_of(name)
-        manifest = Manifest.decode(place, self._read(place, name, MANIFEST))
-        if manifest.position.name != name:
-            raise CheckpointUnreadable(place, f"its manifest is that of {manifest.position.name}")
+        place, manifest = self.place_of(name), self.manifest(name)
         contents = {}
         for piece in manifest.pieces:
             contents[piece.name] = self._read(place, name, piece.name)
@@ -141,8 +191,12 @@ class Folder:
             with self._fs.open_input_stream(f"{self._root}/{name}/{file}") as stream:
                 content: bytes = stream.read()
                 return content
-        except (FileNotFoundError, OSError) as error:
-            raise CheckpointUnreadable(place, f"{file} cannot be read ({error})") from None
+        except OSError as error:
+            raise _unread(place, file, error) from None
+
+
+def _unread(place: str, file: str, error: Exception) -> CheckpointUnreadable:
+    return CheckpointUnreadable(place, f"{file} cannot be read ({error})")
 
 
 def _local(path: str) -> tuple[fs.FileSystem, str]:

@@ -43,10 +43,17 @@ class Piece:
     def check(self, content: bytes | memoryview) -> str:
         """What is wrong with the bytes that were read, or nothing."""
         if len(content) != self.size_bytes:
-            return f"{self.name} has {len(content)} bytes instead of {self.size_bytes}"
-        if hashlib.sha256(content).hexdigest() != self.sha256:
-            return f"the bytes of {self.name} have changed since they were written"
-        return ""
+            return self.resized(len(content))
+        return "" if hashlib.sha256(content).hexdigest() == self.sha256 else self.changed
+
+    @property
+    def changed(self) -> str:
+        """The words for bytes that are others."""
+        return f"the bytes of {self.name} have changed since they were written"
+
+    def resized(self, size_bytes: int) -> str:
+        """The words for another size."""
+        return f"{self.name} has {size_bytes} bytes instead of {self.size_bytes}"
 
 
 @dataclass(frozen=True, slots=True)

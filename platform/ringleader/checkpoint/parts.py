@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+ALIGNED = 8
+"""Where the tensors of a file begin: at a multiple of so many bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

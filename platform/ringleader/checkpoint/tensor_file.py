@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ringleader.checkpoint.parts import ALIGNED
+
 NAMES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -23,7 +25,6 @@ NAMES = {
     torch.float64: "F64",
 }
 """Types that a tensor file holds, and what it calls them."""
-ALIGNED = 8
 
 
 @dataclass(frozen=True, slots=True)
