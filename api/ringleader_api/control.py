@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from ringleader_api.backend import Backend
 from ringleader_api.clock import Clock, utc_now
 from ringleader_api.edge.credentials import Credentials, first_token
 from ringleader_api.edge.provider import Provider
-from ringleader_api.edge.rate import Allowance
+from ringleader_api.edge.rate import Allowance, Streams
 from ringleader_api.log import Log
 from ringleader_api.reconciling import Growing, Launching, Leased, Reconciler
 from ringleader_api.services.artifacts import Artifacts
@@ -73,13 +72,14 @@ class Control:
     packages: Packages
     artifacts: Artifacts
     exports: Exports
+    streams: Streams
     reconciler: Reconciler
     exporter: Exporter | None
     provider: Provider | None
     signin: SignIn | None
     leases: Sequence[Lease] = ()
-    logins: Allowance = field(default_factory=lambda: Allowance(LOGINS_PER_S, LOGINS_AT_ONCE))
-    streams: Counter[str] = field(default_factory=Counter)
+    wrong: Allowance = field(default_factory=lambda: Allowance(WRONG_PER_S, WRONG_AT_ONCE))
+    begun: Allowance = field(default_factory=lambda: Allowance(BEGUN_PER_S, BEGUN_AT_ONCE))
     channels: dict[tuple[str, str], Any] = field(default_factory=dict)
     """The feeds that somebody follows, by job and feed; the routes keep them."""
     leaving: threading.Event = field(default_factory=threading.Event)
@@ -201,6 +201,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         packages=packages,
         artifacts=Artifacts(store, home),
         exports=Exports(store),
+        streams=Streams(settings.streams_per_user),
         reconciler=_reconciler(
             settings, backend, now, store=ours, launching=launching, telemetry=telemetry, lease=lease
         ),

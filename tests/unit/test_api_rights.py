@@ -1,6 +1,8 @@
 """Who may do what: the table, what a role opens on every route, and that what one may not see is not there."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,16 @@ import pytest
 from control_plane import SPEC, URL, Stage, stage
 from fastapi.testclient import TestClient
 from starlette.requests import Request
+from starlette.responses import Response
 from test_api_guard import paths
 
 from ringleader.wire.access import EVERY, Role
-from ringleader_api.edge.guard import OPEN
+from ringleader_api.edge.guard import OPEN, PRINCIPAL
+from ringleader_api.edge.rate import FILTERED
+from ringleader_api.problems import TooMany
 from ringleader_api.rights import NEEDS, WHOLE, Action, Caller, may, role_in, roles_of, visible
-from ringleader_api.routes.follow import PING, _still, counted, items
+from ringleader_api.routes.follow import PING, _still, items, stream
+from ringleader_api.services.feeds import Wanted
 
 
 @pytest.fixture
@@ -255,19 +261,59 @@ def test_a_user_follows_so_many_streams_at_once_and_no_more(tmp_path: Path) -> N
     here = stage(tmp_path, streams_per_user=2)
     job_id = here.running()
     sse = {"Accept": "text/event-stream"}
-    here.control.streams["admin"] = 2
+    ends = [here.control.streams.begin("admin", job_id, filtered=False) for _ in range(2)]
     refused = here.client.get(f"/api/v1/jobs/{job_id}/events", headers=sse)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
     assert here.client.get(f"/api/v1/jobs/{job_id}/events").status_code == 200, "pages are no streams"
+    for end in ends:
+        end()
+    assert here.control.streams.open_of("admin") == 0
 
-    async def follow() -> tuple[int, int]:
-        streams = here.control.streams
-        feed = counted(
-            streams, "ada", items(here.control, job_id, 0, here.control.feeds.events, lambda: True)
-        )
-        await anext(feed)
-        during = streams["ada"]
-        await feed.aclose()  # type: ignore[attr-defined]
-        return during, streams["ada"]
+    scope = {
+        "type": "http", "method": "GET", "path": f"/api/v1/jobs/{job_id}/logs", "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1"), (b"accept", b"text/event-stream"),
+                    (b"authorization", here.client.headers["authorization"].encode())],
+    }  # fmt: skip
 
-    assert anyio.run(follow) == (1, 0)
+    begun = []
+
+    async def gone(message: dict[str, Any]) -> None:
+        begun.append(message["status"])
+        raise ConnectionError
+
+    async def silent() -> None:
+        await anyio.sleep_forever()
+
+    for query in (b"", b"text=a", b"after=%00"):
+        with suppress(Exception):
+            anyio.run(here.client.app, {**scope, "query_string": query}, silent, gone)
+        assert here.control.streams.open_of("admin") == 0, "nobody was there any more when it began"
+    assert begun == [200, 200, 422]
+
+
+def test_a_stream_counts_from_the_question_on_and_those_of_chosen_lines_are_fewer(tmp_path: Path) -> None:
+    here = stage(tmp_path, streams_per_user=FILTERED + 2)
+    jobs = [here.running(workers={"min": 1, "max": 1}) for _ in range(2)]
+    who = Caller("ada", {}, {}, None, None)
+
+    async def ask(job_id: str, text: str | None) -> Response:
+        request = Request({"type": "http", "headers": [], PRINCIPAL: who})
+        read = partial(here.control.feeds.logs, wanted=Wanted(text=text))
+        return await stream(request, here.control, job_id, 0, read, filtered=text is not None)
+
+    async def asked() -> list[bool]:
+        """Which are answered; none is read."""
+        found = []
+        for job_id, text in [
+            *[(jobs[0], str(n)) for n in range(FILTERED + 1)],
+            (jobs[1], "a"),
+            *[(jobs[0], None)] * 2,
+        ]:
+            try:
+                await ask(job_id, text)
+                found.append(True)
+            except TooMany:
+                found.append(False)
+        return found
+
+    assert anyio.run(asked) == [*[True] * FILTERED, False, True, True, False]

@@ -1,11 +1,17 @@
-"""How often somebody may ask: a token bucket for each key."""
+"""How often somebody may ask, a token bucket for each key; and how many streams they may have open."""
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ringleader_api.problems import TooMany
 
 KEYS_KEPT = 10_000
+FILTERED = 20
+"""Streams of lines that one user chooses from one job: each choice is searched for by itself."""
+FULL_S = 5.0
 
 
 class Allowance:
@@ -29,3 +35,38 @@ class Allowance:
             if len(self._left) > KEYS_KEPT:
                 self._left.popitem(last=False)
         return 0.0 if granted else (1 - left) / self._per_s
+
+    def spend(self, key: str) -> None:
+        """Take one. Raises TooMany."""
+        wait_s = self.take(key)
+        if wait_s > 0:
+            raise TooMany(wait_s)
+
+
+class Streams:
+    """The streams that users have open, counted from when they are asked for. Used on the event loop alone."""
+
+    def __init__(self, per_user: int, filtered: int = FILTERED) -> None:
+        self._per_user = per_user
+        self._filtered = filtered
+        self._open: Counter[tuple[str, str]] = Counter()
+
+    def begin(self, user: str, job_id: str, *, filtered: bool) -> Callable[[], None]:
+        """Count one more; returns what counts it off again. Raises TooMany."""
+        bounds = {(user, ""): self._per_user}
+        if filtered:
+            bounds[user, job_id] = self._filtered
+        if any(self._open[key] >= most for key, most in bounds.items()):
+            raise TooMany(FULL_S, "as many streams are open as may be at once.")
+        self._open.update(bounds.keys())
+        return partial(self._end, tuple(bounds))
+
+    def open_of(self, user: str) -> int:
+        """How many of them are the user's."""
+        return self._open[user, ""]
+
+    def _end(self, keys: Sequence[tuple[str, str]]) -> None:
+        for key in keys:
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]

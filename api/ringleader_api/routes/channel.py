@@ -17,8 +17,10 @@ from ringleader_api.problems import NotFound
 
 Item = TypeVar("Item", EventView, LogLine)
 Read = Callable[[str, int, int], list[Item]]
-CHUNK = 500
-KEPT = 2_000
+CHUNK, CHUNK_BYTES = 500, 1 << 18
+KEPT, KEPT_BYTES, ALL_KEPT_BYTES = 2_000, 4 << 20, 64 << 20
+"""What a channel keeps for its followers, and what all channels do together; what is older they read for themselves."""
+JOINED = 16
 LOOK_S = 0.05
 LOOK_ANYWAY_S, LOOK_SHARED_S = 2.0, 0.3
 """After which a channel looks for rows that another process may have written; the second where several do write."""
@@ -29,7 +31,10 @@ def spelt(item: EventView | LogLine) -> bytes:
 
 
 class Channel(Generic[Item]):
-    """What came after `base`, the newest `KEPT` items of it. `over`: nothing more will come."""
+    """What came after `base`, the newest of it: at most `KEPT` items, `kept_bytes` together.
+
+    `over`: nothing more will come.
+    """
 
     def __init__(self, here: Control, job_id: str, after: int, read: Read[Item]) -> None:
         self._here = here
@@ -41,6 +46,7 @@ class Channel(Generic[Item]):
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.base = after
+        self.kept_bytes = 0
         self.over = False
         self.followers = 0
 
@@ -50,7 +56,12 @@ class Channel(Generic[Item]):
             first = bisect_right(self._seqs, after)
             if first == len(self._seqs):
                 return None
-            last = min(first + CHUNK, len(self._seqs))
+            last, size_bytes = first, 0
+            while last < min(first + CHUNK, len(self._seqs)) and size_bytes < CHUNK_BYTES:
+                size_bytes += len(self._spelt[last])
+                last += 1
+            if len(self._joined) >= JOINED:
+                self._joined.clear()
             self._joined[after] = (self._seqs[last - 1], b"".join(self._spelt[first:last]))
         return self._joined[after]
 
@@ -94,12 +105,22 @@ class Channel(Generic[Item]):
         return not ended
 
     def _keep(self, found: list[Item]) -> None:
+        texts = [spelt(item) for item in found]
         self._seqs += [item.seq for item in found]
-        self._spelt += [spelt(item) for item in found]
-        if (more := len(self._seqs) - KEPT) > 0:
-            self.base = self._seqs[more - 1]
-            del self._seqs[:more], self._spelt[:more]
+        self._spelt += texts
+        self.kept_bytes += sum(map(len, texts))
+        self._let_go(min(KEPT_BYTES, ALL_KEPT_BYTES // max(1, len(self._here.channels))))
         self._tell()
+
+    def _let_go(self, most_bytes: int) -> None:
+        """Of the oldest, until no more is kept than may be."""
+        gone = 0
+        while gone < len(self._seqs) and (len(self._seqs) - gone > KEPT or self.kept_bytes > most_bytes):
+            self.kept_bytes -= len(self._spelt[gone])
+            gone += 1
+        if gone:
+            self.base = self._seqs[gone - 1]
+            del self._seqs[:gone], self._spelt[:gone]
 
     def _tell(self) -> None:
         self._joined.clear()

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from ringleader_api.routes.follow import stream, wants_stream
 from ringleader_api.routes.here import ByReader, Here, refusals
-from ringleader_api.services.feeds import EventPage, LogPage, Wanted
+from ringleader_api.services.feeds import ALL, EventPage, LogPage, Wanted
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["feeds"])
 
@@ -40,12 +40,15 @@ async def logs(
     job_id: str,
     after: After = 0,
     limit: Limit = 200,
-    worker: Annotated[str | None, Query(description="of this worker, or of the `supervisor`")] = None,
+    worker: Annotated[
+        str | None, Query(max_length=200, description="of this worker, or of the `supervisor`")
+    ] = None,
     level: Literal["info", "error"] | None = None,
     text: Annotated[str | None, Query(max_length=200, description="lines that hold it")] = None,
 ) -> LogPage | Response:
     """What its workers and its supervisor printed, all or the lines that are asked for."""
     wanted = Wanted(worker, level, text)
     if wants_stream(request):
-        return await stream(request, here, job_id, after, partial(here.feeds.logs, wanted=wanted))
+        read = partial(here.feeds.logs, wanted=wanted)
+        return await stream(request, here, job_id, after, read, filtered=wanted != ALL)
     return await to_thread.run_sync(here.feeds.log_page, job_id, after, limit, wanted)

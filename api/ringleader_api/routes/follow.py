@@ -1,63 +1,69 @@
 """Server-sent events from a numbered feed: id = seq, resumed by Last-Event-ID, ended when all has been sent."""
 
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 
 from anyio import to_thread
 from fastapi import Request, Response
-from fastapi.responses import StreamingResponse
 
 from ringleader_api.control import Control
 from ringleader_api.edge.guard import AGAIN, PRINCIPAL
-from ringleader_api.problems import Refused, TooMany
+from ringleader_api.problems import Refused
 from ringleader_api.rights import Action, Caller
-from ringleader_api.routes.channel import CHUNK, Item, Read, followed, spelt
+from ringleader_api.routes.channel import CHUNK, CHUNK_BYTES, Item, Read, followed, spelt
+from ringleader_api.routes.held import Held
 from ringleader_api.services.access import permit_job
 
 PING_S = 2.0
-FULL_S = 5.0
 ASK_AGAIN = timedelta(seconds=30)
 PING = b": ping\n\n"
+FEW = 64
+LAST_SEQ = (1 << 63) - 1
 
 
 def wants_stream(request: Request) -> bool:
     return "text/event-stream" in request.headers.get("accept", "")
 
 
-async def stream(request: Request, here: Control, job_id: str, after: int, read: Read[Item]) -> Response:
+async def stream(
+    request: Request, here: Control, job_id: str, after: int, read: Read[Item], *, filtered: bool = False
+) -> Response:
     """The answer: a stream, or 204 to a resumed one that has nothing left (which tells EventSource to stop).
+
+    Args:
+        filtered: the items are chosen from those of the feed.
 
     Raises:
         NotFound: before anything is sent.
         TooMany: the caller follows as much as one may.
     """
     who: Caller = request.scope[PRINCIPAL]
-    name = who.name
-    if here.streams[name] >= here.settings.streams_per_user:
-        raise TooMany(FULL_S)
-    resumed = request.headers.get("last-event-id", "")
-    if resumed.isascii() and resumed.isdigit():
-        after = int(resumed)
-    ended = await to_thread.run_sync(here.feeds.ended, job_id)
-    if ended and resumed and not await to_thread.run_sync(read, job_id, after, 1):
+    end = here.streams.begin(who.name, job_id, filtered=filtered)
+    try:
+        resumed = _last_seen(request)
+        after = after if resumed is None else resumed
+        ended = await to_thread.run_sync(here.feeds.ended, job_id)
+        left = resumed is None or not ended or await to_thread.run_sync(read, job_id, after, 1)
+    except BaseException:
+        end()
+        raise
+    if not left:
+        end()
         return Response(status_code=204)
-    return StreamingResponse(
-        counted(here.streams, name, items(here, job_id, after, read, _still(request, here, job_id))),
+    return Held(
+        items(here, job_id, after, read, _still(request, here, job_id)),
+        end,
         media_type="text/event-stream",
         headers={"X-Accel-Buffering": "no"},
     )
 
 
-async def counted(open_now: Counter[str], name: str, feed: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same feed, counted as one of the user's while it is open."""
-    open_now[name] += 1
-    try:
-        async for chunk in feed:
-            yield chunk
-    finally:
-        open_now[name] -= 1
+def _last_seen(request: Request) -> int | None:
+    """The number that a resumed stream goes on after; what is none that we gave is nobody's."""
+    told = request.headers.get("last-event-id", "")
+    is_one = told.isascii() and told.isdigit() and len(told) <= len(str(LAST_SEQ))
+    return int(told) if is_one and int(told) <= LAST_SEQ else None
 
 
 async def items(
@@ -67,7 +73,7 @@ async def items(
 
     Waits as long as the job lives.
     """
-    pinged_at = time.monotonic()
+    pinged_at, some = time.monotonic(), FEW
     ask_at = here.now() + ASK_AGAIN
     async with followed(here, job_id, await _stored(job_id, after, read), read) as channel:
         while not here.leaving.is_set():
@@ -76,11 +82,12 @@ async def items(
                     return
                 ask_at = here.now() + ASK_AGAIN
             if after < (base := channel.base):  # it began later, or has let go of that
-                found = await to_thread.run_sync(read, job_id, after, CHUNK)
-                after = (
-                    found[-1].seq if found else base
-                )  # which was stored before the look; a later one may not have been
-                yield b"".join(map(spelt, found))
+                found = await to_thread.run_sync(read, job_id, after, some)
+                # Without any it is `base`, which was stored before the look; a later one may not have been.
+                after = found[-1].seq if found else base
+                text = b"".join(map(spelt, found))
+                some = min(CHUNK, 2 * some) if len(text) < CHUNK_BYTES // 2 else max(1, some // 2)
+                yield text
             elif chunk := channel.since(after):
                 after, text = chunk
                 yield text
