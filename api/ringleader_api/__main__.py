@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from ringleader.errors import RingleaderError
 from ringleader_api.app import create_app
@@ -62,16 +63,26 @@ def main(backend_of: Callable[[Settings], Backend] = on_ray) -> int:
     except RingleaderError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, server_header=False
-    )
-    server = Server(config, settings.url, app.state.control)
+    server = Server(config_of(app, settings), settings.url, app.state.control)
     for number in (signal.SIGTERM, signal.SIGINT):
         # Holds until uvicorn takes over; it raises them again after its shutdown: an end as asked is no error.
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     _answer_at_once()
     server.run(sockets=[listening])
     return 0
+
+
+def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """How it is served. A request comes from the peer's address, unless a proxy that is trusted says another."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_S,
+        server_header=False,
+        proxy_headers=bool(settings.proxies),
+        forwarded_allow_ips=settings.proxies,
+    )
 
 
 def _answer_at_once() -> None:

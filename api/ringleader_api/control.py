@@ -44,7 +44,10 @@ from ringleader_api.tracking import Exporter, Mlflow
 log = Log("ringleader.control")
 BEAT_LIMIT_S = 30.0
 JOIN_S = 5.0
-LOGINS_PER_S, LOGINS_AT_ONCE = 1.0, 20.0  # from one address
+WRONG_PER_S, WRONG_AT_ONCE = 1.0, 20.0
+"""Tokens at the log-in that are not valid, from one address."""
+BEGUN_PER_S, BEGUN_AT_ONCE = 10.0, 200.0
+"""Log-ins that go off to the identity provider, from one address: each is a row for some minutes."""
 
 
 @dataclass(slots=True)

@@ -41,6 +41,8 @@ class Settings(BaseModel):
         frozen_after_s: one that has not answered the cluster either for so long is ended, and its attempt with it.
         oidc_issuer: an OpenID Connect provider to log in through; empty: with tokens only.
         oidc_client_id, oidc_client_secret: how the provider knows us; a public client has no secret.
+        trusted_proxies: addresses or networks, by commas, of the proxies in front of us: their X-Forwarded-For says
+            where a request came from; empty: nobody's does.
         other_hosts: further names that the API answers to, by commas; loopback and that of public_url always hold.
         requests_per_s: of one user in the long run, twice as many at once; of each replica, so n times as many of n.
         streams_per_user: followers of events and logs that one user may have open; of each replica, too.
@@ -70,6 +72,7 @@ class Settings(BaseModel):
     oidc_issuer: str = ""
     oidc_client_id: str = ""
     oidc_client_secret: Annotated[str, Field(repr=False)] = ""
+    trusted_proxies: str = ""
     other_hosts: str = ""
     requests_per_s: Seconds = 1000.0
     streams_per_user: Annotated[int, Field(ge=1)] = 1000
@@ -131,6 +134,17 @@ class Settings(BaseModel):
             raise ValueError(f"RINGLEADER_OIDC_ISSUER={self.oidc_issuer} must be an https address")
         return self
 
+    @model_validator(mode="after")
+    def _named_proxies(self) -> Self:
+        for proxy in self.proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError as error:
+                raise ValueError(
+                    f"RINGLEADER_TRUSTED_PROXIES holds addresses and networks, by commas ({error})"
+                ) from None
+        return self
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
         """Read RINGLEADER_<FIELD>; other variables are left alone.
@@ -170,6 +184,11 @@ class Settings(BaseModel):
         """The names in a Host header, besides loopback, under which requests are meant for us."""
         named = [urlsplit(self.url).hostname or "", *self.other_hosts.split(",")]
         return frozenset(name.strip().lower() for name in named if name.strip())
+
+    @property
+    def proxies(self) -> list[str]:
+        """Who is believed about where a request came from."""
+        return [proxy.strip() for proxy in self.trusted_proxies.split(",") if proxy.strip()]
 
     @property
     def ingest_url(self) -> str:

@@ -9,6 +9,7 @@ from control_plane import SPEC, URL, FakeCluster, Stage, stage
 from fastapi.testclient import TestClient
 from starlette.routing import BaseRoute, Mount, Route
 
+from ringleader_api.__main__ import config_of
 from ringleader_api.app import create_app
 from ringleader_api.edge.credentials import (
     AuthenticationMissing,
@@ -321,10 +322,40 @@ def test_guesses_at_tokens_are_slowed_and_the_right_token_is_not(here: Stage) ->
     client = stranger(here)
     guesses = [client.post("/api/v1/login", json={"token": "x"}).status_code for _ in range(25)]
     assert (guesses[:20], guesses[-1]) == ([401] * 20, 429)
+    right = {"token": (here.home / "token").read_text()}
+    assert [stranger(here).post("/api/v1/login", json=right).status_code for _ in range(3)] == [204] * 3
     wrong = {"Authorization": "Bearer x"}
     seen = [client.get("/api/v1/me", headers=wrong).status_code for _ in range(40)]
     assert (seen[:30], seen[-1]) == ([401] * 30, 429)
     assert here.client.get("/api/v1/me").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("trusted", "peer", "source"),
+    [
+        ("", "127.0.0.1", "127.0.0.1"),
+        ("10.1.0.0/16, 192.168.0.7", "127.0.0.1", "127.0.0.1"),
+        ("10.1.0.0/16, 192.168.0.7", "10.1.2.3", "203.0.113.9"),
+        ("10.1.0.0/16, 192.168.0.7", "192.168.0.7", "203.0.113.9"),
+    ],
+)
+def test_only_a_proxy_that_is_named_says_where_a_request_came_from(
+    tmp_path: Path, trusted: str, peer: str, source: str
+) -> None:
+    here = stage(tmp_path)
+    settings = Settings(home=tmp_path, trusted_proxies=trusted)
+    config = config_of(here.client.app, settings)  # type: ignore[arg-type]
+    config.load()
+    client = TestClient(config.loaded_app, base_url=URL, headers=here.client.headers, client=(peer, 5000))
+    client.post("/api/v1/projects", json={"name": "a"}, headers={"X-Forwarded-For": "203.0.113.9"})
+    assert [row["source"] for row in here.client.get("/api/v1/audit").json()["items"]] == [source]
+
+
+@pytest.mark.parametrize("proxies", ["*", "proxy.test", "10.0.0.1/8"])
+def test_proxies_are_named_by_address(tmp_path: Path, proxies: str) -> None:
+    environ = {"RINGLEADER_HOME": str(tmp_path), "RINGLEADER_TRUSTED_PROXIES": proxies}
+    with pytest.raises(SettingsInvalid, match="RINGLEADER_TRUSTED_PROXIES"):
+        Settings.from_env(environ)
 
 
 def test_behind_tls_browsers_are_told_to_stay_there_and_cookies_too(tmp_path: Path) -> None:

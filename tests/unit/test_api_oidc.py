@@ -72,6 +72,14 @@ def test_a_session_through_the_provider_lasts_half_a_day(here: Stage, idp: FakeP
     assert ada.get("/api/v1/me").status_code == 401
 
 
+def test_guesses_at_tokens_keep_nobody_from_the_provider(here: Stage, idp: FakeProvider) -> None:
+    client = here.holding("")
+    guesses = [client.post("/api/v1/login", json={"token": "x"}).status_code for _ in range(25)]
+    assert guesses[-1] == 429
+    log_in(client, idp)
+    assert client.get("/api/v1/me").status_code == 200
+
+
 def test_both_pinned_algorithms_are_taken(here: Stage, idp: FakeProvider) -> None:
     for sign in (by_rsa, by_ec):
         idp.sign = sign

@@ -14,7 +14,7 @@ from ringleader_api.clock import Clock
 from ringleader_api.edge.credentials import Credentials
 from ringleader_api.edge.rate import Allowance
 from ringleader_api.edge.requests import REQUEST_ID
-from ringleader_api.problems import Forbidden, Refused, TooMany, Unauthorized, problem
+from ringleader_api.problems import Forbidden, Refused, Unauthorized, problem
 from ringleader_api.rights import Caller, Principal
 from ringleader_api.settings import is_loopback
 from ringleader_api.store import Store
@@ -83,7 +83,7 @@ class Guard:
                     self._same_site(scope, headers)
                 return None
             who = await to_thread.run_sync(self._who, scope, headers)
-            _within(self._asked, who.name if isinstance(who, Caller) else who.job_id)
+            self._asked.spend(who.name if isinstance(who, Caller) else who.job_id)
             scope[PRINCIPAL] = who
             scope[AGAIN] = functools.partial(self._who, scope, headers)
         except Unauthorized as error:
@@ -97,7 +97,7 @@ class Guard:
         if token is not None:
             found = self._by_token(scope, token)
             if found is None:
-                _within(self._wrong, source(scope))
+                self._wrong.spend(source(scope))
                 raise Unauthorized(
                     "the token is not valid here.",
                     hint="It was revoked, has expired or is another one's. The first is in RINGLEADER_HOME/token.",
@@ -177,12 +177,6 @@ def source(scope: Scope) -> str:
     """The address that the request came from."""
     client = scope.get("client")
     return str(client[0]) if client else ""
-
-
-def _within(allowance: Allowance, key: str) -> None:
-    wait_s = allowance.take(key)
-    if wait_s > 0:
-        raise TooMany(wait_s)
 
 
 async def _close(scope: Scope, send: Send) -> None:

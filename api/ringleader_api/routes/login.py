@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from ringleader_api.control import Control
 from ringleader_api.edge.credentials import SESSION_LIFE
 from ringleader_api.edge.guard import source
-from ringleader_api.problems import Forbidden, NotFound, Refused, TooMany, Unauthorized, Unprocessable
+from ringleader_api.problems import Forbidden, NotFound, Refused, Unauthorized, Unprocessable
 from ringleader_api.routes.here import ByCaller, Here, refusals
 from ringleader_api.services.signin import PENDING_LIFE, SignIn
 from ringleader_api.services.signin import SESSION_LIFE as OIDC_LIFE
@@ -64,7 +64,7 @@ def login_page(here: Here, next: str = "/") -> HTMLResponse:
 def to_provider(here: Here, request: Request, next: str = "/") -> Response:
     """Off to the identity provider. The cookie ties what comes back to this browser."""
     try:
-        _slowly(here, request)
+        here.begun.spend(source(request.scope))
         url, state = _signin(here).begin(_inside(next))
     except Refused as error:
         return _page(here, next, error)
@@ -105,9 +105,9 @@ async def log_in(here: Here, request: Request) -> Response:
     """Exchange the token ({"token": …} or a form) for a session cookie."""
     is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
     token, target = _read(await request.body(), is_form)
-    _slowly(here, request)
     who = await to_thread.run_sync(here.credentials.by_token, token)
     if who is None:
+        here.wrong.spend(source(request.scope))
         if is_form:
             return _page(here, target, Unauthorized("This token is not valid."))
         raise Unauthorized("the token is not valid.", hint="The first one is in RINGLEADER_HOME/token.")
@@ -156,12 +156,6 @@ def _page(here: Control, target: str, wrong: Refused | None = None) -> HTMLRespo
         link = f'<p><a href="/login/oidc?next={quote(inside, safe="")}">Log in through {name}</a></p>'
     text = PAGE.format(style=STYLE, next=html.escape(inside, quote=True), wrong=warning, provider=link)
     return HTMLResponse(text, wrong.status if wrong else 200, _HEADERS)
-
-
-def _slowly(here: Control, request: Request) -> None:
-    wait_s = here.logins.take(source(request.scope))
-    if wait_s > 0:
-        raise TooMany(wait_s)
 
 
 def _signin(here: Control) -> SignIn:
