@@ -129,7 +129,7 @@ class Control:
         found += self._stuck_queue() if not found else []
         silent_s = time.monotonic() - self.reconciler.beat_at
         if silent_s > BEAT_LIMIT_S:
-            found.append(f"the reconciler has been silent for {silent_s:.0f} s")
+            found.append(f"no round of the reconciler has come to its end for {silent_s:.0f} s")
         if self.reconciler.trouble:
             found.append(f"the cluster is out of reach: {self.reconciler.trouble}")
         return found

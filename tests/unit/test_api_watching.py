@@ -1,6 +1,7 @@
 """What whoever runs the control plane sees of it: metrics, readiness, log lines; and what users find in jobs' logs."""
 
 import io
+import itertools
 import json
 import logging
 import re
@@ -86,6 +87,32 @@ def test_readiness_is_that_of_the_database_the_queue_and_the_cluster(here: Stage
     here.control.store.ping = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
     found = here.client.get("/readyz").json()["trouble"]
     assert "the database does not answer (ZeroDivisionError)" in found
+
+
+def test_a_reconciler_that_fails_each_round_is_not_ready(here: Stage) -> None:
+    reconciler, enough = here.control.reconciler, threading.Event()
+    here.tick()
+    assert here.client.get("/readyz").status_code == 200
+    reconciler.beat_at = before = time.monotonic() - control.BEAT_LIMIT_S - 1
+    rounds = itertools.count(1)
+
+    def broken() -> None:
+        if next(rounds) == 2:
+            enough.set()
+        raise ZeroDivisionError
+
+    reconciler.tick = broken  # type: ignore[method-assign]
+    loop = threading.Thread(target=reconciler.run, args=(0.001,))
+    loop.start()
+    try:
+        assert enough.wait(20)
+    finally:
+        reconciler.stop()
+        loop.join(20)
+    answer = here.client.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["trouble"][0].startswith("no round of the reconciler has come to its end for 3")
+    assert reconciler.beat_at == before
 
 
 @pytest.fixture

@@ -95,19 +95,22 @@ class Reconciler:
         self.beat_at = time.monotonic()
 
     def run(self, every_s: float) -> None:
-        """Tick until `stop`; an error of one round is logged, the next round starts from the rows again."""
+        """Tick until `stop`; an error of one round is logged, the next round starts from the rows again.
+
+        `beat_at` is when a round last came to its end: one that fails each time is as good as none.
+        """
         while not self._stop.is_set():
             self._wake.clear()
             began, computed_s = time.monotonic(), -time.thread_time()
             try:
                 self.tick()
+                self.beat_at = time.monotonic()
             except LeaseLost as lost:
                 log.warning("reconciler.relieved", why=lost.message)
             except Exception:  # the loop must outlive any round
                 log.exception("reconciler.round_failed")
             computed_s += time.thread_time()
-            self.beat_at = time.monotonic()
-            self._took(self.beat_at - began)
+            self._took(time.monotonic() - began)
             rest_s = min(LONGEST_REST_S, REST * computed_s)
             if not self._stop.wait(rest_s):
                 self._wake.wait(max(0.0, every_s - rest_s))
