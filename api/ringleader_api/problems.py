@@ -15,6 +15,7 @@ from ringleader.wire.views import Finding, Problem
 from ringleader_api.hints import HINTS
 
 MEDIA_TYPE = "application/problem+json"
+TOLD_DEEP = 8
 
 
 class Refused(RingleaderError):
@@ -114,7 +115,8 @@ def problem(
     """The one error body of this API. Whatever a request held and is told back, it can be sent."""
     title = HTTPStatus(status).phrase
     code = code or _CODES.get(status) or title.lower().replace(" ", "_")
-    told = _sendable({"detail": detail, "hint": hint or HINTS.get(code, ""), "errors": list(errors)})
+    findings = [{**finding, "value": _shallow(finding.get("value"))} for finding in errors]
+    told = _sendable({"detail": detail, "hint": hint or HINTS.get(code, ""), "errors": findings})
     body = Problem(
         title=title,
         status=status,
@@ -129,6 +131,15 @@ def problem(
 
 _CODES = {413: "too_large", 416: "bad_range"}
 """Of statuses that Python has named anew: a code stays."""
+
+
+def _shallow(value: Any, deep: int = TOLD_DEEP) -> Any:
+    """The same value down to a depth that every writer of JSON can write; the sender knows what it sent below."""
+    if isinstance(value, (dict, list)) and not deep:
+        return "…"
+    if isinstance(value, dict):
+        return {key: _shallow(part, deep - 1) for key, part in value.items()}
+    return [_shallow(part, deep - 1) for part in value] if isinstance(value, list) else value
 
 
 def _sendable(told: dict[str, Any]) -> Any:

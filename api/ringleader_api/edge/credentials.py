@@ -154,7 +154,7 @@ def random_token() -> str:
 
 
 def sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _caller_with(session: Session, token: Token | None, now: datetime) -> Caller | None:

@@ -133,7 +133,7 @@ class Guard:
             return
         origin = headers.get("origin")
         told = headers.get("sec-fetch-site", "same-origin")
-        if (origin is not None and urlsplit(origin).netloc != host) or told not in ("same-origin", "none"):
+        if (origin is not None and _netloc(origin) != host) or told not in ("same-origin", "none"):
             raise Forbidden("the request comes from another site's page.", code="cross_origin")
         if origin is None and "sec-fetch-site" not in headers and _cookies(headers):
             raise Forbidden("a request with a cookie must name its origin.", code="cross_origin")
@@ -195,6 +195,13 @@ def _bearer(headers: Headers) -> str | None:
 def _hostname(host: str) -> str | None:
     try:
         return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
     except ValueError:
         return None
 

@@ -1,10 +1,12 @@
 """/jobs: submit, list, read, resize, pause, resume, cancel, delete."""
 
+import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from ringleader.spec.job import NAME
 from ringleader.wire.faults import FaultOrder, FaultView
 from ringleader.wire.states import State
 from ringleader.wire.views import JobPage, JobView
@@ -65,7 +67,7 @@ async def _filter(
     label: Annotated[list[str] | None, Query(description="key=value; several must all match")] = None,
 ) -> Filter:
     pairs = [text.partition("=") for text in label or []]
-    if bad := [key for key, sign, _ in pairs if not key or not sign]:
+    if bad := [key for key, sign, _ in pairs if not sign or not re.fullmatch(NAME, key)]:
         raise Unprocessable(f"the label filter {bad[0]!r} is not key=value.", code="bad_label")
     return Filter(state=state, project=project, name=name, labels=[(k, v) for k, _, v in pairs])
 
@@ -76,7 +78,10 @@ async def _filter(
     response_model=JobView | Preview,
     dependencies=[AsJson],
     openapi_extra=JOB_FILE,
-    responses={200: {"description": "The same submission again, or a dry run."}, **refusals(409, 415, 422)},
+    responses={
+        200: {"description": "The same submission again, or a dry run."},
+        **refusals(404, 409, 415, 422),
+    },
 )
 def submit(
     *,

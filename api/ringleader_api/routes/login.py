@@ -133,7 +133,7 @@ def _read(body: bytes, is_form: bool) -> tuple[str, str]:
         return fields.get("token", [""])[0].strip(), fields.get("next", ["/"])[0]
     try:
         token = json.loads(body)["token"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         token = None
     if not isinstance(token, str):
         raise Unprocessable('the body is {"token": "…"}.', code="bad_login")

@@ -31,10 +31,18 @@ def page(_: ByCaller) -> Response:
 @router.get("/{path:path}")
 def static(_: ByCaller, path: str) -> Response:
     """A file of the build; nothing outside it."""
-    file = (STATIC / path).resolve()
-    if not file.is_relative_to(STATIC.resolve()) or not file.is_file():
+    file = _file(path)
+    if file is None:
         raise NotFound(f"there is nothing at /{path}.")
     hashed = path.startswith("assets/")
     return FileResponse(
         file, headers={"Cache-Control": "max-age=31536000, immutable" if hashed else "no-cache"}
     )
+
+
+def _file(path: str) -> Path | None:
+    try:
+        file = (STATIC / path).resolve()
+        return file if file.is_relative_to(STATIC.resolve()) and file.is_file() else None
+    except (OSError, ValueError):  # no name of a file: too long, or with a NUL
+        return None

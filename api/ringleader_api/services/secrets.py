@@ -14,6 +14,7 @@ from cryptography.fernet import Fernet
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from ringleader.text import is_utf8
 from ringleader.wire.access import EVERY, SecretPage, SecretView
 from ringleader_api.clock import Clock
 from ringleader_api.problems import NotFound, Unprocessable
@@ -57,7 +58,7 @@ class Secrets:
             Unprocessable: the value is no text of a length that can be masked.
         """
         value = body.get("value") if isinstance(body, dict) and set(body) == {"value"} else None
-        if not isinstance(value, str) or "\0" in value or not _sized(value):
+        if not isinstance(value, str) or "\0" in value or not is_utf8(value) or not _sized(value):
             raise Unprocessable(
                 f'the body is {{"value": "…"}}, {LEAST_CHARACTERS} to {MOST_CHARACTERS} characters of text.',
                 hint="Shorter ones could not be masked in logs.",

@@ -32,7 +32,7 @@ class Deed:
             at=self.at,
             who=self.who,
             token=self.token,
-            method=self.method,
+            method=self.method[:16],
             path=self.path[:500],
             project=self.project[:100],
             target=self.target[:200],

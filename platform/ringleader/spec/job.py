@@ -39,8 +39,9 @@ PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Priority = Annotated[int, Field(strict=True, ge=-1000, le=1000)]
 Seconds = Annotated[float, Field(strict=True, ge=1)]
-Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-Label = Annotated[str, Field(max_length=200)]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+Name = Annotated[str, Field(min_length=1, max_length=100, pattern=NAME)]
+Label = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvValue = Annotated[str, Field(max_length=32_768, pattern=r"^[^\x00]*$")]
 
