@@ -4,9 +4,10 @@ its process dies, and it goes on from what it had written down."""
 import pickle
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayError
@@ -35,6 +36,7 @@ COMING_S = 10.0
 POOL_S = 1.0
 NODES_S = 1.0
 POOL_DEADLINE_S = 90.0
+Answer = TypeVar("Answer")
 
 
 class Supervisor:
@@ -129,7 +131,7 @@ class Supervisor:
         self._outlet.outcome(end, finished)
 
     def _run(self) -> tuple[End, dict[str, Any] | None]:
-        self._find_pool()
+        self._patiently(self._find_pool)
         threading.Thread(target=self._keep_pool, name="pool", daemon=True).start()
         threading.Thread(target=self._watch_nodes, name="nodes", daemon=True).start()
         launch, outlet = self._launch, self._outlet
@@ -190,11 +192,15 @@ class Supervisor:
                 self._outlet.discard()
 
     def _take(self, node: str, worker: str) -> Any:
+        return self._patiently(lambda: ray.get(self._pool.take.remote(node, worker), timeout=60))
+
+    def _patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """The pool may be being replaced, and the dead one still have the name."""
         until = monotonic() + POOL_DEADLINE_S
         while True:
             try:
-                return ray.get(self._pool.take.remote(node, worker), timeout=60)
-            except RayError:  # the pool is being replaced
+                return ask()
+            except (RayError, ValueError):
                 if monotonic() > until or self._released.wait(POOL_S):
                     raise
 

@@ -1,0 +1,58 @@
+"""What a supervisor does by itself, without Ray's processes."""
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ringleader.runtime.supervisor import Supervisor
+
+
+class Begun(Exception):
+    """The supervisor has found the pool, and looks for what was written down."""
+
+
+class Notes:
+    def noted(self, name: str) -> bytes | None:
+        raise Begun
+
+
+def returning(monkeypatch: pytest.MonkeyPatch, errors: list[Exception]) -> "Supervisor":
+    """Its node is back, and the warm pool that died there still has its name: looks for it end with these `errors`."""
+    from ringleader.runtime.supervisor import Supervisor
+
+    def find_pool() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    supervisor = Supervisor.__new__(Supervisor)
+    supervisor._released = threading.Event()
+    supervisor._crew = None
+    supervisor._launch = supervisor._outlet = Notes()  # type: ignore[assignment]
+    monkeypatch.setattr(supervisor, "_find_pool", find_pool)
+    monkeypatch.setattr(supervisor, "_keep_pool", lambda: None)
+    monkeypatch.setattr(supervisor, "_watch_nodes", lambda: None)
+    return supervisor
+
+
+def test_a_supervisor_that_comes_back_waits_for_the_pool_that_died_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ray.exceptions import ActorDiedError
+
+    monkeypatch.setattr("ringleader.runtime.supervisor.POOL_S", 0.0)
+    errors: list[Exception] = [ActorDiedError(), ValueError("the name is taken")]
+    with pytest.raises(Begun):
+        returning(monkeypatch, errors)._run()
+    assert errors == []
+
+
+def test_a_supervisor_that_finds_no_pool_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.exceptions import ActorDiedError
+
+    monkeypatch.setattr("ringleader.runtime.supervisor.POOL_DEADLINE_S", -1.0)
+    errors: list[Any] = [ActorDiedError(), ActorDiedError()]
+    with pytest.raises(ActorDiedError):
+        returning(monkeypatch, errors)._run()
+    assert len(errors) == 1
