@@ -210,6 +210,8 @@ class Attempt:
         self._state, out = handle(before, event)
         self._write(before, out)
         self._act(out)
+        if self._state.ended is None and self._crew is not None:
+            self._crew.shrink(self._state.max)
 
     def _write(self, before: Membership | None, out: tuple[do.Instruction, ...]) -> None:
         """Nothing follows from a state before it is on disk, together with what is told about it."""

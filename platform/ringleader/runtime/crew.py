@@ -175,6 +175,11 @@ class Crew:
             return
         end_frozen(hand)
 
+    def shrink(self, most: int) -> None:
+        """The job shall have at most so many workers: places beyond that are for nobody."""
+        with suppress(Exception):  # the cluster is in trouble: what is left goes with the attempt
+            self._places.trim(most)
+
     def glance(self, worker: str) -> Glance | None:
         """A look at the worker's process; None where there is none, or not yet: the look at another node's comes back
         with a later call."""
@@ -325,16 +330,8 @@ class Crew:
 
     def _task(self, worker: str, role: Role) -> Task:
         launch = self._launch
-        return Task(
-            launch.job_id,
-            launch.attempt,
-            worker,
-            role,
-            launch.spec,
-            launch.artifacts,
-            launch.scratch,
-            launch.checkpoints,
-        )
+        folders = (launch.artifacts, launch.scratch, launch.checkpoints)
+        return Task(launch.job_id, launch.attempt, worker, role, launch.spec, *folders)
 
     def _take_returns(self) -> None:
         while True:

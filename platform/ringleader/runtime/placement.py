@@ -129,6 +129,19 @@ class Places:
                 return
         remove_placement_group(place.group)
 
+    def trim(self, most: int) -> None:
+        """Give surplus places of workers back that nobody holds, as long as there are more than `most`."""
+        with self._lock:
+            workers = [p for p in self._places if p.role == _WORKER]
+            vacant = [p for p in workers if p.surplus and p.holder is None]
+            extra = vacant[: max(0, len(workers) - most)]
+            if not extra:
+                return
+            self._places = [p for p in self._places if p not in extra]
+            self._write()
+        for place in extra:
+            remove_placement_group(place.group)
+
     def close(self) -> None:
         """Give everything back."""
         self._closed.set()

@@ -1,0 +1,130 @@
+"""Which places an attempt gives back when it shrinks, without Ray: groups are numbers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from ringleader.elastic import Plan
+from ringleader.elastic import events as ev
+from ringleader.elastic.instructions import Role
+from ringleader.runtime.messages import Launch
+from ringleader.spec import JobSpec
+
+if TYPE_CHECKING:
+    from ringleader.runtime.attempt import Attempt
+
+
+class Disk:
+    """Takes everything."""
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        yield
+
+    def note(self, name: str, value: bytes) -> None: ...
+    def write(self) -> None: ...
+    def event(self, kind: str, generation: int, data: dict[str, Any]) -> None: ...
+
+    recorded_step = 0
+
+
+class Crew:
+    """Whoever is started holds a place at once; whoever is killed frees it, and is lost."""
+
+    def __init__(self, places: Any) -> None:
+        self.places = places
+        self.killed: list[str] = []
+
+    def start(self, worker: str, role: Role) -> None:
+        self.places.reserve(worker, role)
+        self.places.claim(worker, lambda: None)
+
+    def kill(self, worker: str) -> None:
+        self.places.free(worker, for_good=False)
+        self.killed.append(worker)
+
+    def shrink(self, most: int) -> None:
+        self.places.trim(most)
+
+    def identity(self, worker: str) -> None: ...
+    def deliver(self, plan: Plan) -> None: ...
+    def interrupt(self, worker: str, generation: int) -> None: ...
+    def announce(self, worker: str, generation: int) -> None: ...
+
+
+@pytest.fixture
+def reserved(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Bundles by group."""
+    from ringleader.runtime import placement as module
+
+    numbers, there = count(), dict[int, int]()
+
+    def group(bundles: list[Any], **_: Any) -> Any:
+        number = next(numbers)
+        there[number] = len(bundles)
+        number_in_hex = SimpleNamespace(hex=lambda: f"{number:02x}")
+        return SimpleNamespace(number=number, id=number_in_hex, wait=lambda timeout_seconds: True)
+
+    monkeypatch.setattr(module, "placement_group", group)
+    monkeypatch.setattr(module, "remove_placement_group", lambda group: there.pop(group.number))
+    monkeypatch.setattr(module, "remove_leftovers", lambda name, but: None)
+    monkeypatch.setattr(module.Places, "_seat", lambda _: None)
+    return there
+
+
+def attempt_of(folder: Path, *, minimum: int, maximum: int) -> tuple["Attempt", Crew]:
+    from ringleader.runtime.attempt import Attempt
+    from ringleader.runtime.placement import Places
+
+    workers = {"min": minimum, "max": maximum}
+    batch = {"global_size": 8, "logical_shards": 8}
+    spec = JobSpec.parse({"name": "a", "entrypoint": "m:f", "workers": workers, "batch": batch})
+    attempt = Attempt(Launch("job", 1, spec, None, "", "", folder), str)
+    crew = Crew(Places("job", spec.workers, servers=0))
+    attempt._crew, attempt._outlet = cast("Any", crew), cast("Any", Disk())
+    attempt._begin()
+    return attempt, crew
+
+
+def take(attempt: "Attempt", *events: ev.Event) -> None:
+    for event in events:
+        attempt._take(event)
+
+
+def test_places_of_joiners_that_a_resize_ends_are_given_back(
+    reserved: dict[int, int], tmp_path: Path
+) -> None:
+    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=4)
+    before = dict(reserved)
+    assert sum(before.values()) == 4
+    take(attempt, *(ev.Parked(f"w{n}", 0, 0, 0, "", 0.0) for n in range(4)))
+    take(attempt, ev.Resize(2, 8, 1.0))
+    assert sum(reserved.values()) == 8
+    take(attempt, ev.Resize(2, 4, 2.0))
+    assert sorted(crew.killed) == ["w4", "w5", "w6", "w7"]
+    take(attempt, *(ev.Lost(worker, "died", 3.0) for worker in crew.killed))
+    assert reserved == before
+
+
+def test_the_place_of_a_member_that_dies_before_it_could_leave_is_given_back(
+    reserved: dict[int, int], tmp_path: Path
+) -> None:
+    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=4)
+    take(attempt, *(ev.Parked(f"w{n}", 0, 0, 0, "", 0.0) for n in range(4)), ev.Resize(2, 3, 1.0))
+    assert sum(reserved.values()) == 4
+    crew.places.free("w3", for_good=False)
+    take(attempt, ev.Lost("w3", "died", 2.0))
+    assert sum(reserved.values()) == 3
+
+
+def test_a_place_that_a_replacement_will_take_is_kept(reserved: dict[int, int], tmp_path: Path) -> None:
+    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=4)
+    before = dict(reserved)
+    crew.places.free("w3", for_good=False)
+    take(attempt, ev.Lost("w3", "died", 1.0))
+    assert reserved == before
