@@ -6,6 +6,8 @@ import pytest
 from membership_world import World
 
 from ringleader.elastic import events as ev
+from ringleader.elastic.instructions import Kill
+from ringleader.elastic.membership import handle
 from ringleader.elastic.state import Phase
 
 
@@ -143,6 +145,20 @@ def test_newcomers_that_raise_at_one_slice_do_not_end_the_attempt_and_a_proven_m
     assert [told["rank"] for told in lost(world)] == [2, 2]
     world.raise_in("w0", (7, 2))
     assert world.end.reason == "entrypoint_raised"
+
+
+def test_a_newcomer_with_whom_every_exchange_breaks_is_parted_with_and_the_others_go_on():
+    world = growing(to=3)
+    newcomer, state, out = join(world), world.state, ()
+    for number in range(1, 10):
+        generation = state.generation
+        for member in state.plan.members:
+            now = world.now + 15.0 * number
+            said = ev.Parked(member, generation, world.commits, world.commits, "OSError: no route", now)
+            state, out = handle(state, said)
+    assert (state.ended, [i for i in out if isinstance(i, Kill)]) == (None, [Kill(newcomer, "unreachable")])
+    state, _ = handle(state, ev.Lost(newcomer, "died", now))
+    assert state.plan.members == ("w0", "w1")
 
 
 def test_a_function_that_raises_at_once_everywhere_ends_the_first_gang():

@@ -22,7 +22,7 @@ from ringleader.elastic.instructions import (
     Shadow,
     Start,
 )
-from ringleader.elastic.newcomers import held
+from ringleader.elastic.newcomers import expendable, held
 from ringleader.elastic.preempting import preempt
 from ringleader.elastic.returning import returned
 from ringleader.elastic.state import Membership, Phase, Rules, Worker
@@ -213,7 +213,7 @@ def _form(state: Membership, now: float) -> Step:
         return replace(state, short_since=short), out
     state = _count_futile(state, now)
     hopeless = state.futile >= state.rules.futile and now - state.futile_since >= state.rules.futile_s
-    state, more = end(state, _futile(state)) if hopeless else form(state, start_step, now)
+    state, more = _give_up(state, now) if hopeless else form(state, start_step, now)
     return state, out + more
 
 
@@ -222,6 +222,19 @@ def _count_futile(state: Membership, now: float) -> Membership:
     if not state.broken or state.lost_in == state.generation:
         return replace(state, futile=0)
     return replace(state, futile=state.futile + 1, futile_since=state.futile_since if state.futile else now)
+
+
+def _give_up(state: Membership, now: float) -> Step:
+    """The others try without newcomers that they can do without; where there are none the attempt is over."""
+    newcomers = [member for member in state.members if expendable(state, member)]
+    if not newcomers:
+        return end(state, _futile(state))
+    state = replace(state, futile=0)
+    out: tuple[Instruction, ...] = ()
+    for member in newcomers:
+        state, more = condemn(state, member.id, "unreachable", now)
+        out += more
+    return state, out
 
 
 def _futile(state: Membership) -> End:
