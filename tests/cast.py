@@ -393,9 +393,8 @@ class Cast:
         match kind:
             case "parked":
                 said = content
-                self._handle(
-                    ev.Parked(name, said.generation, said.applied, said.step, said.why, now, said.followed)
-                )
+                place = (said.generation, said.applied, said.step)
+                self._handle(ev.Parked(name, *place, said.why, now, said.followed, said.astray))
             case "level":
                 self._play.levels.append(name)
                 self._handle(ev.Level(name, now))

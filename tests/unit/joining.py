@@ -1,5 +1,6 @@
 """What the tests of joiners train: everything that a joiner which follows a member has to follow."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,14 @@ class Average:
         self.mean, self.padding = [m.clone() for m in state["mean"]], state["padding"].clone()
 
 
+Meddling = Callable[[int, nn.Module], object]
+"""(committed steps, network): changes the network in the loop's body."""
+
+
+def nothing(_step: int, _net: nn.Module) -> None:
+    """The body trains, and that is all."""
+
+
 def rows() -> TensorDataset:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(ROWS, 6, generator=generator)
@@ -65,6 +74,8 @@ def train(
     decays: bool = False,
     touches: bool = False,
     shifts: bool = False,
+    before: Meddling = nothing,
+    behind: Meddling = nothing,
 ) -> None:
     """BatchNorm, a buffer that counts, clipping, a schedule, weights of slices, averages that become the weights now
     and then, evaluations, an unused parameter."""
@@ -104,7 +115,9 @@ def train(
                     net.unused.fill_(2)
             if shifts:
                 averages["large"].mean[1].view(-1)[session.global_step] = 1.0  # of 96
+            before(session.global_step, net)
             session.step(F.cross_entropy(net(x), y), weight=float(len(x) + epoch))
+            behind(session.global_step, net)
         if epoch % 4 == 3:
             session.evaluate(data, score)
 

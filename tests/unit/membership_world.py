@@ -16,7 +16,8 @@ class Process:
     it updates have applied; one more than `applied` where a server repeats a step. `new`: a server that has not got its
     part of the state. `line`: for each step it has applied, in which generation that was computed. `cut`: its node is
     cut off: it lives, and nobody hears it. `said`: with what it parked, while it waits. `donor`: whom it shadows;
-    `level`: it has the state of `applied` from there. `gone`: it has passed the last barrier."""
+    `level`: it has the state of `applied` from there; `astray`: it will find that it has not. `gone`: it has passed the
+    last barrier."""
 
     role: str
     generation: int = 0
@@ -30,6 +31,7 @@ class Process:
     donor: str = ""
     pair: int = 0
     level: bool = False
+    astray: bool = False
     interrupted: bool = False
     announced: bool = False
     plan: Plan | None = None
@@ -297,10 +299,19 @@ class World:
             self.say(ev.Parked(member, p.generation, p.applied, p.updated, "", self.now))
         for name, p in list(self.processes.items()):
             if p.alive and not p.cut and p.level and p.donor in members and not self.end:
-                donor = self.processes[p.donor]
-                p.applied, p.updated, p.line = donor.applied, donor.applied, donor.line
-                p.donor, p.parked, p.healed = "", True, True
-                self.say(ev.Parked(name, 0, p.applied, p.updated, "", self.now))
+                self.stand(name, p)
+
+    def stand(self, name: str, process: Process) -> None:
+        """A shadow reaches the boundary of its donor, with the same state or another one."""
+        donor = self.processes[process.donor]
+        process.donor, process.parked = "", True
+        if process.astray:
+            process.level = process.astray = False
+            self.say(ev.Parked(name, 0, 0, 0, "", self.now, astray="1.weight"))
+            return
+        process.applied, process.updated, process.line = donor.applied, donor.applied, donor.line
+        process.healed = True
+        self.say(ev.Parked(name, 0, process.applied, process.updated, "", self.now))
 
     def say(self, parked: ev.Parked) -> None:
         process = self.processes[parked.worker]
@@ -321,6 +332,11 @@ class World:
         if process.alive and not process.cut and process.donor and self.whole() and not process.level:
             process.level = True
             self.tell(ev.Level(worker, self.now))
+
+    def stray(self, worker: str) -> None:
+        """The program changes what a shadow does not hear of."""
+        process = self.processes[worker]
+        process.astray = bool(process.donor)
 
     def die(self, worker: str) -> None:
         process = self.processes[worker]
@@ -397,7 +413,7 @@ class World:
         """A shadow whose donor is gone or gave up, or that was interrupted, waits to join again."""
         donor = self.processes[process.donor]
         if process.interrupted or not donor.alive or donor.cut or (not donor.computing and self.state.broken):
-            process.donor, process.level, process.parked = "", False, True
+            process.donor, process.level, process.astray, process.parked = "", False, False, True
             process.applied = process.updated = 0
             self.say(ev.Parked(worker, 0, 0, 0, "its donor is gone", self.now))
 

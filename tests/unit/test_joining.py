@@ -11,7 +11,7 @@ import torch
 from cast import ANY, FaultPlan, Play
 from joining import check, healed, spec, train, undisturbed
 from threaded_cast import ThreadedCast
-from torch import Tensor
+from torch import Tensor, nn
 from waiting import wait_for
 
 from ringleader.comm.communicator import Communicator
@@ -106,6 +106,71 @@ def test_who_follows_a_program_that_changes_weights_is_healed_while_the_others_w
     assert [pair.number for pair in play.pairs] == [1, 2]
     assert healed(play) == {"w1"}
     assert play.digest == undisturbed(tmp_path, touches=True)
+
+
+def clamp(_step: int, net: nn.Module) -> None:
+    """As a critic's weights are in a WGAN."""
+    for parameter in net.parameters():
+        parameter.data.clamp_(-0.25, 0.25)
+
+
+def forget_statistics(_step: int, net: nn.Module) -> None:
+    net[2].running_mean.data.zero_()  # type: ignore[index]
+    net[2].running_var.data.fill_(1)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "how", [{"behind": clamp}, {"before": clamp, "adam": True}], ids=["behind", "before"]
+)
+def test_weights_clamped_through_data_while_a_joiner_follows_cost_a_heal_and_no_bit(
+    how: dict[str, Any], tmp_path: Path
+):
+    cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    play = perform((1, 1), cues, tmp_path, **how)
+    assert [pair.number for pair in play.pairs] == [1]
+    assert play.worlds == [1, 2]
+    assert healed(play) == {"w1"}
+    assert [(t["worker"], t["what"]) for t in play.reported("worker.astray")] == [("w1", "1.weight")]
+    assert play.digest == undisturbed(tmp_path, **how)
+
+
+class Once:
+    """One frozen value is another one, from the first step on that begins behind a joiner's copy of the state."""
+
+    def __init__(self, copied: threading.Event) -> None:
+        self.copied = copied
+        self.at: int | None = None
+
+    def __call__(self, step: int, net: nn.Module) -> None:
+        if self.at is None and self.copied.is_set():
+            self.at = step
+        if self.at == step:
+            net.unused.data[1] = 2
+
+
+def test_a_weight_that_changed_once_through_data_after_the_copy_costs_a_heal_and_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    copied, copy = threading.Event(), Donation.copy
+
+    def noted(self: Donation, *what: Any) -> None:
+        copy(self, *what)
+        copied.set()
+
+    monkeypatch.setattr(Donation, "copy", noted)
+    once = Once(copied)
+    cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    play = perform((1, 1), cues, tmp_path, before=once)
+    assert healed(play) == {"w1"}
+    assert [told["what"] for told in play.reported("worker.astray")] == ["unused"]
+    assert play.digest == undisturbed(tmp_path, before=once)
+
+
+def test_statistics_that_are_set_behind_the_step_are_put_back_before_somebody_joins(tmp_path: Path):
+    cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    play = perform((1, 1), cues, tmp_path, behind=forget_statistics)
+    assert healed(play) == set()
+    assert play.digest == undisturbed(tmp_path, behind=forget_statistics)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from membership_world import World
 
 from ringleader.elastic import events as ev
 from ringleader.elastic.membership import handle
-from ringleader.elastic.state import Membership, Phase
+from ringleader.elastic.state import Membership
 
 
 def running(*, minimum: int = 1, maximum: int = 3, shards: int = 6, **servers: int) -> World:
@@ -551,78 +551,6 @@ def test_a_server_that_broke_before_it_had_its_part_is_new_again():
     world.hear()
     world.calm()
     assert world.end.outcome == "failed"
-
-
-def following(joiners: int = 1) -> World:
-    """Two members, and joiners that follow them."""
-    world = running(minimum=1, maximum=2, shadows=True)
-    world.tell(ev.Resize(1, 2 + joiners, world.now))
-    for joiner in list(world.processes)[2:]:
-        world.boot(joiner)
-    return world
-
-
-def test_a_joiner_follows_a_member_and_joins_at_a_boundary_once_it_is_level():
-    world = following()
-    assert world.processes["w2"].donor
-    world.commit()
-    assert len(world.plans) == 1
-    world.draw_level("w2")
-    world.commit()
-    assert world.plan.members == ("w0", "w1", "w2")
-    assert world.plan.heals == ()
-
-
-def test_a_joiner_that_repeats_that_it_waits_while_it_follows_is_not_told_to_follow_again():
-    world = following()
-    world.echo("w2")
-    assert world.state.find("w2").phase is Phase.SHADOWING
-    assert world.state.shadowings == 1
-    world.draw_level("w2")
-    world.commit()
-    assert world.plan.members == ("w0", "w1", "w2")
-
-
-def test_joiners_follow_different_members_and_join_together():
-    world = following(joiners=2)
-    assert {world.processes[w].donor for w in ("w2", "w3")} == {"w0", "w1"}
-    world.draw_level("w2")
-    world.commit()
-    assert len(world.plans) == 1
-    world.draw_level("w3")
-    world.commit()
-    assert world.plan.members == ("w0", "w1", "w2", "w3")
-
-
-def test_members_wait_a_second_for_a_joiner_that_had_been_level_and_then_go_on_without_it():
-    world = following()
-    world.draw_level("w2")
-    world.processes["w2"].cut = True
-    world.commit()
-    assert len(world.plans) == 1
-    world.tick(1.1)
-    assert world.plan.members == ("w0", "w1")
-
-
-def test_a_joiner_that_lost_whom_it_followed_twice_is_healed_while_all_wait():
-    world = following()
-    for _ in range(2):
-        assert len(world.plans) == 1
-        world.processes["w2"].interrupted = True
-        world.sense("w2")
-    world.commit()
-    assert world.plan.members == ("w0", "w1", "w2")
-    assert [receiver for receiver, _ in world.plan.heals] == ["w2"]
-
-
-def test_a_recovery_does_not_take_in_a_joiner_that_has_no_state_yet():
-    world = following()
-    world.die("w1")
-    world.hear()
-    world.sense("w0")
-    assert world.plan.members == ("w0",)
-    world.sense("w2")
-    assert world.processes["w2"].donor == "w0"
 
 
 def test_who_has_to_leave_leaves_at_a_boundary_for_a_reason_that_is_told_and_spends_no_failure():

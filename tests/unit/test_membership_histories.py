@@ -19,7 +19,7 @@ from membership_world import World
 from ringleader.elastic import events as ev
 
 FREQUENT = ("boot", "boot", "commit", "commit", "hear", "hear", "sense", "sense", "sense", "level")
-RARE = ("partial", "kill", "tick", "resize", "drain", "evict", "wait", "raise", "pause")
+RARE = ("partial", "kill", "tick", "resize", "drain", "evict", "wait", "raise", "pause", "stray")
 RARER = ("slow", "echo", "stall", "node", "split", "mend", "falter", "finish one", "finish one")
 moment = st.tuples(st.sampled_from(FREQUENT + RARE + RARER), st.integers(0, 7), st.integers(0, 7))
 moments = st.lists(moment, min_size=5, max_size=60)
@@ -69,6 +69,8 @@ def befall(world: World, moment: str, worker: str, b: int) -> None:
             world.sense(worker)
         case "level":
             world.draw_level(worker)
+        case "stray":
+            world.stray(worker)
         case "drain":
             world.drain(worker, 2.0 + 4 * b)
         case "evict":

@@ -116,6 +116,10 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
     const detail = listed([`${own} a step, the others ${others}`, rankAndPid(data)]);
     return { title: `Worker ${words(data, "worker")} is slow${where}`, detail, tone: "warn" };
   }
+  if (event.type === "worker.astray") {
+    const title = `Worker ${words(data, "worker")} is healed: ${words(data, "what")} differs`;
+    return { title, detail: words(data, "why"), tone: "warn" };
+  }
   if (event.type === "supervisor.silent") {
     const why = data.reason as { message?: string } | undefined;
     return { title: "Supervisor silent", detail: why?.message ?? "", tone: "bad" };

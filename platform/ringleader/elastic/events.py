@@ -30,6 +30,7 @@ class Parked:
         step: global steps it has applied; negative for a server that has not got its part of the state: it is new.
         why: empty at a planned boundary, before its first plan, and where a shadow has the state of that boundary.
         followed: the number of the last pair in which it followed a member, 0 before any.
+        astray: what a shadow holds otherwise than the member that it followed to this boundary.
     """
 
     worker: str
@@ -39,6 +40,7 @@ class Parked:
     why: str
     now: float
     followed: int = 0
+    astray: str = ""
 
 
 @dataclass(frozen=True, slots=True)

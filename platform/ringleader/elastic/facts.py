@@ -17,6 +17,11 @@ GIST_CHARS = 300
 PREEMPTED = "preempted"
 PREEMPTED_HINT = "It goes on from its checkpoint when there is room again; no failure is spent."
 
+ASTRAY = (
+    "the program changed it while this worker followed, outside the optimiser and unseen (through .data, for example): "
+    "the worker is given the whole state while the others wait"
+)
+
 Step = tuple[Membership, tuple[Instruction, ...]]
 
 
@@ -28,7 +33,7 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
         case ev.Placed(worker=worker):
             return _move(state, worker, Phase.WAITING, Phase.STARTING, event.now), ()
         case ev.Parked():
-            return (state if _said_before_following(state, event) else park(state, event)), ()
+            return (state, ()) if _said_before_following(state, event) else _parked(state, event)
         case ev.Level(worker=worker):
             return _level(state, worker, event.now), ()
         case ev.Seated(generation=generation):
@@ -133,14 +138,25 @@ def _move(state: Membership, worker: str, old: Phase, new: Phase, now: float) ->
     return state.put(replace(found, phase=new, since=now))
 
 
+def _parked(state: Membership, event: ev.Parked) -> Step:
+    found = state.find(event.worker)
+    told: tuple[Report, ...] = ()
+    if event.astray and found is not None and found.phase is Phase.SHADOWING:
+        data = {"worker": event.worker, "what": event.astray, "why": ASTRAY}
+        told = (Report("worker.astray", state.generation, data),)
+    return park(state, event), told
+
+
 def park(state: Membership, event: ev.Parked) -> Membership:
     found = state.find(event.worker)
     if found is None or event.generation != found.generation:
         return state  # a ghost of an earlier generation
     if found.phase not in (Phase.WAITING, Phase.STARTING, Phase.ACTIVE, Phase.SHADOWING):
         return state
-    level = found.phase is Phase.SHADOWING and not event.why and event.applied > 0
+    level = found.phase is Phase.SHADOWING and not (event.why or event.astray) and event.applied > 0
     parked = replace(found, phase=Phase.PARKED, why=event.why, since=event.now, level=level, interrupted=None)
+    if event.astray:  # it would go astray again
+        parked = replace(parked, shadowed=state.rules.shadowings)
     if event.step < 0:
         state = state.put(replace(parked, generation=0, applied=0, step=0))
     else:

@@ -92,6 +92,7 @@ def parked(standing: Standing, now: float) -> ev.Parked:
         why=standing.why,
         now=now,
         followed=standing.followed,
+        astray=standing.astray,
     )
 
 

@@ -87,6 +87,7 @@ class _Teller:
             step=parked.step,
             why=parked.why,
             followed=parked.followed,
+            astray=parked.astray,
         )
         self._desk.park(standing)
         self._supervisor.parked.remote(standing)

@@ -119,6 +119,7 @@ class Standing:
     step: int
     why: str
     followed: int = 0
+    astray: str = ""
 
 
 @dataclass(frozen=True, slots=True)

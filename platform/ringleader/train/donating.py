@@ -2,8 +2,8 @@
 
 The copy is that of a boundary: what only an update changes is copied beside the next step's computing, by the thread
 that sends it, and the update waits for it. Gradients are copied before they are applied. All is sent over a connection
-of its own, so that the group goes on. At every planned boundary the small rest of the state is sent too: whoever is
-level by then joins with it.
+of its own, so that the group goes on. At every planned boundary the small rest of the state is sent too, with prints of
+all that is not sent: whoever is level by then, and holds the same, joins with it.
 """
 
 import copy
@@ -22,6 +22,7 @@ from ringleader.comm.transports import Transport
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import Side
 from ringleader.train.held import packed
+from ringleader.train.prints import prints
 from ringleader.train.word import StepReport
 
 if TYPE_CHECKING:
@@ -136,11 +137,13 @@ class Donations:
         held = self._group.held
         kept = self._kept()
         small = {name: state for name, state in kept.items() if _size(*take_apart(state)) <= SMALL_BYTES}
+        sent = small | self._changed(kept)
         return {
             "rest": self._group.healing.rest({}),
             "schedulers": [scheduler.state_dict() for scheduler in held.schedulers],
             "settings": held.settings(),
-            "kept": small | self._changed(kept),
+            "kept": sent,
+            "prints": prints(held, {name: state for name, state in kept.items() if name not in sent}),
         }
 
     def _kept(self) -> dict[str, Any]:

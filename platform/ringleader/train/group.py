@@ -260,6 +260,8 @@ class Group:
     def _change_generation(self) -> None:
         generation = self.seat.plan.generation if self.seat else 0
         self.reporter.leave_office()
+        if self.spec.followed:
+            self.buffers.rewind()  # the loop's body may have changed them behind the step
         self.donations.boundary()
         if self.exchange is not None:
             self.split.exposed_s += self.exchange.exposed_s

@@ -24,6 +24,7 @@ class Parked:
             that part. Where items are leased for what people read only.
         why: empty at a planned boundary or before the first plan, else the sentence of the broken exchange.
         followed: the number of the last pair in which it followed a member, 0 before any.
+        astray: it followed one to its boundary, and this differs from what that one holds: it has to be healed.
     """
 
     generation: int
@@ -31,6 +32,7 @@ class Parked:
     step: int
     why: str
     followed: int = 0
+    astray: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 The same gradients go through the same optimisers, schedules and callbacks as on every member, so the bits are the same.
 The training function does not run here meanwhile: what it sets in the optimisers' parameter groups or changes in kept
-objects comes with each step, and where it changes weights the member lets go of who follows it.
+objects comes with each step, and where it changes weights the member lets go of who follows it. What it changes unseen,
+through `.data`, shows at the boundary in prints that differ: then this worker is healed.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from ringleader.sync.side import Side
 from ringleader.train.donating import BOUNDARY, DONOR, STATE, views
 from ringleader.train.held import unpacked
 from ringleader.train.norms import scale_by
+from ringleader.train.prints import first_difference, prints
 from ringleader.train.seams import Parked, Shadow
 from ringleader.train.streams import seed_all
 
@@ -41,18 +43,20 @@ class Shadowing:
         fresh = self._group.healing.rest({})
         communicator = Communicator(shadow.transport)
         self._level = False
+        astray = why = ""
         try:
-            self._follow(shadow, Side(communicator))
-            why = ""
+            astray = self._follow(shadow, Side(communicator))
         except ExchangeBroken as error:
             why = str(error)
-            self._group.healing.restore(fresh, whole=True)
         finally:
             communicator.close()
-        self.stale = bool(why)
-        return Parked(0, self._group.applied, self._group.step, why)
+        self.stale = bool(why or astray)
+        if self.stale:
+            self._group.healing.restore(fresh, whole=True)
+        return Parked(0, self._group.applied, self._group.step, why, astray=astray)
 
-    def _follow(self, shadow: Shadow, side: Side) -> None:
+    def _follow(self, shadow: Shadow, side: Side) -> str:
+        """What differs at the boundary, if anything does."""
         while True:
             head = unpacked(side.receive_state(DONOR))
             memory = side.receive_state(DONOR)
@@ -61,8 +65,7 @@ class Shadowing:
             elif head["kind"] != BOUNDARY:
                 self._apply(head, memory)
             elif self._joins(side):
-                self._stand(unpacked(memory))
-                return
+                return self._stand(unpacked(memory))
             if not head["behind"] and not self._level:
                 self._level = True
                 shadow.level()
@@ -102,8 +105,8 @@ class Shadowing:
         """Whether this worker had been level: then the plan of this boundary is made with it."""
         return bool(side.all_reduce(torch.tensor([float(self._level)], dtype=torch.float64)))
 
-    def _stand(self, state: dict[str, Any]) -> None:
-        """At the boundary: everything that no gradient tells."""
+    def _stand(self, state: dict[str, Any]) -> str:
+        """At the boundary: take everything that no gradient tells. Returns what differs all the same."""
         held = self._group.held
         for scheduler, saved in zip(held.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
@@ -111,3 +114,5 @@ class Shadowing:
         held.set_kept(state["kept"])
         held.commit_kept()
         self._group.healing.restore(state["rest"], whole=True)
+        kept = {name: own.state_dict() for name, own in held.kept.items() if name not in state["kept"]}
+        return first_difference(prints(held, kept), state["prints"])
