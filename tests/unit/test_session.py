@@ -360,6 +360,20 @@ def test_buffers_that_a_forward_replaces_end_as_the_first_shard_of_every_step_le
     assert counting.calls.item() == 4, "one call a step counts, and none of the evaluation"
 
 
+def test_a_last_batch_without_rows_for_the_first_shard_leaves_the_buffers_as_they_are(tmp_path: Path) -> None:
+    counting = Counting()
+
+    def train(session: ringleader.Session) -> None:
+        model = session.model(nn.Sequential(counting, nn.Linear(5, 2)))
+        session.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        for x, y in session.batches(TensorDataset(*rows()[:50])):
+            session.step(F.cross_entropy(model(x), y))
+
+    finished, _ = run_local(SPEC, train, tmp_path)
+    assert finished.steps == 4, "the last one has two rows in four shards"
+    assert counting.calls.item() == 3
+
+
 def test_a_buffer_that_changes_its_shape_is_the_users_error(tmp_path: Path) -> None:
     def train(session: ringleader.Session) -> None:
         model = session.model(nn.Sequential(Counting(grows=True), nn.Linear(5, 2)))
