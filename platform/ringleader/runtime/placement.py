@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,7 @@ class Places:
     Args:
         keep: writes down what is reserved; called before anything follows from it.
         kept: what the supervisor before this one wrote down; what it could not is given back.
+        draining: the nodes that are known to go away: nobody is put there.
     """
 
     def __init__(
@@ -58,8 +60,11 @@ class Places:
         servers: int,
         keep: Callable[[Reserved], None] = lambda _: None,
         kept: Reserved | None = None,
+        draining: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._name = name
+        self._draining = draining
+        self._roles: dict[str, Role] = {}
         self._bundle = _bundle(workers)
         self._strategy = workers.placement.upper()
         self._lock = threading.Lock()
@@ -82,10 +87,11 @@ class Places:
         self._write()
 
     def reserve(self, worker: str, role: Role) -> None:
-        """Give `worker` the first free place of the gang, if there is one; called in the order of ranks."""
+        """Give `worker` the first free place that stays, if there is one; called in the order of ranks."""
         with self._lock:
+            self._roles[worker] = role
             mine = any(p.holder == worker for p in self._places)
-            place = next((p for p in self._places if p.holder is None and p.role == role), None)
+            place = self._vacant(role)
             if place is not None and not mine:
                 place.holder = worker
                 self._write()
@@ -97,7 +103,7 @@ class Places:
             place = next((p for p in self._places if p.holder == worker), None)
             if place is None:
                 group = self._group(1, f"surplus-{worker}")
-                place = Place(group, _WORKER, 0, surplus=True, holder=worker)
+                place = Place(group, self._roles.get(worker, _WORKER), 0, surplus=True, holder=worker)
                 self._places.append(place)
                 self._write()
         told = False
@@ -107,6 +113,7 @@ class Places:
             if not told:
                 told = True
                 waiting()
+            place = self._instead(worker, place)
         if not place.surplus:
             self._seat()
         return place if place.holder == worker else None
@@ -150,6 +157,33 @@ class Places:
             self._places = []
         for group in groups.values():
             remove_placement_group(group)
+
+    def _instead(self, worker: str, place: Place) -> Place:
+        """Where one more is not to be had yet, a place of the gang that has become free, or has moved to a node that
+        stays; else the same."""
+        with self._lock:
+            other = self._vacant(place.role) if place.surplus and place.holder == worker else None
+            if other is None or placement_group_table(other.group).get("state") != "CREATED":
+                return place
+            other.holder = worker
+            self._places.remove(place)
+            self._write()
+        remove_placement_group(place.group)
+        return other
+
+    def _vacant(self, role: Role) -> Place | None:
+        """The first free place on a node that stays."""
+        draining = self._draining()
+        free = (p for p in self._places if p.holder is None and p.role == role)
+        return next((p for p in free if not draining or self._on(p) not in draining), None)
+
+    def _on(self, place: Place) -> str:
+        """The node of a place, empty where it is not known yet."""
+        if not (self._seated or place.surplus):
+            return ""
+        with suppress(Exception):  # Ray's control store is away: who is put there may have to leave again
+            return self.node(place)
+        return ""
 
     def _seat(self) -> None:
         """The gang has its nodes: say which bundle is whose."""

@@ -4,7 +4,7 @@ its process dies, and it goes on from what it had written down."""
 import pickle
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any, TypeVar
@@ -49,6 +49,7 @@ class Supervisor:
         self._meeting = ""
         self._pool: Any = None
         self._crew: Crew | None = None
+        self._draining: Mapping[str, float] = {}
         self._released = threading.Event()
         self._there = threading.Event()
         self._forgetting = threading.Lock()
@@ -142,6 +143,7 @@ class Supervisor:
             servers=server_count(launch),
             keep=lambda reserved: self._note(PLACES, pickle.dumps(reserved)),
             kept=pickle.loads(kept) if kept is not None else None,  # noqa: S301 - our own file
+            draining=lambda: self._draining,
         )
         crew = Crew(
             launch,
@@ -216,8 +218,9 @@ class Supervisor:
         while not self._released.wait(NODES_S):
             if self._crew is not None:
                 with suppress(Exception):  # Ray's control store is away: the next look may find it
+                    self._draining = draining_nodes()
                     drained.tell(
-                        drained.news(draining_nodes(), self._crew.nodes()),
+                        drained.news(self._draining, self._crew.nodes()),
                         lambda worker, for_s: self.drain(worker, for_s, "its node is drained"),
                     )
 

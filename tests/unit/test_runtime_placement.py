@@ -1,0 +1,99 @@
+"""Who is given which place of an attempt, without Ray."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ringleader.spec.job import Workers
+
+if TYPE_CHECKING:
+    from ringleader.runtime.placement import Places
+
+
+@dataclass
+class Cluster:
+    """Placement groups by name: the nodes of their bundles, none where there is no room."""
+
+    nodes: dict[str, list[str]]
+    draining: Collection[str] = ()
+    removed: list[str] = field(default_factory=list)
+
+    def group(self, bundles: list[Any], *, strategy: str, name: str, lifetime: str) -> Any:
+        def wait(timeout_seconds: float) -> bool:
+            return bool(self.nodes.get(name))
+
+        return SimpleNamespace(name=name, id=SimpleNamespace(hex=lambda: name), wait=wait)
+
+    def table(self, group: Any = None) -> dict[str, Any]:
+        if group is None:
+            return {}
+        nodes = self.nodes.get(group.name, [])
+        state = "CREATED" if nodes else "PENDING"
+        return {"state": state, "bundles_to_node_id": dict(enumerate(nodes))}
+
+    def remove(self, group: Any) -> None:
+        self.removed.append(group.name)
+
+
+def gang_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, servers: int = 0) -> "Places":
+    """Two workers have their places."""
+    from ringleader.runtime import placement
+
+    monkeypatch.setattr(placement, "placement_group", cluster.group)
+    monkeypatch.setattr(placement, "placement_group_table", cluster.table)
+    monkeypatch.setattr(placement, "remove_placement_group", cluster.remove)
+    places = placement.Places("a", Workers(min=2, max=3), servers=servers, draining=lambda: cluster.draining)
+    for worker in ("w0", "w1"):
+        places.reserve(worker, "worker")
+        assert places.claim(worker, pytest.fail) is not None
+    return places
+
+
+def test_a_newcomer_is_not_put_on_a_node_that_drains(monkeypatch: pytest.MonkeyPatch):
+    cluster = Cluster({"a-floor": ["north", "south"], "a-surplus-w2": ["east"]})
+    places = gang_on(cluster, monkeypatch)
+    cluster.draining = {"north"}
+    places.free("w0", for_good=True)
+    places.reserve("w2", "worker")
+    place = places.claim("w2", pytest.fail)
+    assert place is not None
+    assert (places.node(place), place.surplus) == ("east", True)
+    places.free("w1", for_good=True)
+    places.reserve("w3", "worker")
+    found = places.claim("w3", pytest.fail)
+    assert found is not None
+    assert (places.node(found), found.surplus) == ("south", False)
+
+
+def test_a_newcomer_takes_the_gangs_place_once_that_stays_and_there_is_no_other_room(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    cluster = Cluster({"a-floor": ["north", "south"]})
+    places = gang_on(cluster, monkeypatch)
+    cluster.draining = {"north"}
+    places.free("w0", for_good=True)
+    places.reserve("w2", "worker")
+
+    def moved() -> None:
+        cluster.draining, cluster.nodes["a-floor"] = (), ["west", "south"]
+
+    place = places.claim("w2", moved)
+    assert place is not None
+    assert (places.node(place), place.surplus) == ("west", False)
+    assert cluster.removed == ["a-surplus-w2"]
+
+
+def test_a_server_that_is_not_put_on_a_node_that_drains_leaves_the_workers_their_places(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    cluster = Cluster({"a-floor": ["north", "south", "north"], "a-surplus-s3": ["east"]})
+    places = gang_on(cluster, monkeypatch, servers=1)
+    cluster.draining = {"north"}
+    places.free("w1", for_good=True)
+    places.reserve("s3", "server")
+    place = places.claim("s3", pytest.fail)
+    assert place is not None
+    assert (places.node(place), place.role) == ("east", "server")
