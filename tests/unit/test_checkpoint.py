@@ -125,6 +125,11 @@ def test_a_byte_that_was_changed_is_found_before_anything_is_handed_out(tmp_path
     file.write_bytes(content)
     with pytest.raises(CheckpointUnreadable, match="have changed"):
         weights_of(folder.place_of(name))
+    handed: list[int] = []
+    with closing(weights_of(folder.place_of(name), check_s=0)) as late:
+        with pytest.raises(CheckpointUnreadable, match="have changed"):
+            handed.extend(map(len, late.chunks()))
+        assert 0 < sum(handed) < late.size_bytes, "no whole file was handed out"
     content[:8] = (1 << 60).to_bytes(8, "little")
     file.write_bytes(content)
     with pytest.raises(CheckpointUnreadable, match="have changed"):

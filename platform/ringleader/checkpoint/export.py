@@ -1,15 +1,19 @@
 """The weights of a checkpoint as one safetensors file under their names. No torch, and nothing is unpickled."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from ringleader.checkpoint.folder import CHUNK_BYTES, Folder, Opened
 from ringleader.checkpoint.manifest import CheckpointUnreadable, Piece
 from ringleader.checkpoint.parts import ALIGNED, Part
 
+CHECK_S = 10.0
+"""Whoever waits for the first byte gives up after 30 s."""
 MOST_HEAD_BYTES = 100_000_000
 """Of the table of a tensor file; the safetensors library reads none that is larger."""
 
@@ -37,21 +41,41 @@ class Weights:
 
     Args:
         spans: the tensors, in their order in the file.
+        checks: what is left to do until every file is known to be whole.
+        turns: of `checks`, for each chunk that is handed out.
         files: are closed with it.
 
     Attributes:
         size_bytes: of the file.
     """
 
-    def __init__(self, head: bytes, spans: Sequence[_Span], files: ExitStack) -> None:
+    def __init__(
+        self, head: bytes, spans: Sequence[_Span], checks: Iterator[None], turns: int, files: ExitStack
+    ) -> None:
         self._head = head
         self._spans = spans
+        self._checks = checks
+        self._turns = turns
         self._files = files
         self.size_bytes = len(head) + sum(span.end - span.first for span in spans)
 
     def chunks(self) -> Iterator[bytes]:
-        """The content. Raises CheckpointUnreadable: somebody has cut off a file meanwhile."""
-        yield self._head
+        """The content; the last of it once every file is known to be whole.
+
+        Raises:
+            CheckpointUnreadable: one is not.
+        """
+        before = self._head
+        for chunk in self._content():
+            yield before
+            before = chunk
+            for _ in islice(self._checks, self._turns):
+                pass
+        for _ in self._checks:
+            pass
+        yield before
+
+    def _content(self) -> Iterator[bytes]:
         for span in self._spans:
             for start in range(span.first, span.end, CHUNK_BYTES):
                 yield span.file.read(start, min(CHUNK_BYTES, span.end - start))
@@ -61,8 +85,11 @@ class Weights:
         self._files.close()
 
 
-def weights_of(uri: str) -> Weights:
-    """The weights file, of which nothing is made yet. Every file that has a weight was read through and is whole.
+def weights_of(uri: str, check_s: float = CHECK_S) -> Weights:
+    """The weights file, of which nothing is made yet.
+
+    Args:
+        check_s: how long to read files through before; what is left of them then is read beside handing them out.
 
     Raises:
         CheckpointUnreadable: naming the file that is missing, torn or changed.
@@ -72,19 +99,28 @@ def weights_of(uri: str) -> Weights:
         reader = _Reader(uri, files)
         places = _spoken(reader.places())
         spans = reader.spans(set(places.values()))
-        return Weights(*_head({weight: spans[place] for weight, place in places.items()}), files)
+        head, order = _head({weight: spans[place] for weight, place in places.items()})
+        until = time.monotonic() + check_s
+        checks = reader.checking()
+        for _ in checks:
+            if time.monotonic() >= until:
+                break
+        turns = 1 + reader.size_bytes // max(1, sum(span.end - span.first for span in order))
+        return Weights(head, order, checks, turns, files)
     except BaseException:
         files.close()
         raise
 
 
 class _Reader:
-    """Reads what a checkpoint says of its weights. `files` closes what was opened."""
+    """Reads what a checkpoint says of its weights. `files` closes what was opened; `size_bytes` of it hold weights."""
 
     def __init__(self, uri: str, files: ExitStack) -> None:
         parent, _, self._name = uri.rstrip("/").rpartition("/")
         self._uri = uri
         self._files = files
+        self._used: list[Opened] = []
+        self.size_bytes = 0
         try:
             self._folder = Folder(parent)
         except ValueError as error:
@@ -97,7 +133,8 @@ class _Reader:
         for state in self._states():
             piece = self._pieces[Part(state).names]
             file = self._open(piece)
-            file.check()
+            for _ in file.checking():
+                pass
             names = self._json(file, piece, 0, piece.size_bytes)
             places |= {str(weight): _Place(state, number) for weight, number in names.items()}
         if not places:
@@ -113,13 +150,19 @@ class _Reader:
                     file = self._open(piece)
                     table = {_Place(state, n): span for n, span in self._table(file, piece).items()}
                     if wanted & table.keys():
-                        file.check()
+                        self._used.append(file)
+                        self.size_bytes += piece.size_bytes
                         found |= table
                     else:
                         file.close()
         if missing := wanted - found.keys():
             raise CheckpointUnreadable(self._uri, f"{len(missing)} of its weights are in none of its files")
         return found
+
+    def checking(self) -> Iterator[None]:
+        """Read the files that have weights through, a chunk each turn. Raises CheckpointUnreadable."""
+        for file in self._used:
+            yield from file.checking()
 
     def _states(self) -> Iterator[int]:
         state = 0

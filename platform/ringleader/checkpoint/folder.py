@@ -34,11 +34,12 @@ class Opened:
             )
         return content
 
-    def check(self) -> None:
-        """Read it through, a chunk at a time. Raises CheckpointUnreadable: its bytes are others than were written."""
+    def checking(self) -> Iterator[None]:
+        """Read it through, a chunk each turn. Raises CheckpointUnreadable: its bytes are others than were written."""
         digest = hashlib.sha256()
         for start in range(0, self._piece.size_bytes, CHUNK_BYTES):
             digest.update(self.read(start, min(CHUNK_BYTES, self._piece.size_bytes - start)))
+            yield
         if digest.hexdigest() != self._piece.sha256:
             raise CheckpointUnreadable(self._place, self._piece.changed)
 
