@@ -44,11 +44,11 @@ async def stream(
         resumed = _last_seen(request)
         after = after if resumed is None else resumed
         ended = await to_thread.run_sync(here.feeds.ended, job_id)
-        left = resumed is None or not ended or await to_thread.run_sync(read, job_id, after, 1)
+        level = ended and resumed is not None and not await to_thread.run_sync(read, job_id, after, 1)
     except BaseException:
         end()
         raise
-    if not left:
+    if level:
         end()
         return Response(status_code=204)
     return Held(
