@@ -1,6 +1,7 @@
 """A control plane for tests: the real application over a cluster in memory, a clock that stands, ticks by hand."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,12 +31,16 @@ SPEC: dict[str, Any] = {
 
 
 class FakeCluster:
-    """`Backend` in memory. `cut` is called with a name before and after every deed; it may raise."""
+    """`Backend` in memory. `cut` is called with a name before and after every deed; it may raise.
+
+    `starts` are the supervisors that came to be, `calls` says how often each was asked for.
+    """
 
     def __init__(self, cpus: float = 4) -> None:
         self.nodes = [Node("n1", cpus, 0, 16)]
         self.alive: dict[tuple[str, int], Launch] = {}
         self.starts: list[tuple[str, int]] = []
+        self.calls: Counter[tuple[str, int]] = Counter()
         self.told: list[tuple[Any, ...]] = []
         self.asked: list[dict[Need, int]] = []
         self.forgotten: list[str] = []
@@ -50,6 +55,7 @@ class FakeCluster:
 
     def start(self, launch: Launch) -> None:
         with self._deed("start"):
+            self.calls[launch.job_id, launch.attempt] += 1
             if (launch.job_id, launch.attempt) not in self.alive:
                 self.alive[launch.job_id, launch.attempt] = launch
                 self.starts.append((launch.job_id, launch.attempt))

@@ -1,28 +1,19 @@
 """The loop between rows and cluster: each attempt started once whatever dies, adopted, retried, ended, released."""
 
-import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from control_plane import RESULT, FakeCluster, Stage, metric, outcome, stage, status
-from sqlalchemy import update
 from sqlalchemy.orm import Session
+from test_api_kills import reconciler_over
 
 from ringleader_api.backend import AttemptGone
-from ringleader_api.reconciling import Growing, Launching, Leased, Reconciler, loop
-from ringleader_api.scheduling import Limits
-from ringleader_api.store import Fenced, Lease, LeaseLost, Store, lease_for
-from ringleader_api.store.tables import LeaseRow
-
-
-class Killed(BaseException):
-    """The process dies here."""
+from ringleader_api.reconciling import loop
+from ringleader_api.store import LeaseLost
 
 
 @pytest.fixture
@@ -34,100 +25,6 @@ def end(
     here: Stage, job_id: str, how: str = "succeeded", attempt: int = 1, code: str = "", **more: Any
 ) -> None:
     here.post(job_id, attempt=attempt, records=[outcome(1, how, code, **more)])
-
-
-def test_an_accepted_job_is_started_once_whatever_statement_the_process_dies_at(tmp_path: Path) -> None:
-    """Dies at the first, second, … boundary between a deed or commit and the next; a new process goes on."""
-    for last in itertools.count():
-        home = tmp_path / str(last)
-        cluster = FakeCluster()
-        here = stage(home, cluster)
-        job_id = here.submit()
-        survived = _dies_at(here, last)
-        here.control.close()
-        cluster.cut = lambda where: None
-        again = stage(home, cluster)
-        leases_run_out(again.control.store)
-        again.tick(2)
-        assert cluster.starts == [(job_id, 1)], f"died at boundary {last}"
-        again.post(job_id, status=status("running"))
-        assert again.state(job_id) == "running"
-        assert again.events(job_id) == ["job.queued", "job.starting", "job.running"]
-        again.control.close()
-        if survived:
-            break
-    assert last >= 8, "the sweep must have met the boundaries"
-
-
-def _dies_at(here: Stage, boundary: int) -> bool:
-    """Run two rounds that die at the given boundary; True when there are not that many."""
-    passed = itertools.count()
-
-    def cut(where: str) -> None:
-        if next(passed) == boundary:
-            raise Killed(where)
-
-    store = MortalStore.at(here.home, here.control.settings.database_url)
-    assert isinstance(store, MortalStore)
-    store.cut = here.cluster.cut = cut
-    reconciler = reconciler_over(here, store)
-    try:
-        reconciler.tick()
-        reconciler.tick()
-    except Killed:
-        return False
-    finally:
-        store.close()
-    return True
-
-
-def reconciler_over(here: Stage, store: Store, lease: Lease | None = None) -> Reconciler:
-    """One that works over `store`, with a lease of its own."""
-    lease = lease or lease_for(store, here.home, "reconciler", lasts_s=60)
-    ours, cluster = Fenced(store, lease), Leased(here.cluster, lease)
-    control = here.control
-    launching = Launching(
-        ours,
-        cluster,
-        control.packages,
-        control.secrets,
-        telemetry=control.telemetry,
-        now=here.time,
-        ingest_base="http://x",
-        home=here.home,
-    )
-    return Reconciler(
-        ours,
-        cluster,
-        launching,
-        Growing(cluster, None, here.time, cool_down_s=0, patience_s=1),
-        here.time,
-        lease=lease,
-        home=here.home,
-        limits=Limits(),
-        exporting=False,
-        cluster_seen=lambda up: None,
-    )
-
-
-def leases_run_out(store: Store) -> None:
-    """The time of whoever holds a role is over."""
-    with store.write() as session:
-        session.execute(update(LeaseRow).values(expires_at=datetime(2000, 1, 1, tzinfo=UTC)))
-
-
-class MortalStore(Store):
-    """A store with a boundary before each transaction, before its commit and after it."""
-
-    cut: Callable[[str], None]
-
-    @contextmanager
-    def write(self) -> Iterator[Session]:
-        self.cut("before write")
-        with super().write() as session:
-            yield session
-            self.cut("before commit")
-        self.cut("after commit")
 
 
 def test_it_rests_for_what_it_has_computed_and_not_for_what_it_has_waited(

@@ -10,21 +10,19 @@ from pathlib import Path
 
 import pytest
 from control_plane import RESULT, SPEC, FakeCluster, Stage, line, outcome, stage, status
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 from test_api_ingest import *  # noqa: F403 - its tests run here once more, over PostgreSQL
+from test_api_kills import MortalStore, reconciler_over
 from test_api_reconciler import *  # noqa: F403
-from test_api_reconciler import MortalStore, leases_run_out, reconciler_over
 
 from ringleader_api.reconciling import Leased
 from ringleader_api.services.jobs import Filter
 from ringleader_api.store import Fenced, LeaseLost, Store
 from ringleader_api.store.leases import FileLease, RowLease
-from ringleader_api.store.tables import Job
+from ringleader_api.store.tables import Job, LeaseRow
 
 HANG_S = 30
-globals().pop(
-    "test_an_accepted_job_is_started_once_whatever_statement_the_process_dies_at"
-)  # the sweep here goes further
 
 
 @pytest.fixture(autouse=True)
@@ -164,6 +162,12 @@ def _overtaken_at(one: Stage, other: Stage, boundary: int) -> bool:
     one.cluster.cut = lambda where: None
     store.close()
     return reached
+
+
+def leases_run_out(store: Store) -> None:
+    """The time of whoever holds a role is over."""
+    with store.write() as session:
+        session.execute(update(LeaseRow).values(expires_at=datetime(2000, 1, 1, tzinfo=UTC)))
 
 
 def test_the_same_key_sent_to_two_at_once_is_one_job(tmp_path: Path) -> None:

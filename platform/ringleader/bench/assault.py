@@ -151,7 +151,8 @@ def _aftermath(planes: Sequence[_Mortal], clients: Sequence[Client], home: Path)
         held = {(job_id, 1) for job_id, job in there.items() if job["state"] == "starting"}
         keys = [str(job["name"]) for job in there.values()]
         lost = len(accepted - there.keys()) + len(held - alive)
-        twice = sum(attempt > 1 for _, attempt in alive | gone) + len(keys) - len(set(keys))
+        twice = sum(attempt > 1 for _, attempt in alive | gone) + len(attempts_in(cluster / "again"))
+        twice += len(keys) - len(set(keys))
         for job_id in there:
             caller.call("POST", f"/api/v1/jobs/{job_id}/cancel")
         _rest(caller, {"queued", "starting", "stopping"})

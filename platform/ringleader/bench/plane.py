@@ -18,7 +18,8 @@ from ringleader_api.scheduling import Demand, Node, Seen
 
 
 class FolderCluster:
-    """`Backend`: `alive/JOB.ATTEMPT` is a supervisor, `gone/JOB.ATTEMPT` one that was released.
+    """`Backend`: `alive/JOB.ATTEMPT` is a supervisor, `gone/JOB.ATTEMPT` one that was released, `again/JOB.ATTEMPT`
+    one that was asked for although it was there.
 
     Args:
         cpus: of its one node.
@@ -27,8 +28,9 @@ class FolderCluster:
     def __init__(self, folder: Path, cpus: float) -> None:
         self._alive = folder / "alive"
         self._gone = folder / "gone"
+        self._again = folder / "again"
         self._cpus = cpus
-        for place in (self._alive, self._gone):
+        for place in (self._alive, self._gone, self._again):
             place.mkdir(parents=True, exist_ok=True)
 
     def start(self, launch: Launch) -> None:
@@ -38,8 +40,10 @@ class FolderCluster:
             raise AttemptGone(f"{name} has been here.")
         partial = self._alive / f".{name}.{os.getpid()}"
         partial.write_text(json.dumps({"url": launch.ingest_url, "token": launch.ingest_token}))
-        with suppress(FileExistsError):
+        try:
             os.link(partial, self._alive / name)
+        except FileExistsError:
+            (self._again / name).touch()
         partial.unlink()
 
     def supervisors(self) -> set[tuple[str, int]]:
