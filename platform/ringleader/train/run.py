@@ -137,11 +137,12 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
         )
     _check_finite(session)
     group.reporter.settle()
-    session._steps.recorder.close()
     outlet.settled(session.global_step + 1)
     group.buffers.adopt()  # what the program has made of them since the last step, also if this generation breaks
     digest = weights_sha256(session._held.module)
     session._evaluation.barrier(session._begin_call(), lambda: _leave_behind(session, outlet, artifacts))
+    session._steps.recorder.close()
+    outlet.settled(session.global_step + 1)
     group.close()
     assert group.seat is not None
     return Finished(
