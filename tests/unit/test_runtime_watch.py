@@ -1,5 +1,7 @@
 """Who is evicted, and how long one waits: from heartbeats alone."""
 
+import pytest
+
 from ringleader.elastic import Rules
 from ringleader.runtime.messages import BEAT_S, GONE_S
 from ringleader.runtime.watch import BEAT_GONE_S, Glance, Verdict, Watch
@@ -188,3 +190,54 @@ def test_who_leaves_its_weights_behind_is_not_hurried_to_park():
     watch.beat("w0", generation=1, moves=2, phase="committed", step=1, now=0.1)
     assert look(watch, 20, start=5.0, beats={"w0": (3, "finish", 1)}) == []
     assert watch.unhurried(20.1) == {"w0"}
+
+
+def proven(*workers: str, stall_timeout_s: float = 5) -> Watch:
+    """A watch that has seen these commit a step."""
+    watch = Watch(stall_timeout_s=stall_timeout_s)
+    for worker in workers:
+        watch.beat(worker, generation=1, moves=1, phase="forward", step=0, now=0.0)
+        watch.beat(worker, generation=1, moves=2, phase="committed", step=1, now=0.1)
+    return watch
+
+
+@pytest.mark.parametrize("waiting", ["exchange", "evaluate", "finish"])
+@pytest.mark.parametrize("phase", ["update", "between"])
+def test_whose_own_code_hangs_while_another_worker_waits_for_it_is_stalled(phase: str, waiting: str) -> None:
+    watch = proven("w0", "w1")
+    beats = {"w0": (3, phase, 1), "w1": (3, waiting, 1)}
+    assert look(watch, 2.0, start=0.2, beats=beats) == []
+    assert [(stall.worker, stall.phase) for stall in watch.stalls(2.1)] == [("w0", phase)]
+    assert look(watch, 5.1, start=2.1, beats=beats) == []
+    assert look(watch, 5.3, start=5.2, beats=beats) == [("w0", "stalled")]
+
+
+@pytest.mark.parametrize("phase", ["update", "between"])
+def test_own_code_that_takes_long_on_all_workers_is_no_stall(phase: str) -> None:
+    """Servers wait all the while; the first worker that is through does so for as long as a stall takes."""
+    watch = proven("s0", "w1", "w2")
+    beats = {"s0": (3, "exchange", 1), "w1": (3, phase, 1), "w2": (3, phase, 1)}
+    assert look(watch, 20.0, start=0.2, beats=beats) == []
+    assert watch.stalls(20.0) == []
+    beats["w1"] = (4, "exchange", 1)
+    assert look(watch, 25.0, start=20.1, beats=beats) == []
+    assert look(watch, 25.2, start=25.1, beats=beats) == [("w2", "stalled")]
+
+
+def test_a_server_that_hangs_in_its_update_is_stalled_and_nobody_who_waits_for_it() -> None:
+    watch = proven("s0", "w1", "w2")
+    beats = {"s0": (3, "update", 1), "w1": (3, "exchange", 1), "w2": (3, "exchange", 1)}
+    assert look(watch, 5.3, start=0.2, beats=beats) == [("s0", "stalled")]
+
+
+def test_a_worker_that_is_alone_takes_its_time_between_two_calls() -> None:
+    watch = proven("s0", "w1")
+    assert look(watch, 20.0, start=0.2, beats={"s0": (3, "exchange", 1), "w1": (3, "between", 1)}) == []
+
+
+def test_who_is_in_its_own_code_is_not_hurried_to_park_until_those_who_have_wait_too_long() -> None:
+    watch = proven("w0", "w1")
+    beats = {"w0": (3, "between", 1), "w1": (3, "parked", 1)}
+    assert look(watch, 5.1, start=0.2, beats=beats) == []
+    assert "w0" in watch.unhurried(5.1)
+    assert look(watch, 5.3, start=5.2, beats=beats) == [("w0", "stalled")]

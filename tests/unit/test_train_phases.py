@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from ringleader.runtime.messages import WORKING
+from ringleader.runtime.messages import OWN, WORKING
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import Alone, Recorded, _alone
@@ -72,3 +72,50 @@ def test_rows_are_read_in_a_phase_that_is_watched(sync: dict[str, Any], tmp_path
     )
     assert len(rows.seen) == 24
     assert set(rows.seen) <= WORKING, rows.seen
+
+
+def test_the_programs_own_code_runs_in_phases_that_are_watched_while_others_wait(tmp_path: Path) -> None:
+    """In an optimiser, a callback, behind a step, between two calls: a hang there holds up the others."""
+    outlet = PhaseKept()
+    told: dict[str, set[str]] = {}
+
+    def note(place: str) -> None:
+        told.setdefault(place, set()).add(outlet.phase)
+
+    def train(session: Session) -> None:
+        net = session.model(torch.nn.Linear(3, 1))
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        optimizer.register_step_pre_hook(lambda *_: note("optimiser"))
+        session.on_commit(lambda: note("callback"))
+
+        def score(batch: Any) -> dict[str, torch.Tensor]:
+            note("score")
+            return {"mean": net(batch["x"]).mean(dim=1)}
+
+        for _ in range(2):
+            for batch in session.batches(PhaseAtRead(outlet)):
+                session.step(net(batch["x"]).mean())
+                note("behind a step")
+            note("behind a loop")
+            session.evaluate(PhaseAtRead(outlet), score)
+            note("behind an evaluation")
+        for batch in session.batches(PhaseAtRead(outlet)):
+            session.step(net(batch["x"]).mean())
+            break
+        note("behind a break")
+
+    spec = JobSpec.parse(
+        {"name": "own", "entrypoint": "own:train", "workers": {"max": 1}, "batch": {"global_size": 6}}
+    )
+    run(
+        spec=spec,
+        function=train,
+        coordinator=Alone(spec.shards),
+        outlet=outlet,
+        server=False,
+        artifacts=tmp_path,
+    )
+    assert told.pop("score") == {"evaluate"}
+    assert {place: phases <= OWN for place, phases in told.items()} == dict.fromkeys(told, True), told
+    assert len(told) == 6
+    assert outlet.phase == "finish"

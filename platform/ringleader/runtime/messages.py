@@ -12,8 +12,12 @@ from ringleader.spec import JobSpec
 NAMESPACE = "ringleader"
 WORKER_THREADS = 8
 """Threads of a worker's actor: one trains, the others take the supervisor's words."""
-WORKING = frozenset({"forward", "backward", "update"})
-"""What a training thread does by itself; in other phases it waits for others, or no deadline runs."""
+WORKING = frozenset({"forward", "backward"})
+"""What a training thread does by itself for its part of a step; in other phases it waits for others, or no deadline
+runs but that of `OWN`."""
+OWN = frozenset({"update", "between"})
+"""What it does by itself beside that: an update with what happens once a step, and the program's own code behind a step
+or between two session calls. That takes as long as it does, unless others wait."""
 BEAT_S = 0.2
 GONE_S = 10.0
 """Who keeps idle processes answers within this."""

@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, replace
 from math import inf
 
-from ringleader.runtime.messages import WORKING
+from ringleader.runtime.messages import OWN, WORKING
 
 FROZEN = "frozen"
 BEAT_GONE_S = 3.0
@@ -20,6 +20,8 @@ STARTING_S = 30.0
 BEGINNING = frozenset({"starting", "seated", "parked"})
 TAKING_TIME = frozenset({"evaluate", "finish"})
 """What may take as long as it does: nobody in it is late."""
+WAITING = TAKING_TIME | {"exchange", "parked"}
+"""Who has not got on in it for long waits for somebody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class Verdict:
 class Watch:
     """Collects heartbeats, from any thread; `verdicts` names workers to evict.
 
-    Waiting for others, evaluation, start-up and the first step of a generation have no deadline of their own.
+    Waiting for others, evaluation, start-up and the first step of a generation have no deadline of their own. Updates
+    and what the program does between session calls have one while another worker waits: it has to have waited as long.
     """
 
     def __init__(self, stall_timeout_s: float) -> None:
@@ -109,7 +112,7 @@ class Watch:
             # Who heals jumps to a step without having computed it.
             advanced = same and old.phase not in BEGINNING and step > old.step
             proven = same and (old.proven or advanced)
-            free = phase in BEGINNING or phase in TAKING_TIME or (phase in WORKING and not proven)
+            free = phase in BEGINNING | TAKING_TIME | OWN or (phase in WORKING and not proven)
             if advanced:
                 took_s = (now - old.stepped) / (step - old.step)
                 self._pace_s = max(0.9 * (self._pace_s or 0.0), took_s)
@@ -178,7 +181,7 @@ class Watch:
             verdicts = [
                 Verdict(worker, cause, pulse.seen if cause == FROZEN else pulse.moved)
                 for worker, pulse in self._pulses.items()
-                if (cause := self._judge(pulse, now))
+                if (cause := self._judge(worker, pulse, now))
             ]
             verdicts = verdicts or self._apart(now)
             for verdict in verdicts:
@@ -188,7 +191,8 @@ class Watch:
     def stalls(self, now: float) -> list[Stall]:
         """Who makes no progress, each named once until it has got on."""
         with self._lock:
-            found = [w for w, p in self._pulses.items() if not p.told and self._stuck(p, now, self._notice_s)]
+            pulses = [(w, p) for w, p in self._pulses.items() if not p.told]
+            found = [w for w, p in pulses if self._stuck(w, p, now, self._notice_s)]
             for worker in found:
                 self._pulses[worker] = replace(self._pulses[worker], told=True)
             pulses = [(worker, self._pulses[worker]) for worker in found]
@@ -206,10 +210,10 @@ class Watch:
         youngest = max(group, key=lambda worker: (worker[0], len(worker), worker))
         return [Verdict(youngest, "unheard", group[youngest].moved)]
 
-    def _judge(self, pulse: Pulse, now: float) -> str:
+    def _judge(self, worker: str, pulse: Pulse, now: float) -> str:
         if pulse.stopped or now - pulse.seen > _limit(pulse, now):
             return FROZEN
-        return "stalled" if self._stuck(pulse, now, self._limit_s) else ""
+        return "stalled" if self._stuck(worker, pulse, now, self._limit_s) else ""
 
     @property
     def _limit_s(self) -> float:
@@ -220,8 +224,21 @@ class Watch:
     def _notice_s(self) -> float:
         return min(self._limit_s, max(1.0, STALL_SHARE * self._stall_timeout_s, 20 * self._usual_s))
 
-    def _stuck(self, pulse: Pulse, now: float, limit_s: float) -> bool:
-        return pulse.proven and pulse.phase in WORKING and now - pulse.moved > limit_s
+    def _stuck(self, worker: str, pulse: Pulse, now: float, limit_s: float) -> bool:
+        if not pulse.proven or now - pulse.moved <= limit_s:
+            return False
+        if pulse.phase in OWN:
+            return self._waited_for(worker, pulse.generation, now, limit_s)
+        return pulse.phase in WORKING
+
+    def _waited_for(self, worker: str, generation: int, now: float, limit_s: float) -> bool:
+        """Whether another worker of the generation has waited for so long: not all of them take their time together.
+        Servers always wait; their names begin with an s."""
+        return any(
+            p.phase in WAITING and now - p.moved > limit_s
+            for other, p in self._pulses.items()
+            if other != worker and p.generation == generation and not other.startswith("s")
+        )
 
 
 def _limit(pulse: Pulse, now: float) -> float:

@@ -50,6 +50,7 @@ class Evaluation:
             if group.calls.is_finished(number):
                 return dict(group.calls.finished[number].result)
             assert group.seat is not None
+            self._progress("evaluate")
             missing = [k for k in group.seat.plan.shards_of(group.seat.rank) if k not in sums]
             if group.timeline is not None:
                 group.timeline.begin("evaluate", call=number)

@@ -260,6 +260,7 @@ class Rounds:
         if report.left:
             self._leave(loop, report)
             return
+        self._progress(loop, "update")
         if group.timeline is not None:
             group.timeline.begin("update")
         reports = [self._read(reduced, span, offset) for offset in span.offsets]
@@ -271,6 +272,7 @@ class Rounds:
             group.timeline.end()
         self._commit(loop, span, reports)
         group.committed()
+        self._progress(loop, "between")
 
     def _leave(self, loop: Loop, report: StepReport) -> None:
         """The loop is over for all, before this round: the replicas' moves are dropped, the weights stay."""
@@ -279,6 +281,7 @@ class Rounds:
         self._group.leave_call(loop.number)
         if report.pending:
             self._group.leave_at_boundary()
+        self._progress(loop, "between")
 
     def _read(self, reduced: Tensor, span: Span, offset: int) -> StepReport:
         """What the reduced word says about one batch, checked."""

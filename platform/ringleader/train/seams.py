@@ -100,8 +100,9 @@ class Outlet(Protocol):
         """The running step starts over: log lines of it are dropped."""
 
     def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
-        """Newest committed step and what the training thread does now (forward, backward, exchange, update,
-        evaluate, finish, parked): sent with the next heartbeat; `rows` owned scale the stall deadline."""
+        """Newest committed step and what the training thread does now (forward, backward, exchange, update, committed,
+        evaluate, finish, parked; between: the program's own code beside all that): sent with the next heartbeat. `rows`
+        owned scale the stall deadline."""
 
     def recorded_step(self) -> int:
         """Records of steps below this are stored by the supervisor."""

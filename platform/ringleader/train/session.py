@@ -46,6 +46,7 @@ class Session:
         self, spec: JobSpec, coordinator: Coordinator, outlet: Outlet, checkpoints: str | None = None
     ) -> None:
         self._spec = spec
+        self._outlet = outlet
         self._held = Held()
         self._calls = Calls()
         self._split = Split(Timeline() if spec.debug.trace else None)
@@ -196,6 +197,7 @@ class Session:
             self._scores = dict(self._calls.finished[number].result)
         else:
             self._scores = self._evaluation.run(number, Question(dataset, score, collate, loader_workers))
+            self._tell_between()
         self._after(number)
         return dict(self._scores)
 
@@ -232,6 +234,7 @@ class Session:
         self._inside, self._past = True, None
         try:
             yield from self._casting.turns(self._rehearsal.watch(place, self._steps.run(loop)))
+            self._tell_between()
         finally:
             self._inside = False
             self._past = None
@@ -244,6 +247,11 @@ class Session:
             yield from self._casting.turns(self._rehearsal.turns(place, loop))
         finally:
             self._inside = False
+
+    def _tell_between(self) -> None:
+        """A call is over that this worker took part in: the program goes on."""
+        group = self._group
+        self._outlet.progress(step=group.step, total_steps=None, epoch=group.epoch, phase="between", rows=0)
 
     def _after(self, number: int) -> None:
         """Between two calls: the random streams start anew, and what is shown is what the call ended with."""

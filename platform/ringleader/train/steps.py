@@ -238,13 +238,16 @@ class Steps:
         # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
         if exchange.updates:
             self._donate(report, reduced, skipped=skipped)
+            self._progress(loop, "update")
             self._update(report, skipped=skipped)
             self._commit(report, reduced, skipped=skipped)
             exchange.publish()
         else:
             exchange.publish()
+            self._progress(loop, "update")
             self._commit(report, reduced, skipped=skipped)
         group.committed()
+        self._progress(loop, "between")
 
     def _donate(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
         """Those who follow this member need what it is about to apply."""
@@ -260,6 +263,7 @@ class Steps:
         self._group.leave_call(loop.number)
         if report.pending:
             self._group.leave_at_boundary()
+        self._progress(loop, "between")
 
     @torch.no_grad()
     def _overflowed(self, report: StepReport) -> bool:
@@ -293,11 +297,22 @@ class Steps:
                 parameter.grad = None
             elif report.weight != rows and parameter.grad is not None:
                 scale_by(parameter.grad, rows / report.weight)
-        assert group.exchange is not None
         if not skipped:
-            group.held.update(group.exchange.complete, applied=group.ahead)
+            group.held.update(self._complete, applied=group.ahead)
         if group.timeline is not None:
             group.timeline.end()
+
+    def _complete(self, values: Tensor) -> Tensor:
+        """What all that update say of their parts; servers wait for each other."""
+        loop, exchange = self._loop, self._group.exchange
+        assert loop is not None
+        assert exchange is not None
+        if exchange.part is None:
+            return exchange.complete(values)
+        self._progress(loop, "exchange")
+        whole = exchange.complete(values)
+        self._progress(loop, "update")
+        return whole
 
     def _commit(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
         group, loop, exchange = self._group, self._loop, self._group.exchange

@@ -136,6 +136,7 @@ class Tenant:
             self._unused = True
             if self._pushed_at < self._group.calls.offset:
                 self._seen = self._group.calls.offset
+            self._progress(self._running, "between")
 
     def leave(self) -> None:
         """The loop body has left by `break`: that ends the loop for all."""
