@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -120,7 +121,7 @@ class Prompter:
             if kind == "follow":
                 self._followed = content
                 try:
-                    return Shadow(self._pair(content, JOINER), self._level)
+                    return Shadow(self._pair(content, JOINER), partial(self._level, content))
                 except ExchangeBroken as error:
                     self._say(("parked", replace(parked, why=str(error), followed=content)))
             if kind == "plan":
@@ -223,9 +224,9 @@ class Prompter:
     def _pair(self, number: int, rank: int) -> Transport:
         return meet(Call(*self._store, f"pair/{number}", rank, 2, DEADLINE_S, host=self._host))
 
-    def _level(self) -> None:
+    def _level(self, pair: int) -> None:
         self._cue(ANY, "level")
-        self._say(("level", None))
+        self._say(("level", pair))
 
     def _cue(self, step: int, phase: str) -> None:
         places = [(step, phase), (ANY, phase)]
@@ -397,7 +398,7 @@ class Cast:
                 self._handle(ev.Parked(name, *place, said.why, now, said.followed, said.astray))
             case "level":
                 self._play.levels.append(name)
-                self._handle(ev.Level(name, now))
+                self._handle(ev.Level(name, now, content))
             case "event":
                 self._play.reports.append(content)
             case "saved":

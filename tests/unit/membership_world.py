@@ -331,7 +331,7 @@ class World:
         process = self.processes[worker]
         if process.alive and not process.cut and process.donor and self.whole() and not process.level:
             process.level = True
-            self.tell(ev.Level(worker, self.now))
+            self.tell(ev.Level(worker, self.now, process.pair))
 
     def stray(self, worker: str) -> None:
         """The program changes what a shadow does not hear of."""

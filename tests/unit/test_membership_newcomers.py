@@ -161,6 +161,22 @@ def test_a_newcomer_with_whom_every_exchange_breaks_is_parted_with_and_the_other
     assert state.plan.members == ("w0", "w1")
 
 
+def test_a_late_word_of_one_pair_does_not_count_for_the_next():
+    world = growing(minimum=1, to=3, shadows=True)
+    world.boot("w2")
+    pair = world.processes["w2"].pair
+    world.die("w0")
+    for worker in ("w1", "w2"):
+        world.sense(worker)
+    world.hear()
+    world.tick(0.1)
+    assert world.processes["w2"].pair == pair + 1
+    world.tell(ev.Level("w2", world.now, pair))
+    assert not world.state.find("w2").level
+    world.draw_level("w2")
+    assert world.state.find("w2").level
+
+
 def test_a_function_that_raises_at_once_everywhere_ends_the_first_gang():
     world = World.of(minimum=2, maximum=4, shards=4)
     world.tell(ev.Raised("w0", 0, -1, "Traceback: no such file", 0.0))

@@ -33,7 +33,7 @@ class Heard:
     def __init__(self) -> None:
         self.parks: list[Parked] = []
         self.seats: list[int] = []
-        self.levels = 0
+        self.levels: list[int] = []
 
     def parked(self, parked: Parked) -> None:
         self.parks.append(parked)
@@ -41,8 +41,8 @@ class Heard:
     def seated(self, generation: int) -> None:
         self.seats.append(generation)
 
-    def level(self) -> None:
-        self.levels += 1
+    def level(self, pair: int) -> None:
+        self.levels.append(pair)
 
 
 class Bench:
@@ -156,7 +156,7 @@ def test_a_joiner_follows_whom_it_is_told_to_and_asks_again_when_that_is_over():
     shadow = bench.seats.next_seat(Parked(0, 0, 0, ""))
     assert bench.pairs == [("127.0.0.1:1", 3, 1)]
     shadow.level()
-    assert bench.heard.levels == 1
+    assert bench.heard.levels == [3]
     bench.seats.take(plan(5))
     assert bench.seats.next_seat(Parked(0, 7, 7, "")).plan.generation == 5
     assert bench.heard.parks[-1].applied == 7

@@ -65,6 +65,23 @@ def test_a_plan_of_an_older_start_is_refused_whatever_its_generation():
     assert worker.attendance(2).generation == 4
 
 
+def test_a_pair_that_an_older_start_has_made_is_not_met():
+    worker = working()
+    seats, met = worker._words().seats, list[int]()
+
+    def pair(meeting: str, number: int, *_: object) -> NoReturn:
+        met.append(number)
+        raise ExchangeBroken(rank=0, phase="connect", bucket=None, why="interrupted")
+
+    seats._pair = pair
+    worker.attendance(2)
+    for start, number in ((2, 4), (1, 3)):
+        worker.donate(start, "127.0.0.1:1", number)
+        worker.follow(start, "127.0.0.1:1", number)
+    assert met == [4]
+    assert seats._follows == ("127.0.0.1:1", 4)
+
+
 def test_who_waits_for_a_plan_says_with_what_until_it_has_one():
     worker = working()
     seats = worker._words().seats
@@ -109,7 +126,7 @@ def test_who_follows_a_member_says_no_more_that_it_waits_until_it_does_again():
     seats._pair = pair
     with ThreadPoolExecutor(1) as pool:
         sat = pool.submit(seats.next_seat, Parked(0, 0, 0, ""))
-        worker.follow("127.0.0.1:1", 1)
+        worker.follow(1, "127.0.0.1:1", 1)
         assert met.wait(10)
         assert worker.attendance(2).standing is None
         over.set()

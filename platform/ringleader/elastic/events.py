@@ -45,10 +45,11 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A worker that shadows a member has applied all that the member has."""
+    """A worker that shadows a member has applied all that the member has. `pair`: the number of theirs."""
 
     worker: str
     now: float
+    pair: int
 
 
 @dataclass(frozen=True, slots=True)

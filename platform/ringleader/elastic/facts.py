@@ -34,8 +34,8 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
             return _move(state, worker, Phase.WAITING, Phase.STARTING, event.now), ()
         case ev.Parked():
             return (state, ()) if _said_before_following(state, event) else _parked(state, event)
-        case ev.Level(worker=worker):
-            return _level(state, worker, event.now), ()
+        case ev.Level():
+            return _level(state, event), ()
         case ev.Seated(generation=generation):
             return _mark(state, generation, "seated", event.now), ()
         case ev.Healed(generation=generation):
@@ -170,11 +170,11 @@ def _said_before_following(state: Membership, event: ev.Parked) -> bool:
     return found is not None and found.phase is Phase.SHADOWING and event.followed < found.pair
 
 
-def _level(state: Membership, worker: str, now: float) -> Membership:
-    found = state.find(worker)
-    if found is None or found.phase is not Phase.SHADOWING or found.level:
+def _level(state: Membership, event: ev.Level) -> Membership:
+    found = state.find(event.worker)
+    if found is None or found.phase is not Phase.SHADOWING or found.level or found.pair != event.pair:
         return state
-    return state.put(replace(found, level=True, since=now))
+    return state.put(replace(found, level=True, since=event.now))
 
 
 def _break(state: Membership, now: float) -> Membership:

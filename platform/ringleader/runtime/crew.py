@@ -156,8 +156,8 @@ class Crew:
 
     def pair(self, worker: str, donor: str, number: int, meeting: str) -> None:
         """Let `worker` follow `donor`."""
-        self._call(worker, "follow", meeting, number)
-        self._call(donor, "donate", meeting, number)
+        self._call(worker, "follow", self._start, meeting, number)
+        self._call(donor, "donate", self._start, meeting, number)
 
     def dismiss(self, worker: str) -> None:
         self._hands[worker].dismissed = True

@@ -96,8 +96,8 @@ class _Teller:
         self._desk.enter(generation)
         self._supervisor.seated.remote(self._worker, generation)
 
-    def level(self) -> None:
-        self._supervisor.level.remote(self._worker)
+    def level(self, pair: int) -> None:
+        self._supervisor.level.remote(self._worker, pair)
 
 
 def _connect(task: Task, host: str) -> tuple[Connect, Pair]:

@@ -27,7 +27,7 @@ class Teller(Protocol):
 
     def seated(self, generation: int) -> None: ...
 
-    def level(self) -> None: ...
+    def level(self, pair: int) -> None: ...
 
 
 class Seats:
@@ -160,7 +160,7 @@ class Seats:
             late = self._interrupts > before
         if late:
             transport.abort()
-        return Shadow(transport, self._teller.level)
+        return Shadow(transport, lambda: self._teller.level(number))
 
     def _sit(self, plan: Plan) -> Seat:
         rank = plan.rank_of(self._worker)

@@ -69,8 +69,8 @@ class Supervisor:
             self._crew.met(standing.worker, standing.identity)
             self._attempt.post(parked(standing, monotonic()))
 
-    def level(self, worker: str) -> None:
-        self._attempt.post(ev.Level(worker, monotonic()))
+    def level(self, worker: str, pair: int) -> None:
+        self._attempt.post(ev.Level(worker, monotonic(), pair))
 
     def seated(self, worker: str, generation: int) -> None:
         self._attempt.post(ev.Seated(worker, generation, monotonic()))

@@ -103,11 +103,13 @@ class Worker:
         if self._listen(start):
             self._words().seats.announce(generation)
 
-    def follow(self, meeting: str, number: int) -> None:
-        self._words().seats.follow(meeting, number)
+    def follow(self, start: int, meeting: str, number: int) -> None:
+        if self._listen(start):
+            self._words().seats.follow(meeting, number)
 
-    def donate(self, meeting: str, number: int) -> None:
-        self._words().seats.donate(meeting, number)
+    def donate(self, start: int, meeting: str, number: int) -> None:
+        if self._listen(start):
+            self._words().seats.donate(meeting, number)
 
     def _terminated(self) -> None:
         """A member leaves at the next boundary; a process without work, or without a supervisor, ends now. One whose
