@@ -261,7 +261,7 @@ class Prompter:
 
 def await_checkpoint(folder: Path) -> None:
     until = time.monotonic() + HANG_GUARD_S
-    while not [*folder.glob(MANIFEST), *folder.glob(f"*/{MANIFEST}")]:
+    while not folder.is_file() and not [*folder.glob(MANIFEST), *folder.glob(f"*/{MANIFEST}")]:
         assert time.monotonic() < until, f"no checkpoint came into {folder}"
 
 

@@ -33,7 +33,7 @@ class FaultPlan:
     def kill(
         self, worker: str, *, at_step: int, phase: str = "forward", past: int = 0, once: Path = Path()
     ) -> "FaultPlan":
-        """`once`: not before this checkpoint is there, or any one in this folder."""
+        """`once`: not before this file or checkpoint is there, or any checkpoint in this folder."""
         return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "kill", past=past, sign=once)))
 
     def hold(

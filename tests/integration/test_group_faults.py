@@ -1,11 +1,13 @@
 """A group of real processes: whatever happens to its members, the same bits, every step and every row once."""
 
 import multiprocessing as mp
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from cast import Cast, FaultPlan, Play, await_file
@@ -21,6 +23,11 @@ from ringleader.train.local import run_local
 TWO = {"intra_node": "parameter_server", "inter_node": "parameter_server", "servers": 2}
 ROWS, BATCH, EPOCHS = 150, 32, 3
 STEPS = EPOCHS * 5
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "adam": partial(torch.optim.Adam, lr=0.02),
+}
+ADAM: dict[str, Any] = {"params": {"optimizer": "adam"}}
 
 
 class Ema:
@@ -36,14 +43,23 @@ class Ema:
         self.turns = state["turns"]
 
 
+class Jittered(TensorDataset):
+    """Draws from every global stream when a row is read."""
+
+    def __getitem__(self, row: int) -> tuple[Tensor, ...]:
+        x, y = super().__getitem__(row)
+        return x + 0.05 * (torch.randn(6) + float(np.random.standard_normal()) + random.gauss()), y
+
+
 def rows() -> TensorDataset:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(ROWS, 6, generator=generator)
-    return TensorDataset(x, (x[:, 0] * x[:, 1] > 0).long())
+    return Jittered(x, (x[:, 0] * x[:, 1] > 0).long())
 
 
 def train(session: Session) -> None:
-    """Dropout, BatchNorm, clipping, momentum, a schedule, a kept object, a short last batch, evaluations."""
+    """Dropout, BatchNorm, clipping, momentum or Adam, a schedule, a kept object, a short last batch, rows with their
+    own randomness, evaluations."""
     run_epochs(session, register(session))
 
 
@@ -51,18 +67,19 @@ def register(session: Session, before_update: Callable[..., None] = lambda *_: N
     net = session.model(
         nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
     )
-    optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), clip_norm=0.5)
+    make = OPTIMIZERS[str(session.params.get("optimizer", "momentum"))]
+    optimizer = session.optimizer(make(net.parameters()), clip_norm=0.5)
     optimizer.register_step_pre_hook(before_update)
     session.scheduler(torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.7))
     session.keep("ema", Ema())
     return net
 
 
-def run_epochs(session: Session, net: nn.Module) -> None:
+def run_epochs(session: Session, net: nn.Module, data: Any = None) -> None:
     def score(batch: Any) -> dict[str, Tensor]:
         return {"accuracy": (net(batch[0]).argmax(dim=1) == batch[1]).float()}
 
-    data = rows()
+    data = data or rows()
     for _ in range(EPOCHS):
         for x, y in session.batches(data):
             loss = F.cross_entropy(net(x), y)
@@ -108,13 +125,17 @@ def test_buffers_that_a_forward_replaces_end_equal_on_all_members_and_as_in_one_
     assert play.digest == alone.digest
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+def alone(folder: Path, **changes: Any) -> str:
     """The digest of one process that computes every shard itself."""
     torch.set_num_threads(1)
-    finished, _ = run_local(job(), train, tmp_path_factory.mktemp("alone"))
+    finished, _ = run_local(job(**changes), train, folder)
     assert finished.steps == STEPS
     return finished.digest
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return alone(tmp_path_factory.mktemp("alone"))
 
 
 def check(play: Play, digest: str) -> None:
@@ -167,18 +188,25 @@ def test_a_kill_during_a_recovery_costs_no_bit(undisturbed: str, tmp_path: Path)
     check(Cast(job(), train, faults, tmp_path).play(), undisturbed)
 
 
-def test_resizes_up_and_down_cost_no_bit(undisturbed: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("sync", ["ring", TWO], ids=["ring", "two-servers"])
+def test_resizes_up_and_down_cost_no_bit(sync: Any, optimizer: str, tmp_path: Path) -> None:
+    first = "w0" if sync == "ring" else "w2"
     faults = (
         FaultPlan()
-        .resize(at_step=2, minimum=1, maximum=4)
-        .hold("w0", at_step=4, for_generation=2)
-        .resize(at_step=9, minimum=1, maximum=2)
-        .hold("w0", at_step=11, for_generation=3)
+        .resize(at_step=2, minimum=4, maximum=4)
+        .hold(first, at_step=4, for_generation=2)
+        .resize(at_step=7, minimum=2, maximum=2)
+        .hold(first, at_step=9, for_generation=3)
+        .resize(at_step=11, minimum=3, maximum=3)
+        .hold(first, at_step=13, for_generation=4)
     )
-    play = Cast(job(workers={"min": 1, "max": 1}), train, faults, tmp_path).play()
-    check(play, undisturbed)
-    assert max(play.worlds) > 2
-    assert play.worlds[-1] == 2
+    params = {"optimizer": optimizer}
+    play = Cast(
+        job(workers={"min": 1, "max": 1}, sync=sync, params=params), train, faults, tmp_path / "out"
+    ).play()
+    check(play, alone(tmp_path / "alone", params=params))
+    assert play.worlds == [1, 4, 2, 3]
     assert not play.reported("worker.lost")
 
 

@@ -1,15 +1,20 @@
 """When everybody is lost, the next attempt goes on from the newest good checkpoint, and ends with the same bits."""
 
+import os
+import select
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from cast import Cast, FaultPlan, Play
-from test_group_faults import EPOCHS, ROWS, STEPS, job, train
+from cast import HANG_GUARD_S, Cast, FaultPlan, Play
+from test_group_faults import ADAM, EPOCHS, ROWS, STEPS, job, train
 
 from ringleader.checkpoint.folder import MANIFEST, Folder
 from ringleader.checkpoint.manifest import Position
+from ringleader.train import Session
 from ringleader.train.local import run_local
 
 EVERY = 4
@@ -88,12 +93,15 @@ def test_a_job_that_lost_everybody_ends_with_the_same_bits(mode: dict[str, Any],
     assert max(step for step, _ in second.values) == STEPS
 
 
-@pytest.mark.parametrize("workers", [1, 3, 4])
-def test_a_checkpoint_is_read_at_any_world_size(workers: int, tmp_path: Path) -> None:
-    spec = saving_job(workers={"min": 2, "max": 2})
-    undisturbed, _ = run_local(spec, train, tmp_path / "alone")
+@pytest.mark.parametrize(
+    ("mode", "workers"), [("ring", 1), ("ring", 3), ("ring", 4), ("two-servers", 1), ("two-servers", 4)]
+)
+def test_a_checkpoint_is_read_at_any_world_size(mode: str, workers: int, tmp_path: Path) -> None:
+    keys = MODES[mode] | ADAM
+    spec = saving_job(workers={"min": 2, "max": 2}, **keys)
+    undisturbed, _ = run_local(job(**ADAM), train, tmp_path / "alone")
     killed_behind(8, spec, tmp_path)
-    other = saving_job(workers={"min": workers, "max": workers})
+    other = saving_job(workers={"min": workers, "max": workers}, **keys)
     assert restarted(other, tmp_path).digest == undisturbed.digest
 
 
@@ -118,6 +126,57 @@ def test_a_kill_costs_no_checkpoint_that_is_due_later(tmp_path: Path) -> None:
     play = cast(spec, tmp_path, FaultPlan().kill("w1", at_step=6, once=written)).play()
     assert play.digest == undisturbed.digest
     assert [c.manifest.position.step for c in play.checkpoints] == [4, 8, 12]
+
+
+class Padding:
+    """A kept object that does not fit into a pipe, whoever writes how much of it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {str(n): torch.zeros(30_000) for n in range(8)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def train_padded(session: Session) -> None:
+    session.keep("padding", Padding())
+    train(session)
+
+
+@pytest.mark.parametrize("victim", ["w0", "w1"])
+def test_a_worker_killed_while_its_checkpoint_is_being_written_leaves_none_and_costs_no_bit(
+    victim: str, tmp_path: Path
+) -> None:
+    """The file is a pipe that takes no more: who writes it waits in the middle, and goes with its worker."""
+    spec = saving_job(workers={"min": 1, "max": 2})
+    undisturbed, _ = run_local(spec, train_padded, tmp_path / "alone")
+    torn = tmp_path / SAVED / Position(EVERY, EVERY, 1, 1).name
+    torn.mkdir(parents=True)
+    pipe, begun = torn / f"state-0-{1 + int(victim[1])}-of-2.safetensors", tmp_path / "begun"
+    os.mkfifo(pipe)
+    cues = FaultPlan().kill(victim, at_step=EVERY + 1, once=begun)
+    for name in ("w0", "w1", "w2", "w3", "w4"):
+        cues = cues.kill(name, at_step=10, once=tmp_path / SAVED)
+    with ThreadPoolExecutor(1) as reader:
+        written = reader.submit(drained, pipe, begun)
+        first = replace(cast(spec, tmp_path, cues), train=train_padded).play()
+        assert 0 < len(written.result(HANG_GUARD_S)) < 8 * 30_000 * 4 / 2
+    assert [c.manifest.position.step for c in first.checkpoints] == [8]
+    assert not torn.exists()
+    second = replace(cast(spec, tmp_path, attempt=2), train=train_padded).play()
+    assert second.digest == undisturbed.digest
+    assert [data["step"] for data in second.reported("checkpoint.restored")] == [8]
+    assert rows_of(first, second) == sorted(list(range(ROWS)) * EPOCHS)
+
+
+def drained(pipe: Path, begun: Path) -> bytes:
+    """What came through the pipe until nobody held its other end any more; `begun` once there was something."""
+    with pipe.open("rb", buffering=0) as file:
+        first = file.read(1000)
+        begun.touch()
+        closed = select.poll()
+        closed.register(file, 0)  # its other end
+        assert closed.poll(HANG_GUARD_S * 1000)
+        return first + file.read()
 
 
 def test_only_settled_steps_become_checkpoints(tmp_path: Path) -> None:
