@@ -287,6 +287,7 @@ def act(
             server=server,
             artifacts=artifacts,
             checkpoints=script.checkpoints,
+            copies=script.artifacts / "copies" / f"node-{script.nodes.get(me, 0)}",
         )
         prompter.leave()
         pipe.send(("finished", end))

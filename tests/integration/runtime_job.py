@@ -8,6 +8,7 @@ from integration.ray_home import IngestServer
 from waiting import wait_for
 
 from ringleader.runtime.cluster import Cluster, Launch
+from ringleader.runtime.node_scratch import copies_of
 from ringleader.spec import JobSpec
 
 TRAIN = """
@@ -27,8 +28,12 @@ def train(session):
     print("hello from the training function")
     net = session.model(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)))
     optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.05))
+    rows = Rows()
+    if "rows" in session.params:
+        from ringleader.data import ParquetDataset
+        rows = ParquetDataset(session.params["rows"])
     for epoch in range(session.params["epochs"]):
-        for batch in session.batches(Rows()):
+        for batch in session.batches(rows):
             time.sleep(session.params.get("pause", 0.0))
             while "hang" in session.params and os.path.exists(f"{session.params['hang']}/{os.getpid()}"):
                 time.sleep(0.01)
@@ -121,6 +126,7 @@ class Run:
         wait_for("free CPUs", lambda: self.cluster.capacity().available.get("CPU", 0) == total)
         wait_for("ended workers", lambda: not [p for p in self.pids().values() if alive(p)])
         assert not self.launch.scratch.exists()
+        assert not copies_of(self.launch.scratch.name).exists()
         assert not self.launch.spool.exists() or not orderly
 
 

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from integration.one_process import assert_bits_of_one_process
@@ -16,6 +18,7 @@ from waiting import wait_for
 from ringleader.errors import RingleaderError
 from ringleader.runtime import claims
 from ringleader.runtime.cluster import FaultMissed
+from ringleader.runtime.node_scratch import copies_of
 from ringleader.train.local import run_local
 
 
@@ -50,7 +53,12 @@ def test_a_job_trains_to_its_outcome_and_leaves_nothing(cluster, home, ingest, p
     assert [claims.claimed(job, 1) for job in ("plain", "plain-too")] == [False, True]
 
 
-def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(cluster, home, ingest, package):
+def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(
+    cluster, home, ingest, package, tmp_path
+):
+    """They read one copy of a Parquet file, that is gone with the last of them."""
+    rows = {"x": [[float(i % 8 == j) for j in range(8)] for i in range(64)], "y": [i % 8 for i in range(64)]}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
     run = start(
         cluster,
         home,
@@ -58,11 +66,13 @@ def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(clust
         package,
         "killed",
         workers={"min": 1, "max": 3},
-        params={"epochs": 60, "pause": 0.01},
+        params={"epochs": 60, "pause": 0.01, "rows": str(tmp_path / "rows.parquet")},
+        data={"distribution": "replicated"},
     )
     run.until_world(3)
     run.until_step(run.step() + 10)
     before = run.pids()
+    assert len(list(copies_of(run.launch.scratch.name).glob("*/*.parquet"))) == 1
     os.kill(before["w1"], signal.SIGKILL)
     wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w3"])
     outcome = run.outcome()

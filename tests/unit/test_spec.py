@@ -18,6 +18,8 @@ WRONG = [
     ({"worker": {"min": 2}}, "/worker", "workers"),
     ({"workers": {"min": 3, "max": 2}}, "/workers", "min <= max"),
     ({"workers": {"min": "3"}}, "/workers/min", "integer"),
+    ({"data": {"distribution": "copied"}}, "/data/distribution", "'sharded' or 'replicated'"),
+    ({"data": "replicated"}, "/data", "a mapping with keys of distribution"),
     ({"workers": {"min": True}}, "/workers/min", "integer"),
     ({"workers": {"cpus": "1"}}, "/workers/cpus", "number"),
     ({"workers": {"cpus": True}}, "/workers/cpus", "number"),

@@ -1,7 +1,8 @@
 """Datasets a session can cut into slices: random access by row over Parquet, and how rows become a batch."""
 
 from ringleader.data.collate import collate
+from ringleader.data.copies import CopyFailed
 from ringleader.data.decode import decode_image, decode_image_float
 from ringleader.data.parquet import ParquetDataset, RowUnreadable
 
-__all__ = ["ParquetDataset", "RowUnreadable", "collate", "decode_image", "decode_image_float"]
+__all__ = ["CopyFailed", "ParquetDataset", "RowUnreadable", "collate", "decode_image", "decode_image_float"]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import torch
 from torch.utils.data import Dataset
 
+from ringleader.data.copies import Copies
 from ringleader.data.decode import Decoder
 from ringleader.data.row_groups import RowGroups
 from ringleader.errors import RingleaderError
@@ -65,11 +66,22 @@ class ParquetDataset(Dataset[Row]):
         if unknown:
             raise KeyError(f"decode names {unknown}, but the columns read are {self._groups.columns}")
         self._kept: dict[int, Row] | None = {} if keep_decoded else None
+        self._copied = False
 
     @property
     def schema(self) -> pa.Schema:
         """The columns with their types, and the metadata of the first file."""
         return self._groups.schema
+
+    def read_copies(self, copies: Copies) -> None:
+        """Read this node's copies of the files from now on. A session calls it where the job's data is `replicated`.
+
+        Raises:
+            CopyFailed: with the source and the reason.
+        """
+        if not self._copied:
+            self._groups.read_copies(copies)
+            self._copied = True
 
     def __len__(self) -> int:
         return self._groups.total_rows

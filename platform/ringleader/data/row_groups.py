@@ -6,12 +6,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
 from threading import Lock
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+
+from ringleader.data.copies import Copies, CopyFailed
+from ringleader.data.places import expand, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class RowGroups:
     """
 
     def __init__(self, sources: Sequence[str], columns: Sequence[str] | None, cache_bytes: int) -> None:
-        self.paths = [path for source in sources for path in _expand(source)]
+        self.paths = [path for source in sources for path in expand(source)]
         if not self.paths:
             raise FileNotFoundError(f"no Parquet file found under {', '.join(sources) or 'an empty list'}")
         self.cache_bytes = cache_bytes
@@ -63,6 +64,20 @@ class RowGroups:
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._opened = _Opened()
+
+    def read_copies(self, copies: Copies) -> None:
+        """Read this node's copies of the files from now on; what was read from the source is read no more.
+
+        Raises:
+            CopyFailed: also where a copy is not of the file that was opened.
+        """
+        source, opened = self.paths, self._own()
+        paths, local = [copies.of(path) for path in source], _Opened()
+        for number, path in enumerate(paths):
+            local.files[number] = _open(path)
+            if not local.files[number].metadata.equals(self._file(opened, number).metadata):
+                raise CopyFailed(source[number], "it has changed since this worker opened it")
+        self.paths, self._opened = paths, local
 
     def find(self, row: int) -> int:
         """The number of the group that holds `row`."""
@@ -101,8 +116,7 @@ class RowGroups:
 
     def _file(self, opened: _Opened, number: int) -> pq.ParquetFile:
         if number not in opened.files:
-            filesystem, path = _resolve(self.paths[number])
-            opened.files[number] = pq.ParquetFile(filesystem.open_input_file(path))
+            opened.files[number] = _open(self.paths[number])
         return opened.files[number]
 
     def _check_columns(self) -> None:
@@ -125,18 +139,6 @@ class RowGroups:
         ]
 
 
-def _expand(source: str) -> list[str]:
-    """One file, or the *.parquet of a folder by name."""
-    filesystem, path = _resolve(source)
-    if filesystem.get_file_info(path).type is not pafs.FileType.Directory:
-        return [source]
-    names = [i.path for i in filesystem.get_file_info(pafs.FileSelector(path)) if i.path.endswith(".parquet")]
-    prefix = source.split("://", 1)[0] + "://" if "://" in source else ""
-    return [prefix + name for name in sorted(names)]
-
-
-def _resolve(source: str) -> tuple[pafs.FileSystem, str]:
-    if "://" in source:
-        filesystem, path = pafs.FileSystem.from_uri(source)
-        return filesystem, path
-    return pafs.LocalFileSystem(), str(Path(source).absolute())
+def _open(source: str) -> pq.ParquetFile:
+    filesystem, path = resolve(source)
+    return pq.ParquetFile(filesystem.open_input_file(path))

@@ -29,6 +29,7 @@ from ringleader.runtime.hands import (
     read,
 )
 from ringleader.runtime.messages import NAMESPACE, WORKER_THREADS, Attendance, Ended, Identity, Launch, Task
+from ringleader.runtime.node_scratch import copies_of
 from ringleader.runtime.placement import Place, Places
 from ringleader.runtime.watch import BUSY_CPU_S, Glance
 
@@ -391,4 +392,5 @@ class Crew:
 
 
 def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+    for left in (folder, copies_of(folder.name)):
+        shutil.rmtree(left, ignore_errors=True)

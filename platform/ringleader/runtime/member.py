@@ -18,6 +18,7 @@ from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, Ringl
 from ringleader.runtime.desk import Desk
 from ringleader.runtime.lines import captured
 from ringleader.runtime.messages import Attendance, Ended, Identity, Standing, Task
+from ringleader.runtime.node_scratch import copies_of
 from ringleader.runtime.seats import Connect, Pair, Seats
 from ringleader.runtime.vault import secrets_of
 from ringleader.train.run import load_function, run
@@ -41,6 +42,7 @@ class Member:
         self._pulse = pulse
         self._supervisor = supervisor
         self._identity = identity
+        self._copies = copies_of(task.scratch.name) / identity.node
         self._desk = Desk(task.worker, identity, pulse.hurry)
         teller = _Teller(task.worker, identity, supervisor, self._desk)
         self.seats = Seats(task.worker, teller, *_connect(task, identity.host))
@@ -58,15 +60,28 @@ class Member:
 
     def run(self, package: bytes | None) -> Ended:
         """Until the training function returns, raises or is dismissed. Then everything it left has been told."""
-        self._pulse.start(self._desk, self._supervisor, lambda: _remove(self._task))
+        self._pulse.start(self._desk, self._supervisor, self._orphaned)
         with captured(self._desk.lines):
             ended = _ended(lambda: self._train(package))
+        self._leave()
         self._desk.lines.release()
         self._pulse.stop()
         return ended
 
     def _train(self, package: bytes | None) -> Ended:
-        return _train(self._task, package, self.seats, self._desk, secrets_of(self._task, self._supervisor))
+        secrets = secrets_of(self._task, self._supervisor)
+        return _train(self._task, package, self._copies, seats=self.seats, desk=self._desk, secrets=secrets)
+
+    def _leave(self) -> None:
+        """Remove what the workers of this node shared, if this is the last of them."""
+        if self._task.spec.data.distribution == "replicated":
+            from ringleader.data.copies import remove_unused  # only here: what reads Parquet takes its time
+
+            remove_unused(self._copies)
+
+    def _orphaned(self) -> None:
+        _remove(self._task)
+        self._leave()
 
 
 class _Teller:
@@ -137,7 +152,15 @@ def _kinds(task: Task) -> tuple[str, ...]:
     return (GLOO,) if task.spec.sync.algorithm == "native" else KINDS
 
 
-def _train(task: Task, package: bytes | None, seats: Seats, desk: Desk, secrets: Mapping[str, str]) -> Ended:
+def _train(
+    task: Task,
+    package: bytes | None,
+    copies: Path,
+    *,
+    seats: Seats,
+    desk: Desk,
+    secrets: Mapping[str, str],
+) -> Ended:
     threads = max(1, int(task.spec.workers.cpus))
     os.environ.update({"OMP_NUM_THREADS": str(threads), **task.spec.env, **secrets})
     torch.set_num_threads(threads)
@@ -151,6 +174,7 @@ def _train(task: Task, package: bytes | None, seats: Seats, desk: Desk, secrets:
             server=task.role == "server",
             artifacts=task.artifacts,
             checkpoints=task.checkpoints,
+            copies=copies,
         )
     return Ended("finished", result=asdict(finished))
 

@@ -72,6 +72,12 @@ class Batch(Part):
     logical_shards: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] | None = None
 
 
+class Data(Part):
+    """From where workers read files of data sets: the source, or a copy of the whole on their node."""
+
+    distribution: Literal["sharded", "replicated"] = "sharded"
+
+
 class Checkpoint(Part):
     """How often the committed state is written to files that a later attempt starts from, and where."""
 
@@ -120,6 +126,7 @@ class JobSpec(Part):
     batch: Batch = Batch()
     sync: Sync = Sync()
     precision: Precision = "fp32"
+    data: Data = Data()
     checkpoint: Checkpoint = Checkpoint()
     init_from: Annotated[str, Field(max_length=2000, pattern=INIT_FROM)] | None = None
     seed: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] = 0

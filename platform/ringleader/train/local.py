@@ -16,6 +16,7 @@ from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
+from ringleader.train.near import near
 from ringleader.train.run import Finished, TrainingFunction, run
 from ringleader.train.seams import Parked, Seat
 from ringleader.train.session import Session
@@ -138,15 +139,26 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
     _refuse_checkpoints(checked)
     seed_all(checked.seed, "init")
     outlet = Recorded()
-    session = Session(_alone(checked), Alone(checked.shards), outlet)
-    try:
-        yield session
-        session._group.reporter.settle()  # nobody is left who could take the last step back
-    finally:
-        session._casting.leave()
-        session._group.close()
-        outlet.leave_trace(checked, artifacts or Path())
-        outlet.leave_ledger(checked, artifacts or Path())
+    with _copies(checked) as folder:
+        session = Session(_alone(checked), Alone(checked.shards), outlet, near=near(checked, folder))
+        try:
+            yield session
+            session._group.reporter.settle()  # nobody is left who could take the last step back
+        finally:
+            session._casting.leave()
+            session._group.close()
+            outlet.leave_trace(checked, artifacts or Path())
+            outlet.leave_ledger(checked, artifacts or Path())
+
+
+@contextmanager
+def _copies(spec: JobSpec) -> Iterator[Path | None]:
+    """A folder for copies of data sets, where the job asks for them."""
+    if spec.data.distribution == "sharded":
+        yield None
+        return
+    with TemporaryDirectory(prefix="ringleader-data-") as folder:
+        yield Path(folder) / "copies" / "job" / "node"
 
 
 def _refuse_checkpoints(spec: JobSpec) -> None:
@@ -166,14 +178,16 @@ def run_local(
     """Run a training function to its end in this process; returns the result and what it reported."""
     checked = spec if isinstance(spec, JobSpec) else JobSpec.parse(spec)
     outlet = Recorded()
-    finished = run(
-        spec=_alone(checked),
-        function=function,
-        coordinator=Alone(checked.shards),
-        outlet=outlet,
-        server=False,
-        artifacts=artifacts,
-    )
+    with _copies(checked) as copies:
+        finished = run(
+            spec=_alone(checked),
+            function=function,
+            coordinator=Alone(checked.shards),
+            outlet=outlet,
+            server=False,
+            artifacts=artifacts,
+            copies=copies,
+        )
     outlet.leave_trace(checked, artifacts)
     return finished, outlet
 

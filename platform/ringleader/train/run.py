@@ -21,6 +21,7 @@ from ringleader.errors import (
 from ringleader.spec import JobSpec
 from ringleader.train import weights
 from ringleader.train.digest import weights_sha256
+from ringleader.train.near import near
 from ringleader.train.saving import LOOK_S
 from ringleader.train.seams import Coordinator, Outlet
 from ringleader.train.session import Session
@@ -90,6 +91,7 @@ def run(
     server: bool,
     artifacts: Path,
     checkpoints: str | None = None,
+    copies: Path | None = None,
 ) -> Finished:
     """Run `function` to its end as one member of a group.
 
@@ -97,6 +99,7 @@ def run(
         server: this member owns no shard; it runs the same function and holds the optimiser.
         artifacts: where rank 0 leaves `weights.safetensors`.
         checkpoints: the URI of the folder of the job's checkpoints; None: none are written.
+        copies: this node's folder for copies of data sets, where workers read such.
 
     Raises:
         RingleaderError: of the class that says why the job fails.
@@ -104,7 +107,7 @@ def run(
     """
     keep_freed_memory()
     seed_all(spec.seed, "init")
-    session = Session(spec, coordinator, outlet, checkpoints)
+    session = Session(spec, coordinator, outlet, checkpoints, near(spec, None if server else copies))
     try:
         _call(function, session)
         return _finish(session, outlet, artifacts)

@@ -20,6 +20,7 @@ from ringleader.train.group import Group
 from ringleader.train.held import Held, Stateful
 from ringleader.train.laps import Laps
 from ringleader.train.leasing import Leasing
+from ringleader.train.near import Near, bring
 from ringleader.train.rehearsal import Place, Rehearsal, calling_place
 from ringleader.train.reporter import Reporter
 from ringleader.train.rounds import Rounds
@@ -43,10 +44,16 @@ class Session:
     """
 
     def __init__(
-        self, spec: JobSpec, coordinator: Coordinator, outlet: Outlet, checkpoints: str | None = None
+        self,
+        spec: JobSpec,
+        coordinator: Coordinator,
+        outlet: Outlet,
+        checkpoints: str | None = None,
+        near: Near | None = None,
     ) -> None:
         self._spec = spec
         self._outlet = outlet
+        self._near = near
         self._held = Held()
         self._calls = Calls()
         self._split = Split(Timeline() if spec.debug.trace else None)
@@ -154,10 +161,13 @@ class Session:
             loader_workers: processes that load ahead; 0 loads in the training thread.
 
         Raises:
-            DatasetUnsupported: (a TypeError) for iterable datasets.
+            DatasetUnsupported: (a TypeError) for iterable datasets, and where the job's data is `replicated` and
+                the dataset reads no file.
+            CopyFailed: a file cannot be copied onto this node.
             StepMisuse: when a turn ends without `step`, or a loop is left in the middle of a batch.
         """
         check_dataset(dataset)
+        bring(dataset, self._near)
         return self._run_batches(dataset, shuffle, collate, loader_workers, calling_place(0))
 
     def step(self, loss: Tensor, *, weight: float | None = None, **metrics: Any) -> None:
@@ -192,6 +202,8 @@ class Session:
             {name: mean over all rows}, equal on every worker.
         """
         check_dataset(dataset)
+        if self._near is not None:
+            self._near(dataset)
         number = self._begin_call()
         if self._calls.is_finished(number):
             self._scores = dict(self._calls.finished[number].result)

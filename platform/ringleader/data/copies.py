@@ -1,0 +1,205 @@
+"""One node's copies of the files that a replicated job reads: each made once, whole or not at all, for all workers."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+import pyarrow.fs as pafs
+
+from ringleader.data.places import resolve
+from ringleader.errors import RingleaderError
+
+CHUNK_BYTES = 8 << 20
+STALLED_S = 600.0
+"""So long nothing may come of a file that another worker copies: what it has copied is read once more in the end."""
+AGAIN_S = 0.05
+IN_USE = ".in-use"
+
+
+class CopyFailed(RingleaderError):
+    """A file cannot be copied onto this node."""
+
+    code = "entrypoint_raised"
+
+    def __init__(self, source: str, why: str) -> None:
+        super().__init__(
+            f"data.distribution is replicated, and {source} cannot be copied onto this node: {why}.",
+            hint="Copies lie in the node's RINGLEADER_SCRATCH; data.distribution: sharded reads from the source.",
+        )
+
+
+class Copies:
+    """The folder of a node's copies, used by this process as long as it lives.
+
+    Args:
+        folder: local to the node, the same for all workers of the attempt that are there. What jobs before left
+            two folders above it, and nobody uses, is removed.
+        stalled_s: how long to wait for another worker's copy that does not grow.
+
+    Raises:
+        CopyFailed: the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, stalled_s: float = STALLED_S) -> None:
+        self._folder = folder
+        self._stalled_s = stalled_s
+        self._here = Path.cwd()
+        _use(folder)
+        for other in folder.parent.parent.glob(f"*/*/{IN_USE}"):
+            if other.parent != folder:
+                remove_unused(other.parent)
+
+    def of(self, source: str) -> str:
+        """The path of this node's copy of a file. What lies in this process's working directory is here already.
+
+        Raises:
+            CopyFailed: with the source and the reason.
+        """
+        filesystem, path = resolve(source)
+        local = isinstance(filesystem, pafs.LocalFileSystem)
+        if local and Path(path).is_relative_to(self._here):
+            return source
+        name = hashlib.sha256(f"{filesystem.type_name}:{path}".encode()).hexdigest()[:32]
+        copy = self._folder / f"{name}.parquet"
+        try:
+            size = filesystem.get_file_info(path).size
+            if size is None:
+                raise FileNotFoundError("there is no such file")
+            with self._alone(copy, source):
+                if not copy.exists():
+                    _fetch(filesystem, path, size, copy)
+            found = copy.stat().st_size
+        except OSError as error:
+            raise CopyFailed(source, str(error)) from error
+        if found != size:
+            raise CopyFailed(
+                source, f"it has {size} bytes now, and had {found} when the first worker copied it"
+            )
+        return str(copy)
+
+    @contextmanager
+    def _alone(self, copy: Path, source: str) -> Iterator[None]:
+        """One worker at a time; the system gives the place of one that dies to the next."""
+        place = os.open(copy.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            size, since = -1, monotonic()
+            while not _got(fcntl.flock, place, fcntl.LOCK_EX):
+                now = _size(_partial(copy))
+                if now != size:
+                    size, since = now, monotonic()
+                elif monotonic() - since > self._stalled_s:
+                    raise CopyFailed(
+                        source, f"another worker copies it, and for {self._stalled_s:g} s nothing came of it"
+                    )
+                sleep(AGAIN_S)
+            yield
+        finally:
+            os.close(place)
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove a node's copies, unless another process uses them."""
+    gone = folder.with_name(f"{folder.name}.{os.getpid()}")
+    try:
+        mark = os.open(folder / IN_USE, os.O_RDWR)
+    except OSError:
+        return
+    try:
+        fcntl.lockf(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder.rename(gone)
+    except OSError:
+        return
+    finally:
+        os.close(mark)
+    shutil.rmtree(gone, ignore_errors=True)
+    with suppress(OSError):  # others are in there
+        folder.parent.rmdir()
+
+
+def _use(folder: Path) -> None:
+    """Mark the folder as used, until this process ends: the mark is the process's, and goes when it is killed."""
+    _own(folder.parent.parent)
+    until = monotonic() + STALLED_S
+    while monotonic() < until:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            mark = os.open(folder / IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            continue  # whoever left last is removing it
+        if _got(fcntl.lockf, mark, fcntl.LOCK_SH) and _is(mark, folder / IN_USE):
+            return
+        os.close(mark)
+        sleep(AGAIN_S)
+    raise CopyFailed(str(folder), "another process is removing this folder and does not come to an end")
+
+
+def _own(base: Path) -> None:
+    """Make the folder of all copies, which nobody else may look into."""
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if base.is_symlink() or base.stat().st_uid != os.getuid():
+        raise CopyFailed("any file", f"{base} belongs to somebody else")
+
+
+def _got(lock: Callable[[int, int], object], file: int, how: int) -> bool:
+    try:
+        lock(file, how | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # what systems say where somebody else has it
+        return False
+    return True
+
+
+def _is(mark: int, path: Path) -> bool:
+    """Whether that open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(mark), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _fetch(filesystem: pafs.FileSystem, path: str, size: int, copy: Path) -> None:
+    """Copy under another name, read it back, and rename: a copy that is there is whole.
+
+    Raises:
+        OSError: saying what is wrong.
+    """
+    free = shutil.disk_usage(copy.parent).free
+    if size > free:
+        raise OSError(f"it has {size} bytes, and {copy.parent} has room for {free}")
+    partial = _partial(copy)
+    try:
+        written = _write(filesystem, path, partial)
+        with partial.open("rb") as file:
+            there = hashlib.file_digest(file, hashlib.blake2b).digest()
+        if there != written or partial.stat().st_size != size:
+            raise OSError(
+                f"the {size} bytes of the source are not the {partial.stat().st_size} that were written"
+            )
+        partial.replace(copy)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write(filesystem: pafs.FileSystem, path: str, partial: Path) -> bytes:
+    """The digest of what was read."""
+    digest = hashlib.blake2b()
+    with filesystem.open_input_stream(path, compression=None) as stream, partial.open("wb") as file:
+        while chunk := stream.read(CHUNK_BYTES):
+            digest.update(chunk)
+            file.write(chunk)
+    return digest.digest()
+
+
+def _partial(copy: Path) -> Path:
+    return copy.with_suffix(".partial")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1

@@ -1,0 +1,42 @@
+"""The Parquet sets that a dataset is made of."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ringleader.data.copies import Copies
+from ringleader.data.parquet import ParquetDataset
+
+MANY = 1000
+"""A list of more is rows, not data sets."""
+
+
+def read_copies(dataset: Any, copies: Copies) -> bool:
+    """Have every Parquet set in `dataset` read this node's copies from now on; False where there is none.
+
+    Raises:
+        CopyFailed: with the source and the reason.
+    """
+    found = list(_parquet_sets(dataset))
+    for part in found:
+        part.read_copies(copies)
+    return bool(found)
+
+
+def _parquet_sets(dataset: Any) -> Iterator[ParquetDataset]:
+    """The dataset itself, or what its attributes, and lists and dicts of them, hold at any depth."""
+    seen: set[int] = set()
+    left = [dataset]
+    while left:
+        part = left.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        match part:
+            case ParquetDataset():
+                yield part
+            case list() | tuple():
+                left += part[:MANY]
+            case dict():
+                left += list(part.values())[:MANY]
+            case object(__dict__=attributes, __getitem__=_):
+                left += attributes.values()
