@@ -11,6 +11,7 @@ from ringleader.checkpoint.snapshot import checkpoint_at
 from ringleader.comm.communicator import end_process
 from ringleader.elastic import Plan
 from ringleader.train.handover import hand_over, lacks
+from ringleader.train.machines import Machines
 from ringleader.train.saving import joined
 from ringleader.train.seams import Seat
 
@@ -23,6 +24,7 @@ class Healing:
 
     def __init__(self, group: "Group") -> None:
         self._group = group
+        self.machines = Machines(group.spec)
 
     def heal(self) -> None:
         """Donors send their committed state, receivers take it, in the plan's order."""
@@ -52,6 +54,7 @@ class Healing:
                 hand_over(group.seat, group.exchange, group.held, lacking=group.updated < 0)
                 group.updated = group.step if group.updated < 0 else group.updated
             self._level()
+        self.machines.meet(group.exchange, plan, group.seat.rank)
 
     def _inside(self, plan: Plan) -> dict[str, Any]:
         """Where a running loop stands, for who takes this member's whole state."""
@@ -100,6 +103,7 @@ class Healing:
             "opened": group.opened,
             "ticked": group.ticked,
             "scaling": group.scaling.state_dict() if group.scaling else {},
+            "machines": self.machines.state(),
         }
 
     def restore(self, rest: dict[str, Any], *, whole: bool) -> None:
@@ -125,6 +129,7 @@ class Healing:
         group.opened, group.ticked = rest["opened"], rest["ticked"]
         if group.scaling:
             group.scaling.load_state_dict(rest["scaling"])
+        self.machines.restore(rest.get("machines", []))  # checkpoints of before have none
         group.inside, group.boundary = rest["inside"], group.step
         group.heals += 1
         group.buffers.adopt()

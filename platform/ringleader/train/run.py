@@ -148,6 +148,7 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
     outlet.settled(session.global_step + 1)
     group.close()
     assert group.seat is not None
+    other_machines = group.healing.machines.why_other_bits
     return Finished(
         digest=digest,
         steps=session.global_step,
@@ -155,8 +156,8 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
         loss=session.loss,
         scores=session._scores,
         generations=group.seat.plan.generation,
-        reproducible=session._spec.sync.same_bits,
-        reproducible_why=session._spec.sync.why_other_bits,
+        reproducible=session._spec.sync.same_bits and not other_machines,
+        reproducible_why=session._spec.sync.why_other_bits or other_machines,
         wall_s=split.wall_s,
         compute_s=split.compute_s,
         exposed_s=split.exposed_s,

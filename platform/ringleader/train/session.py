@@ -20,6 +20,7 @@ from ringleader.train.group import Group
 from ringleader.train.held import Held, Stateful
 from ringleader.train.laps import Laps
 from ringleader.train.leasing import Leasing
+from ringleader.train.machines import device_of
 from ringleader.train.near import Near, bring
 from ringleader.train.rehearsal import Place, Rehearsal, calling_place
 from ringleader.train.reporter import Reporter
@@ -66,7 +67,7 @@ class Session:
             split=self._split,
             saver=Saver(spec, checkpoints, outlet),
         )
-        self._device = torch.device("cuda" if spec.workers.gpus and torch.cuda.is_available() else "cpu")
+        self._device = device_of(spec)
         self._steps = _transaction(spec)(self._group, outlet, self._device)
         self._casting = Casting(spec.precision, self._device)
         self._evaluation = Evaluation(self._group, outlet, self._device, self._casting)

@@ -1,0 +1,115 @@
+"""What bits depend on beside the job: the machines that had a part in the weights, and where they differ."""
+
+import hashlib
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from ringleader.elastic import Plan
+from ringleader.spec import JobSpec
+from ringleader.sync import Exchange
+
+TEXT_BYTES = 256
+"""Room for what a member says of its machine; more is cut off."""
+_EXACT_BYTES = 6
+"""Of a digest that a float64 holds exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One member's, as text.
+
+    Attributes:
+        device: its kind; with its name where it is no CPU.
+        capability: the CPU instructions that torch's kernels are chosen for.
+        threads: how many compute one operation.
+    """
+
+    device: str
+    capability: str
+    torch: str
+    numpy: str
+    threads: str
+
+    def encode(self) -> bytes:
+        return "\n".join(astuple(self)).encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
+
+    @classmethod
+    def decode(cls, text: bytes) -> "Machine":
+        values = text.rstrip(b"\0").decode(errors="replace").split("\n")
+        return cls(*(values + [""] * len(fields(cls)))[: len(fields(cls))])
+
+
+def device_of(spec: JobSpec) -> torch.device:
+    """Where models and batches live."""
+    return torch.device("cuda" if spec.workers.gpus and torch.cuda.is_available() else "cpu")
+
+
+def this_machine(device: torch.device) -> Machine:
+    return Machine(
+        device="cpu" if device.type == "cpu" else f"{device.type} {torch.cuda.get_device_name(device)}",
+        capability=torch.backends.cpu.get_cpu_capability(),
+        torch=torch.__version__,
+        numpy=np.__version__,
+        threads=str(torch.get_num_threads()),
+    )
+
+
+class Machines:
+    """All that took part so far, over all attempts; equal on all members. A part of what heals and is checkpointed."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._device = device_of(spec)
+        self._matters = spec.sync.same_bits
+        self._seen: list[Machine] = []
+
+    def meet(self, exchange: Exchange, plan: Plan, rank: int) -> None:
+        """Members of a new generation tell each other where they run. Called by all of them together."""
+        if not self._matters:
+            return
+        mine, before = this_machine(self._device), self.why_other_bits
+        digests = torch.zeros(len(plan.members), dtype=torch.float64)
+        digests[rank] = _digest(mine)
+        one = len(set(exchange.all_reduce(digests).tolist())) == 1
+        found = [mine] if one else _told(exchange, plan, rank, mine)
+        self._seen += [machine for machine in dict.fromkeys(found) if machine not in self._seen]
+        if rank == 0 and self.why_other_bits != before:
+            print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
+
+    @property
+    def why_other_bits(self) -> str:
+        """In what the machines differ, with the values; empty where they do not."""
+        differ = []
+        for field in fields(Machine):
+            values = sorted({getattr(machine, field.name) for machine in self._seen})
+            if len(values) > 1:
+                differ.append(f"{_WORDS[field.name]} ({', '.join(values)})")
+        return f"the machines that trained it differ in {' and '.join(differ)}" if differ else ""
+
+    def state(self) -> list[tuple[str, ...]]:
+        return [astuple(machine) for machine in self._seen]
+
+    def restore(self, state: list[Any]) -> None:
+        self._seen = [Machine(*values) for values in state]
+
+
+def _told(exchange: Exchange, plan: Plan, rank: int, mine: Machine) -> list[Machine]:
+    """Every member's machine, by rank."""
+    texts = torch.zeros(len(plan.members), TEXT_BYTES, dtype=torch.float64)
+    texts[rank] = torch.tensor(list(mine.encode()), dtype=torch.float64)
+    return [Machine.decode(bytes(text)) for text in exchange.all_reduce(texts).to(torch.uint8).tolist()]
+
+
+_WORDS = {
+    "device": "device",
+    "capability": "CPU capability",
+    "torch": "torch's version",
+    "numpy": "numpy's version",
+    "threads": "threads",
+}
+
+
+def _digest(machine: Machine) -> int:
+    return int.from_bytes(hashlib.blake2b(machine.encode(), digest_size=_EXACT_BYTES).digest(), "little")
