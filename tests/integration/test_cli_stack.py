@@ -95,7 +95,7 @@ def test_secrets_are_readable_by_their_owner_only(home: Home) -> None:
 def test_what_the_control_plane_is_told_reaches_neither_ray_and_its_jobs_nor_mlflow(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("DATABASE_URL", "OIDC_CLIENT_SECRET", "TOKEN", "WARM_PER_NODE"):
+    for name in ("DATABASE_URL", "OIDC_CLIENT_SECRET", "TOKEN", "WARM_PER_NODE", "SCRATCH"):
         monkeypatch.setenv(f"RINGLEADER_{name}", "told")
     monkeypatch.setenv("OF_THE_USER", "kept")
     home.prepare()
@@ -116,7 +116,7 @@ def test_what_the_control_plane_is_told_reaches_neither_ray_and_its_jobs_nor_mlf
         finally:
             service.end()
     ours = {name: {k for k in environ if k.startswith("RINGLEADER_")} for name, environ in found.items()}
-    assert ours["ray"] == ours["mlflow"] == {"RINGLEADER_HOME"}
+    assert ours["ray"] == ours["mlflow"] == {"RINGLEADER_HOME", "RINGLEADER_SCRATCH"}
     assert {f"RINGLEADER_{name}" for name in ("DATABASE_URL", "OIDC_CLIENT_SECRET")} <= ours["api"]
     assert "RINGLEADER_TOKEN" not in ours["api"]
     assert {environ["OF_THE_USER"] for environ in found.values()} == {"kept"}

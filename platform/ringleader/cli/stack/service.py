@@ -23,6 +23,8 @@ _ELSEWHERE = frozenset(
 SETTINGS = "RINGLEADER_"
 """How the names of variables begin that the control plane reads. Some hold passwords, and a job can read whatever Ray's
 head was started with."""
+_NODES = frozenset({"RINGLEADER_SCRATCH"})
+"""Of these what the processes of a node read."""
 _END_MARGIN_S = 12.0  # what the guard may take beyond the service's grace
 
 
@@ -164,7 +166,7 @@ def recorded(home: Home) -> dict[str, Identity]:
 def _inherited(recipe: Recipe) -> dict[str, str]:
     """This process's environment without what would send a service elsewhere, and what it is not to know."""
     kept = {k: v for k, v in os.environ.items() if k not in _ELSEWHERE}
-    return {k: v for k, v in kept.items() if recipe.is_set_up or not k.startswith(SETTINGS)}
+    return {k: v for k, v in kept.items() if recipe.is_set_up or k in _NODES or not k.startswith(SETTINGS)}
 
 
 def _since(log: Path, start: int) -> str:
