@@ -16,7 +16,6 @@ from trace_file import check_nested, complete, inside, is_step, read, steps_of, 
 from waiting import wait_for
 
 from ringleader.errors import RingleaderError
-from ringleader.runtime import claims
 from ringleader.runtime.cluster import FaultMissed
 from ringleader.runtime.node_scratch import copies_of
 from ringleader.train.local import run_local
@@ -47,6 +46,8 @@ def test_a_job_trains_to_its_outcome_and_leaves_nothing(cluster, home, ingest, p
     assert ("w1", "hello from the training function") in lines
     assert [e["cause"] for e in ingest.events("generation.formed")] == ["start"]
     run.leave_nothing()
+    from ringleader.runtime import claims  # it imports Ray
+
     claims.claim("plain-too", 1)
     assert claims.claimed("plain", 1)
     cluster.forget("plain")
