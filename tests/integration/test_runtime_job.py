@@ -58,8 +58,9 @@ def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(
     cluster, home, ingest, package, tmp_path
 ):
     """They read one copy of a Parquet file, that is gone with the last of them."""
-    rows = {"x": [[float(i % 8 == j) for j in range(8)] for i in range(64)], "y": [i % 8 for i in range(64)]}
-    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    x = pa.array([[float(i % 8 == j) for j in range(8)] for i in range(64)], pa.list_(pa.float32()))
+    y = pa.array([i % 8 for i in range(64)], pa.float32())
+    pq.write_table(pa.table({"x": x, "y": y}), tmp_path / "rows.parquet")
     run = start(
         cluster,
         home,
