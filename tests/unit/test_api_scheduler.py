@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -189,6 +190,20 @@ def test_surplus_above_a_lowered_quota_is_given_back_and_no_gang_is_touched(
         assert all(c.holds >= c.floor for c in own)
         if project.workers is not None and any(c.holds > c.floor for c in own):
             assert used(own, name)[0] <= project.workers
+
+
+def test_nobody_is_evicted_for_one_whose_turn_it_would_not_be_by_then() -> None:
+    """Once the victim is gone its project holds nothing, and its waiting job, which has aged, comes first."""
+
+    def job(name: str, floor: int, project: str, **others: Any) -> Claim:
+        return Claim(name, ONE, floor, floor, project=project, elastic=True, evictable=True, **others)
+
+    running = [job("j0", 1, "a", ran_s=1000.0), job("j1", 2, "b", ran_s=1000.0)]
+    head = job("q1", 3, "a", priority=1)
+    aged = job("q0", 2, "b", servers=2, waited_s=700.0)
+    cluster = [Node("n0", 4, 0, 2)]
+    assert kinds(decide(Snapshot(cluster, running, [head], {})), Evict) == {"j1"}
+    assert not kinds(decide(Snapshot(cluster, running, [aged, head], {})), Evict)
 
 
 @settings(max_examples=150, deadline=None)

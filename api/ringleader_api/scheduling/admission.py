@@ -147,7 +147,7 @@ class _Pass:
         way = make_room(
             head, admitted, self._held, self._free, level=level, usage=self._usage, rules=self._snapshot.rules
         )
-        if way is None:
+        if way is None or (way.evict and not self._stays_first(head, way.evict)):
             self._head_at_s = ends_at(head, self._holders, self._held, self._free)
             return words.no_room(head, found, self._holders, self._snapshot.missing.get(head.need))
         self._head_at_s = 0.0
@@ -155,6 +155,23 @@ class _Pass:
             self._grants[claim.job_id] = min(claim.told - count, self._grants.get(claim.job_id, claim.told))
         self._evicted = [Evict(claim.job_id, words.preempted(head, claim.project)) for claim in way.evict]
         return words.making_room(head, [*way.going, *(claim for claim, _ in way.shrink)], way.evict)
+
+    def _stays_first(self, head: Claim, evicted: Sequence[Claim]) -> bool:
+        """Whether it is still its turn when they are gone: their projects hold less by then."""
+        snapshot = self._snapshot
+        for claim in evicted:
+            self._usage.add(claim, -claim.holds - claim.servers)
+        waiting = [claim for claim in snapshot.queued if claim.job_id not in self._admitted]
+        turns = in_turn(waiting, self._usage, snapshot.projects, snapshot.rules)
+        first = next(claim for claim, _ in turns if claim is head or self._may_start(claim))
+        for claim in evicted:
+            self._usage.add(claim, claim.holds + claim.servers)
+        return first is head
+
+    def _may_start(self, claim: Claim) -> bool:
+        """Whether only the others hold it back."""
+        quota = self._usage.quota_left(claim.project, claim.need)
+        return quota >= claim.least and self._whole(claim.need) >= claim.gang
 
     def _ends_in_time(self, claim: Claim) -> bool:
         """Whether the job may go before the head. Only so many shapes of worker are tried: a pass stays short."""
