@@ -58,7 +58,7 @@ def over(crew: "Crew", worker: str, answer: Ended | Exception) -> None:
     else:
         future.set_result(answer)
     crew._hands[worker] = Hand("worker")
-    crew._returns.put((worker, future))
+    crew._returns.put(worker, future)
 
 
 def test_every_end_is_told_while_the_disk_is_full(crew: "Crew", events: "queue.Queue[Any]") -> None:
@@ -128,3 +128,37 @@ def test_a_worker_elsewhere_is_looked_at_before_it_counts_as_frozen_and_not_hear
     crew._hear({"w0": "asked"})
     assert answers.waits == waits
     assert module.HEAR_S < AWAY_S / 2
+
+
+def test_a_death_that_is_seen_before_ray_knows_is_told_once_and_explained_later(
+    crew: "Crew", events: "queue.Queue[Any]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.exceptions import OutOfMemoryError
+
+    from ringleader.runtime.hands import Hand
+
+    freed: list[str] = []
+    monkeypatch.setattr(crew._places, "free", lambda worker, for_good: freed.append(worker))
+    for worker, error in (("w0", RuntimeError("gone")), ("w1", OutOfMemoryError("node full"))):
+        crew._hands[worker] = Hand("worker")
+        crew._returns.put(worker, None)
+        future: Future[Ended | None] = Future()
+        future.set_exception(error)
+        crew._returns.put(worker, future)
+    told = [events.get(timeout=HANG_GUARD_S) for _ in range(3)]
+    assert [(type(event), event.worker, event.cause) for event in told] == [
+        (ev.Lost, "w0", "died"),
+        (ev.Lost, "w1", "died"),
+        (ev.Explained, "w1", "killed by Ray's memory monitor"),
+    ]
+    assert freed == ["w0", "w1"]
+    assert not crew.knows("w0")
+
+
+def test_a_process_that_dies_behind_the_end_of_its_run_is_missed_by_nobody(
+    crew: "Crew", events: "queue.Queue[Any]"
+) -> None:
+    over(crew, "w0", Ended("finished", result={"digest": "ab"}))
+    crew._returns.put("w0", None)
+    over(crew, "w1", RuntimeError())
+    assert [type(events.get(timeout=HANG_GUARD_S)) for _ in range(2)] == [ev.Finished, ev.Lost]

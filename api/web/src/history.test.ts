@@ -76,6 +76,7 @@ describe("an event in words", () => {
       event(4, "worker.lost", { worker: "w0", rank: 0, step: 42, cause: "frozen", phase: "exchange" }),
       event(5, "worker.lost", { worker: "w4", rank: null, step: 43, cause: "raised", why: "OSError: no x" }),
       event(6, "worker.astray", { worker: "w3", what: "1.weight", why: "changed through .data" }),
+      event(7, "worker.explained", { worker: "w0", cause: "killed by Ray's memory monitor" }),
     ].map((one) => sentence(one));
     expect(told.map(({ title, detail }) => [title, detail])).toEqual([
       ["Worker w2 makes no progress at step 40", "31 s in forward · rank 2"],
@@ -84,6 +85,7 @@ describe("an event in words", () => {
       ["Worker w0 lost at step 42", "frozen · in exchange · rank 0"],
       ["Worker w4 lost at step 43", "raised: OSError: no x"],
       ["Worker w3 is healed: 1.weight differs", "changed through .data"],
+      ["Why worker w0 died", "killed by Ray's memory monitor"],
     ]);
   });
 

@@ -105,6 +105,9 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
     const detail = listed([cause, phase && `in ${phase}`, rankAndPid(data)]);
     return { title: who, detail, tone: "bad" };
   }
+  if (event.type === "worker.explained") {
+    return { title: `Why worker ${words(data, "worker")} died`, detail: words(data, "cause"), tone: "bad" };
+  }
   if (event.type === "worker.stalled") {
     const since = duration(numeric(data, "since_s") ?? 0);
     const title = `Worker ${words(data, "worker")} makes no progress${where}`;

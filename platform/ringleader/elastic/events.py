@@ -90,6 +90,15 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Explained:
+    """Why a worker that was lost before had died: the cluster tells it later than the death itself."""
+
+    worker: str
+    cause: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
 class Evict:
     """A worker lives but must go: it is frozen or makes no progress. `since`: its last sign of that, where known."""
 
@@ -248,6 +257,7 @@ Event = (
     | Healed
     | Committed
     | Lost
+    | Explained
     | Evict
     | Stalled
     | Slow

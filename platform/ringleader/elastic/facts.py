@@ -44,6 +44,8 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
             return _committed(state, event)
         case ev.Lost(worker=worker, cause=cause):
             return lose(state, worker, cause, event.now)
+        case ev.Explained(worker=worker, cause=cause):
+            return state, (Report("worker.explained", state.generation, {"worker": worker, "cause": cause}),)
         case ev.Evict(worker=worker, cause=cause, since=since):
             return condemn(state, worker, cause, event.now, event.now if since is None else since)
         case ev.Resize():

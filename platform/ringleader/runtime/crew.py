@@ -1,11 +1,8 @@
 """The attempt's real processes: where instructions become Ray calls, and deaths and returns become events."""
 
-import queue
 import shutil
 import threading
-import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -19,6 +16,7 @@ from ringleader.elastic import Plan
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
 from ringleader.runtime.hands import (
+    DIED,
     Hand,
     cause_of,
     end_frozen,
@@ -28,9 +26,10 @@ from ringleader.runtime.hands import (
     parked,
     read,
 )
-from ringleader.runtime.messages import NAMESPACE, WORKER_THREADS, Attendance, Ended, Identity, Launch, Task
+from ringleader.runtime.messages import NAMESPACE, WORKER_THREADS, Attendance, Identity, Launch, Task
 from ringleader.runtime.node_scratch import copies_of
 from ringleader.runtime.placement import Place, Places
+from ringleader.runtime.returns import Return, Returns
 from ringleader.runtime.watch import BUSY_CPU_S, Glance
 
 PATIENT_S = 2.0
@@ -81,9 +80,7 @@ class Crew:
         self._hands: dict[str, Hand] = {}
         self._package = ray.put(launch.packed())
         self._closed = threading.Event()
-        # Ray calls back on the thread that its own calls need: nothing but a queue may be touched there.
-        self._returns: queue.SimpleQueue[tuple[str, Future[Ended | None]]] = queue.SimpleQueue()
-        threading.Thread(target=self._take_returns, name="returns", daemon=True).start()
+        self._returns = Returns(self._over)
 
     @property
     def results(self) -> dict[str, dict[str, Any]]:
@@ -138,6 +135,7 @@ class Crew:
         if hand is not None and hand.identity != identity:
             hand.identity = identity
             self._write(worker)
+            self._returns.watch(worker, hand)
 
     def start(self, worker: str, role: Role) -> None:
         self._hands[worker] = Hand(role)
@@ -303,7 +301,7 @@ class Crew:
         hand = self._hands[worker]
         task = self._task(worker, hand.role)
         hand.running = hand.handle.run.remote(self._start, task, self._package, self._me)
-        hand.running.future().add_done_callback(lambda future: self._returns.put((worker, future)))
+        self._returns.of(worker, hand)
 
     def _process(self, worker: str, place: Place) -> tuple[Any, Identity | None]:
         """An idle process of the place's node; with GPUs a new one inside the bundle, so that Ray assigns devices."""
@@ -334,28 +332,20 @@ class Crew:
         folders = (launch.artifacts, launch.scratch, launch.checkpoints)
         return Task(launch.job_id, launch.attempt, worker, role, launch.spec, *folders)
 
-    def _take_returns(self) -> None:
-        while True:
-            try:
-                self._over(*self._returns.get())
-            except Exception:  # of one worker's end; the others' have to be heard as well
-                traceback.print_exc()
-
-    def _over(self, worker: str, future: "Future[Ended | None]") -> None:
+    def _over(self, worker: str, returned: Return) -> None:
         """A run returned, or its process died."""
         hand, now = self._hands[worker], monotonic()
+        if returned is None:
+            self._died(worker, DIED)
+            return
         try:
-            ended = future.result()
+            ended = returned.result()
         except Exception as error:
-            hand.gone = True
-            try:  # its place is free before another one is looked for
-                self._places.free(worker, for_good=hand.dismissed)
-                self._note(worker, GONE)
-            finally:
-                self._post(ev.Lost(worker, cause_of(error), now))
+            self._died(worker, cause_of(error))
             return
         if ended is None:
             return  # another supervisor is there
+        hand.over = True
         if ended.kind == "finished":
             hand.result = ended.result
             try:
@@ -372,6 +362,20 @@ class Crew:
             self._places.free(worker, for_good=ended.kind == "dismissed")
         finally:
             end_process(hand)
+
+    def _died(self, worker: str, cause: str) -> None:
+        """Told once; what Ray knows about the cause may come later."""
+        hand = self._hands[worker]
+        if hand.over:
+            if cause != DIED:
+                self._post(ev.Explained(worker, cause, monotonic()))
+            return
+        hand.over = hand.gone = True
+        try:  # its place is free before another one is looked for
+            self._places.free(worker, for_good=hand.dismissed)
+            self._note(worker, GONE)
+        finally:
+            self._post(ev.Lost(worker, cause, monotonic()))
 
     def _call(self, worker: str, method: str, *args: Any) -> None:
         hand = self._hands.get(worker)

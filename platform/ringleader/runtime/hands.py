@@ -20,7 +20,14 @@ from ringleader.runtime.watch import Glance
 
 @dataclass(slots=True)
 class Hand:
-    """One worker of the crew; `gone` when it shall not live any more. `result`: what it knows, once it finished."""
+    """One worker of the crew.
+
+    Attributes:
+        gone: it shall not live any more.
+        over: its run has returned, or its process died.
+        watched: somebody waits for that process's death.
+        result: what it knows, once it finished.
+    """
 
     role: Role
     handle: Any = None
@@ -29,6 +36,8 @@ class Hand:
     look: Any = None
     gone: bool = False
     dismissed: bool = False
+    over: bool = False
+    watched: bool = False
     result: dict[str, Any] = field(default_factory=dict)
 
     def written(self) -> bytes:
@@ -75,11 +84,14 @@ def on_node(node: str, function: Callable[..., Any], *args: Any) -> Any:
     return ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(*args)
 
 
+DIED = "died"
+
+
 def cause_of(error: BaseException) -> str:
     """In a few words; Ray's own sentences list all that might have happened."""
     if isinstance(error, OutOfMemoryError):
         return "killed by Ray's memory monitor"
-    return "node died" if isinstance(error, NodeDiedError) else "died"
+    return "node died" if isinstance(error, NodeDiedError) else DIED
 
 
 def parked(standing: Standing, now: float) -> ev.Parked:

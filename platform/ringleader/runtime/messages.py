@@ -105,11 +105,12 @@ def parse_name(name: str) -> tuple[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which process a worker is."""
+    """Which process a worker is. `life`: what `runtime.life.own` says there."""
 
     pid: int
     node: str
     host: str
+    life: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import ActorDiedError, RayError
 
 from ringleader.elastic import Plan
+from ringleader.runtime import life
 from ringleader.runtime.messages import GONE_S, Attendance, Ended, Identity, Task
 from ringleader.runtime.notices import TERM_GRACE_S, on_sigterm
 from ringleader.runtime.pulse import ORPHANED, Pulse, guard_idle
@@ -51,7 +52,7 @@ class Worker:
 
     def who(self) -> Identity:
         context = ray.get_runtime_context()
-        return Identity(os.getpid(), context.get_node_id(), ray.util.get_node_ip_address())
+        return Identity(os.getpid(), context.get_node_id(), ray.util.get_node_ip_address(), life.own())
 
     def idle(self, pool: Any) -> None:
         """End this process if `pool` is lost before it has work."""

@@ -1,0 +1,105 @@
+"""A death is known before the kernel has taken the process apart, and never of a process that lives."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ringleader.runtime import life
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memfd_create (Linux)")
+
+HANG_GUARD_S = 30.0
+ALIVE = """
+import os, sys, time
+from ringleader.runtime import life
+print(life.own(), flush=True)
+if sys.argv[1] == "fork" and os.fork() == 0:
+    print("child", flush=True)
+    time.sleep(600)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def process(kind: str = "plain") -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """One that lives until its input ends, and the descriptor of its life."""
+    command = [sys.executable, "-c", ALIVE, kind]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as one:
+        assert one.stdout is not None
+        try:
+            yield one, int(one.stdout.readline())
+        finally:
+            one.kill()
+
+
+def awaited(pid: int, descriptor: int) -> "Future[bool]":
+    told: Future[bool] = Future()
+    threading.Thread(target=lambda: told.set_result(life.await_death(pid, descriptor)), daemon=True).start()
+    return told
+
+
+def test_a_killed_process_is_known_to_be_dying_while_it_is_still_there() -> None:
+    """The test has not waited for its child: the process id cannot be another one's yet."""
+    with process() as (one, descriptor):
+        told = awaited(one.pid, descriptor)
+        gone = os.pidfd_open(one.pid)
+        try:
+            assert not select.select([gone], [], [], 0.2)[0]
+            assert not told.done()
+            one.send_signal(signal.SIGKILL)
+            assert told.result(HANG_GUARD_S)
+            assert select.select([gone], [], [], HANG_GUARD_S)[0]
+        finally:
+            os.close(gone)
+
+
+def test_a_process_that_ends_by_itself_is_known_too() -> None:
+    with process() as (one, descriptor):
+        told = awaited(one.pid, descriptor)
+        assert one.stdin is not None
+        one.stdin.close()
+        assert told.result(HANG_GUARD_S)
+
+
+def test_neither_a_child_nor_a_stopped_process_counts_as_dead() -> None:
+    with process("fork") as (one, descriptor):
+        assert one.stdout is not None
+        assert one.stdout.readline() == "child\n"
+        (child,) = map(int, Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().split())
+        told = awaited(one.pid, descriptor)
+        os.kill(child, signal.SIGKILL)
+        one.send_signal(signal.SIGSTOP)
+        with pytest.raises(TimeoutError):
+            told.result(0.3)
+        one.send_signal(signal.SIGKILL)
+        assert told.result(HANG_GUARD_S)
+
+
+def test_who_comes_late_or_asks_for_another_thing_learns_nothing() -> None:
+    with process() as (one, descriptor):
+        assert not life.await_death(one.pid, -1)
+        assert not life.await_death(one.pid, 0)
+        one.kill()
+        one.wait()
+        assert not life.await_death(one.pid, descriptor)
+
+
+def test_two_can_wait_for_the_same_death() -> None:
+    with process() as (one, descriptor):
+        both = [awaited(one.pid, descriptor) for _ in range(2)]
+        one.send_signal(signal.SIGKILL)
+        assert [told.result(HANG_GUARD_S) for told in both] == [True, True]
+
+
+def test_a_process_has_one_life() -> None:
+    assert life.own() == life.own()
+    assert str(Path(f"/proc/self/fd/{life.own()}").readlink()).startswith(f"/memfd:{life.NAME}")
