@@ -131,11 +131,15 @@ class World:
                     process.alive = False
                 case do.Report():
                     self.reports.append(instruction)
-                case do.End():
+                case do.End(outcome=outcome):
+                    assert self.state.cancel_by is None or outcome in ("cancelled", "failed"), (
+                        f"{outcome} behind a cancel"
+                    )
                     self.end = instruction
 
     def form(self, plan: Plan) -> None:
         assert not self.gone.intersection(plan.members), "back from the dead"
+        assert self.state.cancel_by is None, "a plan behind a cancel"
         workers = plan.members[: plan.world]
         before = self.plans[-1] if self.plans else None
         assert plan.generation == (before.generation if before else 0) + 1, (

@@ -348,6 +348,21 @@ def test_a_cancelled_attempt_ends_when_its_grace_is_over():
     assert world.end.outcome == "cancelled"
 
 
+def test_a_cancelled_attempt_is_neither_paused_nor_preempted_when_that_time_is_over():
+    world = running()
+    world.tell(ev.Pause(5.0, world.now))
+    world.tell(ev.Cancel(60.0, world.now))
+    world.tick(6)
+    assert world.end.outcome == "cancelled"
+    world = running(minimum=3)
+    world.drain("w1", 5.0)
+    world.tick(0.1)
+    assert world.state.preempted
+    world.tell(ev.Cancel(60.0, world.now))
+    state, _ = handle(world.state, ev.Failed("", "platform_error", "nobody knows it any more", world.now))
+    assert state.ended.outcome == "failed"
+
+
 def test_a_paused_attempt_ends_once_its_members_have_saved_the_boundary():
     world = running()
     world.tell(ev.Pause(30.0, world.now))

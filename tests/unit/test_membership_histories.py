@@ -1,7 +1,8 @@
 """What holds in every history: thousands of generated ones, checked after each event (see membership_world.py).
 
 One active generation; no step is committed twice, taken back or skipped; every shard has exactly one owner; no plan
-below min; quiet after the last event. Who was given up never comes back, whatever it says.
+below min; quiet after the last event. Who was given up never comes back, whatever it says. Behind a cancel nobody
+begins anything, and the attempt is neither paused nor preempted.
 """
 
 import os
@@ -20,12 +21,14 @@ from ringleader.elastic import events as ev
 
 FREQUENT = ("boot", "boot", "commit", "commit", "hear", "hear", "sense", "sense", "sense", "level")
 RARE = ("partial", "kill", "tick", "resize", "drain", "evict", "wait", "raise", "pause", "stray")
-RARER = ("slow", "echo", "stall", "node", "split", "mend", "falter", "finish one", "finish one")
+RARER = ("slow", "echo", "stall", "node", "split", "mend", "falter", "finish one", "finish one", "cancel")
 moment = st.tuples(st.sampled_from(FREQUENT + RARE + RARER), st.integers(0, 7), st.integers(0, 7))
 moments = st.lists(moment, min_size=5, max_size=60)
 SUPERVISOR = ("crash", "restart", "vanish")
 LONELY = (*RARE, *RARER, "partial", "resize", *("crash", "restart") * 5, "vanish", *("hustle",) * 9)
 lonely = st.tuples(st.sampled_from(LONELY), st.integers(0, 7), st.integers(0, 7))
+GRACES_S = (1000.0, 2.0)
+"""For a boundary, and for hardly one."""
 
 
 def happen(world: World, moment: str, a: int, b: int) -> None:
@@ -52,7 +55,9 @@ def happen(world: World, moment: str, a: int, b: int) -> None:
         case "hustle":
             world.hustle()
         case "pause" if b == 0:
-            world.tell(ev.Pause(1000.0, world.now))
+            world.tell(ev.Pause(GRACES_S[a % 2], world.now))
+        case "cancel" if b < 3:
+            world.tell(ev.Cancel(GRACES_S[a % 2], world.now))
         case "resize":
             world.tell(ev.Resize(1 + a % 3, 1 + a % 3 + b % 3, world.now))
         case _ if worker:
@@ -136,7 +141,8 @@ def play(start: dict[str, Any], history: list[tuple[str, int, int]], kind: type[
         world.finish()
     if any(process.gone for process in world.processes.values()):
         assert world.end is not None
-        assert world.end.outcome == "succeeded", "what one has passed with, all have passed with"
+        passed = "succeeded" if world.state.cancel_by is None else "cancelled"
+        assert world.end.outcome == passed, "what one has passed with, all have passed with"
     return world
 
 
@@ -209,5 +215,5 @@ def test_ten_thousand_histories_keep_the_invariants_and_meet_every_kind_of_event
     print(f"the supervisor came back {returns} times")
     assert sum(ends.values()) >= wanted
     assert set(met) == {*FREQUENT, *LONELY}
-    assert set(ends) == {"succeeded", "failed", "paused", "preempted", "goes on"}
+    assert set(ends) == {"succeeded", "failed", "cancelled", "paused", "preempted", "goes on"}
     assert returns > wanted / 10

@@ -65,7 +65,8 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
 
 def end(state: Membership, outcome: End) -> Step:
     """The attempt is over. What the cluster lost while it was being preempted does not matter: it goes on elsewhere."""
-    if state.preempted and (outcome.outcome == "paused" or outcome.reason in RETRIED):
+    goes_on = state.preempted and state.cancel_by is None
+    if goes_on and (outcome.outcome == "paused" or outcome.reason in RETRIED):
         outcome = End("preempted", PREEMPTED, state.preempted, PREEMPTED_HINT)
     out = tuple(_report(state, loss) for loss in state.losses)
     return replace(state, ended=outcome, losses=()), (*out, outcome)

@@ -275,7 +275,7 @@ def _expire(state: Membership, tick: ev.Tick) -> Step:
     if state.cancel_by is not None and now >= state.cancel_by:
         return end(state, End("cancelled"))
     if state.pausing and now >= (state.pause_by or now):
-        return end(state, End("paused"))
+        return end(state, End("paused" if state.cancel_by is None else "cancelled"))
     state = preempt(state, tick)
     if state.short_since is not None and now - state.short_since > rules.recover_s:
         why = (
