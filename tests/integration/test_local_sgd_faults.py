@@ -61,15 +61,17 @@ def test_a_replacement_is_healed_with_the_outer_momentum(undisturbed: str, tmp_p
 
 
 def test_resizes_up_and_down_cost_no_bit(undisturbed: str, tmp_path: Path) -> None:
+    """Rounds begin at the steps 4, 9 and 12."""
     faults = (
         FaultPlan()
-        .resize(at_step=2, minimum=1, maximum=4)
+        .resize(at_step=2, minimum=4, maximum=4)
         .hold("w0", at_step=4, for_generation=2)
-        .resize(at_step=9, minimum=1, maximum=2)
-        .hold("w0", at_step=12, for_generation=3)
+        .resize(at_step=7, minimum=2, maximum=2)
+        .hold("w0", at_step=9, for_generation=3)
+        .resize(at_step=12, minimum=3, maximum=3)
+        .hold("w0", at_step=12, for_generation=4)
     )
     play = Cast(rounds(workers={"min": 1, "max": 1}), train, faults, tmp_path).play()
     check(play, undisturbed)
-    assert max(play.worlds) > 2
-    assert play.worlds[-1] == 2
+    assert play.worlds == [1, 4, 2, 3]
     assert not play.reported("worker.lost")

@@ -92,18 +92,19 @@ def test_a_replacement_takes_part(tmp_path: Path) -> None:
     assert play.worlds == [3, 2, 3]
 
 
-def test_resizes_up_and_down_lose_nobody(tmp_path: Path) -> None:
+def test_resizes_up_and_down_lose_nobody_and_no_row(tmp_path: Path) -> None:
     faults = (
         FaultPlan()
-        .resize(at_step=2, minimum=1, maximum=4)
+        .resize(at_step=2, minimum=4, maximum=4)
         .hold("w0", at_step=ANY, phase="forward", past=16, for_generation=2)
-        .resize(at_step=9, minimum=1, maximum=2)
-        .hold("w0", at_step=14, phase="committed", for_generation=3)
+        .resize(at_step=7, minimum=2, maximum=2)
+        .hold("w0", at_step=9, phase="committed", for_generation=3)
+        .resize(at_step=12, minimum=3, maximum=3)
+        .hold("w0", at_step=13, phase="committed", for_generation=4)
     )
     play = Cast(ring(workers={"min": 1, "max": 1}), train, faults, tmp_path).play()
     check(play)
-    assert max(play.worlds) > 2
-    assert play.worlds[-1] == 2
+    assert play.worlds == [1, 4, 2, 3]
     assert not play.reported("worker.lost")
 
 
