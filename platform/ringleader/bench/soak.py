@@ -21,8 +21,8 @@ CASES = ("faults-200",)
 FAULTS, SHORT_FAULTS = 200, 12
 SERVERS = {"inter_node": "parameter_server", "intra_node": "parameter_server", "server_backups": 1}
 SCRIPTS: tuple[tuple[str, Mapping[str, object] | None, tuple[Fault, ...]], ...] = (
-    ("ring", None, ("kill", "freeze", "slow", "drain")),
-    ("servers", SERVERS, ("kill", "freeze", "slow", "server")),
+    ("ring", None, ("kill", "freeze", "slow", "drain", "supervisor", "joiner", "donor")),
+    ("servers", SERVERS, ("kill", "freeze", "slow", "server", "supervisor", "joiner")),
 )
 EPOCHS = 60
 ACTS_A_JOB = 6

@@ -149,11 +149,11 @@ def _shadow(state: Membership, now: float) -> Step:
     joiners = [w for w in state.where(lambda w: w.ready) if not state.due(w)]
     for joiner in joiners:
         number = state.shadowings + 1
-        follower = replace(
-            joiner, phase=Phase.SHADOWING, since=now, shadowed=joiner.shadowed + 1, pair=number
-        )
+        donor = donors[number % len(donors)].id
+        tries = joiner.shadowed + 1
+        follower = replace(joiner, phase=Phase.SHADOWING, since=now, shadowed=tries, pair=number, donor=donor)
         state = replace(state.put(follower), shadowings=number)
-        out += (Shadow(joiner.id, donors[number % len(donors)].id, number),)
+        out += (Shadow(joiner.id, donor, number),)
     return state, out
 
 

@@ -89,7 +89,7 @@ class Worker:
         slot: of a server: which part of the state is its own.
         level: it shadows and has all that its donor has; or it is parked and has the state of `applied`.
         shadowed: how often it has begun to shadow.
-        pair: the number of the pair in which it does, or last did.
+        pair: the number of the pair in which it does, or last did, and `donor` whom it follows there.
     """
 
     id: str
@@ -111,6 +111,7 @@ class Worker:
     level: bool = False
     shadowed: int = 0
     pair: int = 0
+    donor: str = ""
 
     @property
     def ready(self) -> bool:

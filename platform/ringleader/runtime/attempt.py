@@ -189,7 +189,7 @@ class Attempt:
         state, crew = self._state, self._crew
         if state is None or crew is None or state.plan is None:
             return Struck(False, "the attempt has no members yet.")
-        return strike(fault, worker, for_s, state=state, crew=crew, post=self.post)
+        return strike(fault, worker, for_s, look=lambda: self._state or state, crew=crew, post=self.post)
 
     def _next(self, tick_at: float) -> ev.Event | None:
         try:

@@ -8,14 +8,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from ringleader.elastic import Membership
 from ringleader.elastic import events as ev
-from ringleader.runtime.crew import Crew
+from ringleader.elastic.state import Phase, Worker
+
+if TYPE_CHECKING:
+    from ringleader.runtime.crew import Crew
 
 STOPPED_S, RUNNING_S = 0.06, 0.02
 """A slow process is stopped three quarters of the time: too short for anybody who looks to call it frozen."""
 LAST_WORDS_S = 0.3
+COMES_S = 15.0
+"""So long is waited for a newcomer: an answer to the control plane may take no longer."""
+LOOK_S = 0.005
+WITH_STATE = 2
+"""So many have to hold the state before one of them may be killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +40,12 @@ def strike(
     worker: str | None,
     for_s: float,
     *,
-    state: Membership,
-    crew: Crew,
+    look: Callable[[], Membership],
+    crew: "Crew",
     post: Callable[[ev.Event], None],
 ) -> Struck:
-    """Do one fault of `wire.faults` to a member of the present plan."""
+    """Do one fault of `wire.faults` to a member of the present plan; `look`: the membership as it is now."""
+    state = look()
     if fault == "supervisor":
         threading.Timer(LAST_WORDS_S, os.kill, (os.getpid(), signal.SIGKILL)).start()
         return Struck(True, f"SIGKILL to the supervisor, process {os.getpid()}")
@@ -52,9 +62,49 @@ def strike(
     if fault == "slow":
         crew.befall(member.id, hamper, for_s)
         return Struck(True, f"{who} is stopped three quarters of the next {for_s:g} s")
+    return _signal(fault, member, who, look, crew)
+
+
+def _signal(fault: str, member: Worker, who: str, look: Callable[[], Membership], crew: "Crew") -> Struck:
+    donor = fault == "donor"
+    if donor and len(_with_state(look())) <= WITH_STATE:
+        return Struck(False, f"behind {member.id} and a donor nobody would hold the state.")
+    before = {m.id for m in look().members}
     sign = signal.SIGSTOP if fault == "freeze" else signal.SIGKILL
     crew.befall(member.id, send, sign)
-    return Struck(True, f"{sign.name} to {who}")
+    if fault not in ("joiner", "donor"):
+        return Struck(True, f"{sign.name} to {who}")
+    return Struck(True, f"{sign.name} to {who}, {_ambush(look, crew, before, donor=donor)}")
+
+
+def _ambush(look: Callable[[], Membership], crew: "Crew", before: set[str], *, donor: bool) -> str:
+    """Kill who comes beside those who were members before, while it joins, or the worker whose state it takes.
+
+    Returns what was done.
+    """
+    until = monotonic() + COMES_S
+    while monotonic() < until and (state := look()).ended is None:
+        for comer in state.where(lambda w: w.role == "worker" and not w.proven and w.id not in before):
+            found = _donor(state, comer) if donor else comer
+            joins = comer.phase in (Phase.SHADOWING, Phase.ACTIVE)
+            if joins and found is not None and (identity := crew.identity(found.id)) is not None:
+                crew.befall(found.id, send, signal.SIGKILL)
+                what = f"which gave {comer.id} its state" if donor else "which came in its place"
+                return f"and to {found.id}, process {identity.pid}, {what}"
+        time.sleep(LOOK_S)
+    return f"and nobody came in its place within {COMES_S:g} s"
+
+
+def _donor(state: Membership, comer: Worker) -> Worker | None:
+    """The worker that gives its state to who comes, unless no other one has it."""
+    heals = dict(state.plan.heals) if state.plan is not None else {}
+    name = comer.donor if comer.phase is Phase.SHADOWING else heals.get(comer.id, "")
+    holders = _with_state(state)
+    return next((w for w in holders if w.id == name), None) if len(holders) >= WITH_STATE else None
+
+
+def _with_state(state: Membership) -> list[Worker]:
+    return [m for m in state.members if m.role == "worker" and m.proven and m.phase is Phase.ACTIVE]
 
 
 def send(pid: int, sign: int) -> None:

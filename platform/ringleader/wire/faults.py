@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from ringleader.wire.views import View
 
-Fault = Literal["kill", "freeze", "slow", "drain", "server", "supervisor"]
+Fault = Literal["kill", "freeze", "slow", "drain", "server", "supervisor", "joiner", "donor"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 
@@ -16,7 +16,9 @@ class FaultOrder(View):
 
     Attributes:
         fault: kill (SIGKILL), freeze (SIGSTOP), slow (stopped three quarters of the time), drain (as if its machine
-            went away), server (SIGKILL of a parameter server), supervisor (SIGKILL of who decides who belongs).
+            went away), server (SIGKILL of a parameter server), supervisor (SIGKILL of who decides who belongs),
+            joiner (kill, and the same to who comes in its place, while that joins), donor (kill, and the same to the
+            worker that gives its state to who comes). The last two answer when both are done, or nobody came.
         for_s: how long a slow worker is slow, or how long a draining machine stays.
     """
 
