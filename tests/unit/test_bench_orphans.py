@@ -1,30 +1,76 @@
-"""A process that holds a segment is found by what it has open or mapped, and only among those that nobody owns."""
+"""What a run leaves is found, each kind of it: by the home that its processes were started with, whoever is their
+parent."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
-from ringleader.bench.orphans import orphans
+from ringleader.bench.orphans import SHARED, Machine, of_run
 from ringleader.comm.segments import NAME
 
 OPEN = f"import os; held = os.memfd_create({NAME!r})"
 MAPPED = f"{OPEN}; import mmap; os.ftruncate(held, 4096); memory = mmap.mmap(held, 4096); os.close(held)"
 UNMAPPED = f"{MAPPED}; memory.close()"
 OTHER = "import os; held = os.memfd_create('other')"
+HOLDERS = "processes that hold shared memory"
+
+
+@contextmanager
+def started(code: str, home: Path, *arguments: str) -> Iterator[int]:
+    """A process of that run that has done what the code says, and waits."""
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{code}; print(flush=True); input()", *arguments],
+        env=os.environ | {"RINGLEADER_HOME": str(home)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield child.pid
+        child.communicate("\n")
 
 
 @pytest.mark.parametrize(
     ("does", "is_found"), [(OPEN, True), (MAPPED, True), (UNMAPPED, False), (OTHER, False)]
 )
-def test_an_orphan_is_a_process_without_an_owner_that_holds_a_segment(does: str, is_found: bool) -> None:
-    code = f"{does}; print(flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        assert (child.pid in orphans(parent=os.getpid())) == is_found
-        assert child.pid not in orphans(parent=child.pid)
-        child.communicate("\n")
+def test_a_process_of_the_run_that_holds_a_segment_is_found_though_it_has_a_parent(
+    does: str, is_found: bool, tmp_path: Path
+) -> None:
+    machine, others = Machine.now(tmp_path), Machine.now(tmp_path / "other")
+    with started(does, tmp_path) as pid:
+        assert machine.left() == ({HOLDERS: [pid]} if is_found else {})
+        assert others.left() == {}
+        assert of_run(tmp_path) == {pid}
+    assert of_run(tmp_path) == set()
+
+
+def test_an_orphan_is_found_though_a_guard_has_adopted_it(tmp_path: Path) -> None:
+    """The guard stands here for that of a service: who adopts orphans, under the name of its file."""
+    adopt = "import ctypes, subprocess, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)"
+    leave = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0)"
+    machine = Machine.now(tmp_path)
+    with started(f"{adopt}; subprocess.run([sys.executable, '-c', {leave!r}])", tmp_path, "guard.py"):
+        (orphan,) = machine.left()["orphans"]
+        assert orphan in of_run(tmp_path)
+        assert Machine.now(tmp_path).left() == {}, "it was there before"
+    wait_for("the orphan's end", lambda: not of_run(tmp_path), 10)
+
+
+def test_a_named_segment_is_found_unless_it_is_another_runs(tmp_path: Path) -> None:
+    machine, name = Machine.now(tmp_path), f"ringleader-test-{os.getpid()}"
+    holds = f"held = open({str(SHARED / name)!r}, 'w')"
+    try:
+        with started(holds, tmp_path / "other"):
+            assert machine.left() == {}
+        assert machine.left() == {"segments": [name]}
+        with started(holds, tmp_path):
+            assert machine.left() == {"segments": [name]}
+    finally:
+        (SHARED / name).unlink()

@@ -1,35 +1,93 @@
-"""Processes that nobody owns any more and that hold shared memory of a job: what a worker that was killed may leave.
+"""What a run may leave on this machine: processes, and memory that they shared.
 
-Segments have no names: they last as long as a process has them open or mapped, so they are looked for there.
+A process belongs to a run if it was started with its RINGLEADER_HOME, as all that `ringleader up` starts is, and all
+that this starts. Orphans are adopted by the guard of a service, or by the first process where that is gone. Segments of
+ours have no names: they last as long as a process has them open or mapped, so they are looked for there.
 """
 
+from collections.abc import Collection, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from ringleader.comm.segments import NAME
 
 FIRST = 1
-"""The process that inherits those whose parent has ended."""
+"""The process that inherits those whose parent, and guard, have ended."""
+GUARD = b"guard.py"
+SHARED = Path("/dev/shm")  # noqa: S108 - looked into, nothing is put there
 _PPID = 1
 """Where the parent stands in /proc/<pid>/stat behind the name, which may hold spaces."""
 
 
-def orphans(parent: int = FIRST) -> set[int]:
-    """Of this machine, as far as this user may look into them."""
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What of this machine belonged to the run of `home`, or to nobody, when it was looked at. Other users' processes
+    are not seen."""
+
+    home: Path
+    adopted: frozenset[int]
+    named: frozenset[str]
+
+    @classmethod
+    def now(cls, home: Path) -> Self:
+        return cls(home, frozenset(_adopted(home)), frozenset(_named()))
+
+    def left(self) -> dict[str, list[int] | list[str]]:
+        """By kind, what was not there then: orphans of the run, those of its processes that hold shared memory, and
+        named segments that nobody else has mapped."""
+        pids = of_run(self.home)
+        found: dict[str, list[int] | list[str]] = {
+            "orphans": sorted(_adopted(self.home) - self.adopted),
+            "processes that hold shared memory": sorted(p for p in pids if _holds(p, f"/memfd:{NAME}")),
+            "segments": sorted(n for n in _named() - self.named if not _mapped(n, but=pids)),
+        }
+        return {kind: some for kind, some in found.items() if some}
+
+
+def of_run(home: Path) -> set[int]:
+    """All processes that were started with this RINGLEADER_HOME."""
+    word = f"RINGLEADER_HOME={home}".encode()
     found = set()
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            with suppress(OSError):  # it has ended, or is another user's
-                if _parent(process) == parent and _holds_segment(process):
-                    found.add(int(process.name))
+    for pid in _pids():
+        with suppress(OSError):  # it has ended, or is another user's
+            if word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.add(pid)
     return found
 
 
-def _parent(process: Path) -> int:
-    return int((process / "stat").read_text().rpartition(")")[2].split()[_PPID])
+def _adopted(home: Path) -> set[int]:
+    found = set()
+    for pid in of_run(home):
+        with suppress(OSError):
+            parent = _parent(pid)
+            if parent == FIRST or GUARD in Path(f"/proc/{parent}/cmdline").read_bytes():
+                found.add(pid)
+    return found
 
 
-def _holds_segment(process: Path) -> bool:
-    if any(str(path.readlink()).startswith(f"/memfd:{NAME}") for path in (process / "fd").iterdir()):
-        return True
-    return f"/memfd:{NAME}" in (process / "maps").read_text()
+def _pids() -> Iterator[int]:
+    return (int(process.name) for process in Path("/proc").iterdir() if process.name.isdigit())
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_PPID])
+
+
+def _named() -> set[str]:
+    return {path.name for path in SHARED.iterdir()}
+
+
+def _mapped(name: str, *, but: Collection[int]) -> bool:
+    """Whether another process has the segment open or mapped."""
+    return any(_holds(pid, str(SHARED / name)) for pid in _pids() if pid not in but)
+
+
+def _holds(pid: int, file: str) -> bool:
+    process = Path(f"/proc/{pid}")
+    with suppress(OSError):
+        if any(str(path.readlink()).startswith(file) for path in (process / "fd").iterdir()):
+            return True
+        return file in (process / "maps").read_text()
+    return False

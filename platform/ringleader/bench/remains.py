@@ -11,7 +11,7 @@ from typing import Any
 from ringleader.bench.children import die_with_parent
 from ringleader.runtime.cluster import Cluster
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LOOK_S = 0.5
 
 
@@ -29,13 +29,17 @@ def main() -> None:
 
 
 def _left(cluster: Cluster, job: str) -> dict[str, Any]:
+    from ray._private.state import actors
     from ray.util.placement_group import placement_group_table
 
     capacity = cluster.capacity()
     groups = [g["name"] for g in placement_group_table().values() if g["state"] != "REMOVED"]
+    workers = [a for a in actors().values() if a["ActorClassName"] == "Worker" and a["State"] != "DEAD"]
+    idle = sum(cluster.warmed().values())
     found = {
         "supervisors": [name for name in cluster.supervisors() if name[0] == job],
         "placement groups": [name for name in groups if job in name],
+        "actors": [a["Pid"] for a in workers] if len(workers) > idle else [],
         "CPUs": capacity.cpus - capacity.available.get("CPU", 0.0),
     }
     return {kind: some for kind, some in found.items() if some}

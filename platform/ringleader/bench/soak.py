@@ -5,14 +5,16 @@ taken back, or anything left behind ends the run as a broken promise.
 """
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from ringleader.bench import stack
 from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.children import Child
 from ringleader.bench.line import Figure, Target
-from ringleader.bench.orphans import orphans
+from ringleader.bench.orphans import Machine, of_run
 from ringleader.bench.registry import Wish
 from ringleader.client.chaos import Chaos
 from ringleader.wire.faults import Fault
@@ -29,14 +31,17 @@ ACTS_A_JOB = 6
 EVERY_S, SLOW_S = 2.5, 2.0
 JOB_DEADLINE_S = 300.0
 CPUS = stack.WORKERS + 3
-REMAINS_DEADLINE_S = 90.0
+REMAINS_DEADLINE_S = 120.0
+ENDS_S = 20.0
+LOOK_S = 0.5
+Found = TypeVar("Found", bound=Collection[object])
 
 
 def run(wish: Wish) -> Iterator[Figure]:
     """Raises BrokenPromise for the first job that is not as if nobody had harmed it."""
     wanted, done, jobs, longest_s = FAULTS if wish.full else SHORT_FAULTS, 0, 0, 0.0
     with stack.up(num_cpus=CPUS) as opened:
-        before = orphans()
+        before = Machine.now(opened.home.root)
         undisturbed = _finish(opened, opened.submit("undisturbed", workload="digits", epochs=EPOCHS), before)
         while done < wanted:
             name, sync, faults = SCRIPTS[jobs % len(SCRIPTS)]
@@ -61,20 +66,23 @@ def run(wish: Wish) -> Iterator[Figure]:
                     f"{toll.steps_lost} steps lost."
                 )
             done, jobs, longest_s = done + toll.acts, jobs + 1, max(longest_s, toll.worst_s)
+    if stay := _remaining(lambda: of_run(before.home)):
+        raise BrokenPromise(f"processes {sorted(stay)} outlived the stack that they were started by.")
     yield Figure(
         case="faults-200",
         unit="faults",
         better="higher",
         ours=[float(done)],
         target=Target("ringleader", ">=", FAULTS) if wish.full else None,
-        settings=f"{done} of kill, freeze, slow, drain and server into {jobs} jobs in turn over ring and servers "
-        f"with a backup; all succeeded with the weights of one that nobody harmed, {undisturbed[:12]}, 0 steps lost, "
-        f"nothing left behind; longest recovery {longest_s:.2f} s; without --full {SHORT_FAULTS} faults",
+        settings=f"{done} of kill, freeze, slow, drain, server, supervisor, joiner and donor into {jobs} jobs in turn "
+        f"over ring and servers with a backup; all succeeded with the weights of one that nobody harmed, "
+        f"{undisturbed[:12]}, 0 steps lost, nothing left behind; "
+        f"longest recovery {longest_s:.2f} s; without --full {SHORT_FAULTS} faults",
     )
 
 
-def _finish(opened: stack.Stack, job: stack.Run, before: Collection[int]) -> str:
-    """The weights of a job that has succeeded and left nothing behind; orphans that were there `before` are not its."""
+def _finish(opened: stack.Stack, job: stack.Run, before: Machine) -> str:
+    """The weights of a job that has succeeded and left nothing behind; what was there `before` is not its."""
     result = job.job.wait(timeout=JOB_DEADLINE_S)
     job.commits.check_each_once()
     pids = {
@@ -84,9 +92,17 @@ def _finish(opened: stack.Stack, job: stack.Run, before: Collection[int]) -> str
     with Child("ringleader.bench.remains", [opened.ray_address, job.job.id], token) as child:
         left = child.answers(REMAINS_DEADLINE_S)[0]["left"]
     alive = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    holding = sorted(orphans() - set(before))
-    if left or alive or holding:
+    here = _remaining(before.left)
+    if left or alive or here:
         raise BrokenPromise(
-            f"job {job.job.id} left behind: {left}, processes {alive}, processes that hold its shared memory {holding}."
+            f"job {job.job.id} left behind: {left} on the cluster, processes {alive}, {here} here."
         )
     return result.weights_sha256
+
+
+def _remaining(look: Callable[[], Found]) -> Found:
+    """What is still there after a while; what is nothing at last is nothing."""
+    until = time.monotonic() + ENDS_S
+    while (found := look()) and time.monotonic() < until:
+        time.sleep(LOOK_S)
+    return found
