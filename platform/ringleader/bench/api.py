@@ -49,7 +49,7 @@ def _submissions(wish: Wish) -> Iterator[Figure]:
     theirs: list[float] = []
     for _ in range(6 if wish.full else 3):
         ours += _rates(runs=2)
-        arguments = [f"--clients={CLIENTS}", "--each=5", "--runs=2"]
+        arguments = ["submissions", f"--clients={CLIENTS}", "--each=5", "--runs=2"]
         with Child("ringleader.bench.peers.ray_jobs", arguments) as peer:
             theirs += [answer["per_s"] for answer in peer.answers(PEER_DEADLINE_S)]
     yield Figure(

@@ -1,22 +1,43 @@
-"""Ray Jobs: so many submissions through so many clients at once; prints how many a second were taken.
+"""Ray Jobs: `submissions` prints how many a second are taken from so many clients at once, `submit` how long one takes
+from its submission to its first step.
 
-Settings: a local cluster of its own with its dashboard, no runtime environment, an entrypoint that does nothing, a
-`JobSubmissionClient` for each client.
+Prints one JSON line a run. Settings: a local cluster of its own with its dashboard, no runtime environment; for
+`submissions` an entrypoint that does nothing and a `JobSubmissionClient` for each client; for `submit` an entrypoint
+that trains by itself, on a cluster that has run it before.
 """
 
 import argparse
 import json
+import os
+import shlex
+import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
 from ringleader.bench.children import die_with_parent
+from ringleader.bench.commits import Commits, wait_for
 from ringleader.bench.crowd import at_once
+
+FIRST_STEP = "ringleader.bench.peers.first_step"
+DEADLINE_S = 60.0
+ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
+
+
+class Submitter(Protocol):
+    """What is used of `ray.job_submission.JobSubmissionClient`."""
+
+    def submit_job(self, *, entrypoint: str) -> str: ...
+
+    def get_job_status(self, job_id: str) -> Any: ...
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    for name in ("clients", "each", "runs"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    asked = parser.parse_args()
+    asked = _arguments()
+    os.environ["OMP_NUM_THREADS"] = "1"
     import ray
     from ray.job_submission import JobSubmissionClient
 
@@ -32,17 +53,63 @@ def main() -> None:
         try:
             address = f"http://{told.address_info['webui_url']}"
             clients = [JobSubmissionClient(address) for _ in range(asked.clients)]
-            clients[0].submit_job(entrypoint="true")
-
-            def submit(number: int) -> None:
-                for _ in range(asked.each):
-                    clients[number].submit_job(entrypoint="true")
-
-            for _ in range(asked.runs):
-                took_s = at_once(asked.clients, submit)
-                print(json.dumps({"per_s": asked.clients * asked.each / took_s}), flush=True)
+            if asked.what == "submit":
+                found = ({"seconds": took} for took in first_steps(clients[0], Path(folder), asked.runs))
+            else:
+                found = ({"per_s": rate} for rate in _rates(clients, asked.each, asked.runs))
+            for answer in found:
+                print(json.dumps(answer), flush=True)
         finally:
             ray.shutdown()
+
+
+def first_steps(client: Submitter, folder: Path, runs: int) -> Iterator[float]:
+    """Seconds from `submit_job` to the first committed step of each run, one after the other has ended; the first job
+    warms the cluster and is not counted.
+
+    Raises:
+        PeerFailed: a job committed nothing, or did not end.
+    """
+    for number in range(runs + 1):
+        commits = folder / f"commits{number}"
+        commits.mkdir()
+        entrypoint = shlex.join([sys.executable, "-m", FIRST_STEP, str(commits)])
+        started = time.monotonic()
+        job_id = client.submit_job(entrypoint=entrypoint)
+        wait_for("the job's end", partial(_ended, client, job_id), DEADLINE_S, lambda: None)
+        first = wait_for("a first step", partial(_first, commits), 0, lambda: None)
+        if number:
+            yield first - started
+
+
+def _ended(client: Submitter, job_id: str) -> bool | None:
+    return str(client.get_job_status(job_id)) in ENDED or None
+
+
+def _first(commits: Path) -> float | None:
+    found = Commits.read(commits).all
+    return found[0].at if found else None
+
+
+def _rates(clients: list[Any], each: int, runs: int) -> Iterator[float]:
+    """Submissions a second, all clients sending one after the other."""
+    clients[0].submit_job(entrypoint="true")
+
+    def submit(number: int) -> None:
+        for _ in range(each):
+            clients[number].submit_job(entrypoint="true")
+
+    for _ in range(runs):
+        yield len(clients) * each / at_once(len(clients), submit)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("submissions", "submit"))
+    parser.add_argument("--clients", type=int, default=1)
+    parser.add_argument("--each", type=int, default=1)
+    parser.add_argument("--runs", type=int, required=True)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
