@@ -49,7 +49,7 @@ class Settings(BaseModel):
         otlp_endpoint: where traces go, OTLP over HTTP, e.g. http://127.0.0.1:4318/v1/traces; empty: nowhere.
         jobs_kept_days: an ended job is deleted with everything of it after so long; empty: by its users only.
         packages_kept_days: an uploaded package that no job refers to stays so long after it was last wanted.
-        logs_kept: log lines stored per job, the newest.
+        logs_kept, logs_kept_bytes: log lines stored per job, the newest: so many, of no more bytes together.
         allow_faults: whether faults may be injected into jobs that do not say so themselves.
         warm_per_node: idle worker processes kept ready on each node.
         autoscale_cpus, autoscale_gpus: what Ray's autoscaler may be asked to let the cluster grow to, all its nodes
@@ -86,6 +86,7 @@ class Settings(BaseModel):
     jobs_kept_days: Annotated[float, Field(gt=0)] | None = None
     packages_kept_days: Annotated[float, Field(gt=0)] = 1.0
     logs_kept: Annotated[int, Field(ge=1)] = 20_000
+    logs_kept_bytes: Annotated[int, Field(ge=1)] = 32 << 20
     max_package_bytes: Annotated[int, Field(ge=1)] = MAX_PACKED_BYTES
     allow_faults: bool = False
     warm_per_node: Annotated[int, Field(ge=0)] = 3

@@ -80,6 +80,22 @@ def test_only_the_newest_log_lines_are_kept_and_the_rest_counted(tmp_path: Path)
     assert page["dropped"] == 15
 
 
+def test_no_more_bytes_of_log_lines_are_kept_than_may_be_and_the_newest_line_always(tmp_path: Path) -> None:
+    here = stage(tmp_path, logs_kept_bytes=50)
+    job_id = here.running()
+
+    def kept(first: int, *texts: str) -> tuple[list[int], int]:
+        here.post(job_id, records=[line(first + n, text) for n, text in enumerate(texts)])
+        page = here.client.get(f"/api/v1/jobs/{job_id}/logs").json()
+        return [item["seq"] for item in page["items"]], page["dropped"]
+
+    assert kept(1, "é" * 10, "é" * 10) == ([1, 2], 0)
+    assert kept(3, "é" * 10, "x" * 10) == ([2, 3, 4], 1)
+    assert kept(5, "x" * 60) == ([5], 4)
+    assert kept(6, "x") == ([6], 5)
+    assert kept(7, "x" * 49) == ([6, 7], 5)
+
+
 def test_feeds_are_read_page_by_page(here: Stage) -> None:
     job_id = here.running()
     here.post(job_id, records=[line(n, f"line {n}") for n in range(1, 6)])

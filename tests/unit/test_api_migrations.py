@@ -120,7 +120,9 @@ def test_back_to_the_first_version_and_up_again_loses_no_job(old: Engine, url: s
     here.control.close()
 
 
-@pytest.mark.parametrize(("before", "after"), [("0005", "0006"), ("0006", "0007"), ("0007", "head")])
+@pytest.mark.parametrize(
+    ("before", "after"), [("0005", "0006"), ("0006", "0007"), ("0007", "0008"), ("0008", "head")]
+)
 def test_what_the_version_before_writes_and_reads_goes_on_after_a_migration(
     url: str, before: str, after: str
 ) -> None:
@@ -164,7 +166,7 @@ def test_tables_of_a_newer_version_are_refused_in_words_and_left_alone(url: str)
     store.migrate()
     with store.write() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(DatabaseNewer, match=r"at 9999; .* up to 0007\.") as refused:
+    with pytest.raises(DatabaseNewer, match=r"at 9999; .* up to 0008\.") as refused:
         store.migrate()
     assert "Start that newer version" in str(refused.value)
     assert rows(store.engine(), "SELECT version_num FROM alembic_version") == [("9999",)]

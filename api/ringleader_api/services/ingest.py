@@ -41,7 +41,7 @@ FREE_TEXT = {"logs": "line", "events": "data", "metrics": "values", "outcome": "
 
 
 class Intake:
-    """`logs_kept` log lines are stored per job, the newest."""
+    """The newest log lines of a job are stored, `logs_kept` at most, of no more than `logs_kept_bytes` together."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Intake:
         traces: Traces,
         *,
         logs_kept: int,
+        logs_kept_bytes: int,
     ) -> None:
         self._store = store
         self._now = now
@@ -59,6 +60,7 @@ class Intake:
         self._secrets = secrets
         self._traces = traces
         self._logs_kept = logs_kept
+        self._logs_kept_bytes = logs_kept_bytes
 
     def take(self, job_id: str, body: Ingest) -> tuple[Acknowledged, bool]:
         """Store what is new.
@@ -141,12 +143,22 @@ class Intake:
                     worker=line.worker[:100],
                     level=line.level,
                     line=line.line,
+                    start_byte=job.log_bytes,
                 )
             )
+            job.log_bytes += len(line.line.encode())
         session.flush()
-        oldest = job.log_seq - self._logs_kept
-        session.execute(delete(LogRow).where(LogRow.job_id == job.id, LogRow.seq <= oldest))
-        job.logs_dropped = max(0, oldest)
+        self._drop_logs(session, job)
+
+    def _drop_logs(self, session: Session, job: Job) -> None:
+        """The oldest, until there are no more lines and no more bytes than are kept; the newest stays."""
+        mine = LogRow.job_id == job.id
+        last = max(job.logs_dropped, job.log_seq - self._logs_kept)
+        if (beyond := job.log_bytes - self._logs_kept_bytes) > 0:
+            kept = select(LogRow.seq).where(mine, LogRow.seq > last, LogRow.start_byte >= beyond)
+            last = (session.scalar(kept.order_by(LogRow.seq).limit(1)) or job.log_seq) - 1
+        session.execute(delete(LogRow).where(mine, LogRow.seq <= last))
+        job.logs_dropped = last
 
 
 def _living(job: Job, attempt: int) -> None:

@@ -82,6 +82,7 @@ class Job(Base):
     supervisor. `granted` is how many workers the scheduler lets it have (None: as many as it wants); one that is
     `preempted` is queued again once it is paused. `target` is the end that `stopping` leads to. `version` counts
     changes a user could collide with. `heard_at` is when the attempt's supervisor posted, to within a few seconds.
+    `log_bytes` are those of all log lines that were ever stored.
     """
 
     __tablename__ = "jobs"
@@ -138,6 +139,7 @@ class Job(Base):
     version: Mapped[int] = mapped_column(default=1)
     event_seq: Mapped[int] = mapped_column(BigInteger, default=0)
     log_seq: Mapped[int] = mapped_column(BigInteger, default=0)
+    log_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     logs_dropped: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
@@ -174,7 +176,8 @@ class Metric(Base):
 
 
 class LogRow(Base):
-    """One printed line, numbered per job; only the newest of a job are kept."""
+    """One printed line, numbered per job; only the newest of a job are kept. `start_byte` is the job's `log_bytes`
+    before this line."""
 
     __tablename__ = "logs"
 
@@ -184,6 +187,7 @@ class LogRow(Base):
     worker: Mapped[str] = mapped_column(String(100))
     level: Mapped[str] = mapped_column(String(16))
     line: Mapped[str] = mapped_column(Text)
+    start_byte: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
 
 
 class IngestPosition(Base):
