@@ -14,7 +14,6 @@ from ringleader.wire.views import JobView
 
 CONTRACT = Path(__file__).parents[2] / "api" / "openapi.json"
 OPERATIONS = operations(json.loads(CONTRACT.read_text(encoding="utf-8")))
-LAST = "DELETE /api/v1/login"
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +77,12 @@ HOSTILE: list[tuple[int, str, str, Any, dict[str, str]]] = [
     (422, "PUT", "/api/v1/secrets/default/x", {"value": f"long enough {HALF}"}, {}),
     (422, "PUT", "/api/v1/secrets/default/x", {"value": DEEP}, {}),
     (422, "POST", "/api/v1/tokens", {"name": HALF}, {}),
+    (422, "POST", "/api/v1/tokens", {"name": "x", "expires_in_s": True}, {}),
+    (422, "POST", "/api/v1/tokens", {"name": "x", "expires_in_s": "60"}, {}),
+    (422, "POST", "/api/v1/jobs/{queued}/cancel", {"grace_s": True}, {}),
+    (422, "POST", "/api/v1/jobs/{queued}/faults", {"fault": "supervisor", "for_s": True}, {}),
+    (422, "PATCH", "/api/v1/projects/default", {"weight": True}, {}),
+    *[(422, "PATCH", "/api/v1/projects/default", {"quota": {what: True}}, {}) for what in ("workers", "cpus", "gpus")],
     (401, "POST", "/api/v1/login", {"token": HALF}, {}),
     (422, "POST", "/api/v1/login", "[" * 100_000, {}),
 ]  # fmt: skip

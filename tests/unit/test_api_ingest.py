@@ -2,9 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from control_plane import RESULT, Stage, event, line, metric, outcome, stage, status
+from control_plane import AT, RESULT, Stage, event, line, metric, outcome, stage, status
 
 
 @pytest.fixture
@@ -94,6 +95,32 @@ def test_no_more_bytes_of_log_lines_are_kept_than_may_be_and_the_newest_line_alw
     assert kept(5, "x" * 60) == ([5], 4)
     assert kept(6, "x") == ([6], 5)
     assert kept(7, "x" * 49) == ([6, 7], 5)
+
+
+HUGE = 10**30
+STATUS = {"state": "running", "generation": 1, "world_size": 0, "progress": {"step": 1}, "workers": []}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *[{"records": [{**line(1, "x"), "seq": value}]} for value in (True, "1", HUGE)],
+        *[{"records": [{**line(1, "x"), "at": value}]} for value in (0, "0", "2026-11-20", AT[:-1])],
+        *[{"records": [{**event(1, "a.b"), "generation": value}]} for value in (True, HUGE)],
+        *[{"records": [metric(1, value, loss=1.0)]} for value in (True, HUGE)],
+        {"records": [{**metric(1, 1), "values": {"loss": True}}]},
+        *[{"status": {**STATUS, "world_size": value}} for value in (True, "1", HUGE)],
+        *[{"status": {**STATUS, "progress": {"step": value}}} for value in (True, "1", HUGE)],
+    ],
+    ids=str,
+)
+def test_what_is_of_another_kind_than_the_document_says_is_refused_whole(
+    here: Stage, wrong: dict[str, Any]
+) -> None:
+    job_id = here.running()
+    before = here.events(job_id)
+    here.post(job_id, expect=422, **wrong)
+    assert here.events(job_id) == before
 
 
 def test_feeds_are_read_page_by_page(here: Stage) -> None:

@@ -57,7 +57,7 @@ class CancelBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    grace_s: Annotated[float | None, Field(ge=0, le=3600)] = None
+    grace_s: Annotated[float, Field(strict=True, ge=0, le=3600)] | None = None
 
 
 async def _filter(

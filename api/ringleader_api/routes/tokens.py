@@ -20,7 +20,7 @@ class NewToken(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=100)]
     user: UserName | None = None
     scope: Annotated[Roles, Field(min_length=1)] | None = None
-    expires_in_s: Annotated[float, Field(gt=0, le=10 * 366 * 86_400)] | None = None
+    expires_in_s: Annotated[float, Field(strict=True, gt=0, le=10 * 366 * 86_400)] | None = None
 
 
 @router.get("", responses=refusals())

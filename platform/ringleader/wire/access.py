@@ -86,12 +86,12 @@ class Quota(View):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    workers: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    cpus: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
-    gpus: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    workers: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] | None = None
+    cpus: Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    gpus: Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)] | None = None
 
 
-Weight = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
+Weight = Annotated[float, Field(strict=True, ge=0.001, le=1000, allow_inf_nan=False)]
 
 
 class Held(View):

@@ -26,7 +26,7 @@ class FaultOrder(View):
 
     fault: Fault
     worker: str | None = None
-    for_s: Annotated[float, Field(gt=0, le=600)] = 30.0
+    for_s: Annotated[float, Field(strict=True, gt=0, le=600)] = 30.0
 
     @model_validator(mode="after")
     def _has_a_victim(self) -> Self:

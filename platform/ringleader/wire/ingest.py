@@ -4,15 +4,28 @@ The receiver keeps, per (attempt, stream), the highest `seq` it has stored and s
 record sent twice is stored once. `acked` tells the sender what it may forget.
 """
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, BeforeValidator, Field
 
 from ringleader.wire.states import State
 from ringleader.wire.views import Progress, Result, View, Why, WorkerView
 
-Seq = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(strict=True)]
+Seq = Annotated[Whole, Field(ge=1)]
+
+
+def _spelt_out(given: object) -> object:
+    if not isinstance(given, datetime) and not (isinstance(given, str) and _DATE_AND_TIME.match(given)):
+        raise ValueError(f"{given!r} is no moment; allowed: a date and a time, as in 2026-01-31T12:00:00Z")
+    return given
+
+
+_DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
+Moment = Annotated[AwareDatetime, BeforeValidator(_spelt_out)]
+"""Seconds since 1970, and a time that does not say of which zone, are none."""
 
 
 class EventRecord(View):
@@ -20,8 +33,8 @@ class EventRecord(View):
 
     stream: Literal["events"] = "events"
     seq: Seq
-    at: datetime
-    generation: int
+    at: Moment
+    generation: Whole
     type: Annotated[str, Field(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)]
     data: dict[str, Any]
 
@@ -31,10 +44,10 @@ class MetricRecord(View):
 
     stream: Literal["metrics"] = "metrics"
     seq: Seq
-    at: datetime
-    generation: int
-    step: Annotated[int, Field(ge=0)]
-    values: dict[str, float | None]
+    at: Moment
+    generation: Whole
+    step: Annotated[Whole, Field(ge=0)]
+    values: dict[str, Annotated[float, Field(strict=True)] | None]
 
 
 class LogRecord(View):
@@ -42,7 +55,7 @@ class LogRecord(View):
 
     stream: Literal["logs"] = "logs"
     seq: Seq
-    at: datetime
+    at: Moment
     worker: str
     level: Literal["info", "error"]
     line: Annotated[str, Field(max_length=16_384)]
@@ -54,7 +67,7 @@ class OutcomeRecord(View):
 
     stream: Literal["outcome"] = "outcome"
     seq: Seq
-    at: datetime
+    at: Moment
     outcome: Literal["succeeded", "failed", "cancelled", "paused", "preempted"]
     reason: Why | None = None
     result: Result | None = None
@@ -67,18 +80,18 @@ class Status(View):
     """The attempt as it is now; the newest replaces the one before and nothing of it is kept."""
 
     state: Literal[State.STARTING, State.RUNNING, State.RECOVERING]
-    generation: int
-    world_size: int
+    generation: Whole
+    world_size: Whole
     progress: Progress
     workers: list[WorkerView]
-    failures_spent: int = 0
-    dropped: dict[str, int] = {}
+    failures_spent: Whole = 0
+    dropped: dict[str, Whole] = {}
 
 
 class Ingest(View):
     """The body of one post."""
 
-    attempt: Annotated[int, Field(ge=1)]
+    attempt: Seq
     status: Status | None = None
     records: Annotated[list[Record], Field(max_length=5000)] = []
 

@@ -1,11 +1,29 @@
 """What the API shows: jobs, events, workers, metric points, log lines, problems. Shared by server, SDK and page."""
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from ringleader.wire.states import State
+
+
+def _number(given: object) -> object:
+    if isinstance(given, (bool, str)):
+        raise ValueError(f"{given!r} is no number; allowed: a number")
+    return given
+
+
+def _truth(given: object) -> object:
+    if isinstance(given, (int, float, str)) and not isinstance(given, bool):
+        raise ValueError(f"{given!r} is not true or false; allowed: true, false")
+    return given
+
+
+Whole = Annotated[int, BeforeValidator(_number)]
+Real = Annotated[float, BeforeValidator(_number)]
+Truth = Annotated[bool, BeforeValidator(_truth)]
+"""Numbers and truths as JSON has them, and as numpy does: "1" is no number, and true is not 1."""
 
 
 class View(BaseModel):
@@ -25,9 +43,9 @@ class Why(View):
 class Progress(View):
     """Committed steps, all steps where they are known, and the epoch."""
 
-    step: int = 0
-    total_steps: int | None = None
-    epoch: int = 0
+    step: Whole = 0
+    total_steps: Whole | None = None
+    epoch: Whole = 0
 
 
 class Failures(View):
@@ -60,26 +78,26 @@ class Result(View):
         skipped_updates: steps whose gradient had overflowed, with `precision: fp16`: they changed no weight.
     """
 
-    steps: int
-    samples: int
-    loss: float | None
-    scores: dict[str, float] = {}
-    generations: int
-    reproducible: bool
+    steps: Whole
+    samples: Whole
+    loss: Real | None
+    scores: dict[str, Real] = {}
+    generations: Whole
+    reproducible: Truth
     reproducible_why: str = ""
     weights_sha256: str
     weights_uri: str = ""
     run_id: str = ""
-    wall_s: float
-    compute_s: float
-    exposed_communication_s: float
-    idle_s: float
-    recovery_s: float
+    wall_s: Real
+    compute_s: Real
+    exposed_communication_s: Real
+    idle_s: Real
+    recovery_s: Real
     ledger_uri: str = ""
     trace_uri: str = ""
     checkpoint_uri: str = ""
-    staleness: list[int] = []
-    skipped_updates: int = 0
+    staleness: list[Whole] = []
+    skipped_updates: Whole = 0
 
 
 class JobView(View):
@@ -131,12 +149,12 @@ class WorkerView(View):
 
     id: str
     role: str
-    rank: int | None
-    pid: int
+    rank: Whole | None
+    pid: Whole
     node: str
     state: str
-    generation: int
-    shards: tuple[int, int]
+    generation: Whole
+    shards: tuple[Whole, Whole]
 
 
 class MetricPoint(View):
