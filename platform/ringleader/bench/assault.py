@@ -147,17 +147,28 @@ def _aftermath(planes: Sequence[_Mortal], clients: Sequence[Client], home: Path)
     with Caller(planes[0].url, (home / "token").read_text().strip()) as caller:
         _rest(caller, {"queued", "stopping"})
         there = {str(job["id"]): job for job in _jobs(caller)}
-        alive, gone = attempts_in(cluster / "alive"), attempts_in(cluster / "gone")
+        alive = attempts_in(cluster / "alive")
         held = {(job_id, 1) for job_id, job in there.items() if job["state"] == "starting"}
-        keys = [str(job["name"]) for job in there.values()]
         lost = len(accepted - there.keys()) + len(held - alive)
-        twice = sum(attempt > 1 for _, attempt in alive | gone) + len(attempts_in(cluster / "again"))
-        twice += len(keys) - len(set(keys))
+        twice = started_twice(cluster, [str(job["name"]) for job in there.values()])
         for job_id in there:
             caller.call("POST", f"/api/v1/jobs/{job_id}/cancel")
         _rest(caller, {"queued", "starting", "stopping"})
         left = attempts_in(cluster / "alive")
     return Aftermath(len(there), len(planes), lost, twice, len(alive - held) + len(left))
+
+
+def started_twice(cluster: Path, names: Sequence[str]) -> int:
+    """How often something was started that had been: an attempt that was there, a job's next attempt, and a submission
+    that became another job.
+
+    Args:
+        cluster: the folder of a FolderCluster, in which no attempt fails by itself.
+        names: of all jobs; each submission has one of its own.
+    """
+    started = attempts_in(cluster / "alive") | attempts_in(cluster / "gone")
+    next_ones = sum(attempt > 1 for _, attempt in started)
+    return len(attempts_in(cluster / "again")) + next_ones + len(names) - len(set(names))
 
 
 def _rest(caller: Caller, restless: set[str]) -> None:
