@@ -28,9 +28,8 @@ def test_nodes_come_for_a_job_go_with_the_queue_and_what_cannot_be_had_is_said()
 
         assert cpus() == 0
         first = here.submit("first", workload="noise", epochs=1, workers={"min": 2, "max": 2}).job
-        wait_for("the reason", lambda: first.refresh().view.pending_reason or first.state != "queued")
-        told = first.view.pending_reason
-        assert told is None or told.code == "waiting_for_nodes"
+        told = wait_for("the reason", lambda: _code(first) or (first.state != "queued" and first.state))
+        assert told == "waiting_for_nodes", "no node comes within a pass of the scheduler"
         assert first.wait(timeout=DEADLINE_S).steps > 0
         assert first.view.attempt == 1
         wait_for("the end of the nodes", lambda: cpus() == 0, DEADLINE_S)
