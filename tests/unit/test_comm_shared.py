@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from canonical import combine
-from exchange_members import Member, on_members, plan_of, transports
+from exchange_members import Member, on_members, plan_of, slice_rows, transports
 from forks import processes
 from torch.distributed import TCPStore
 
@@ -25,6 +26,7 @@ from ringleader.comm.segments import Arena, Segment
 from ringleader.comm.transports.meeting import SHARED, Call, meet
 from ringleader.comm.transports.shared import LEAST_BYTES, SharedTransport
 from ringleader.comm.tree import tree_over
+from ringleader.elastic.plan import owned
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import STATE_WINDOW, Side
 
@@ -63,7 +65,7 @@ def test_the_sum_in_place_is_the_canonical_one_on_every_member(world, length):
     rows = tuple(tree.partials(shards) for shards in owned)
 
     def reduce(member: SharedTransport) -> torch.Tensor:
-        arena, board = Arena(), member.board(1)
+        arena, board = Arena(), member.board(1, rows=max(map(len, rows)))
         for _ in range(3):  # the second and third time the prepared operations are used again
             mine = [arena.empty(length, torch.float32) for _ in range(max(1, len(rows[member.rank])))]
             for row, node in zip(mine, rows[member.rank], strict=False):
@@ -76,6 +78,46 @@ def test_the_sum_in_place_is_the_canonical_one_on_every_member(world, length):
         assert torch.equal(result, expected)
 
 
+@pytest.mark.parametrize("servers", [0, 2])
+def test_a_member_may_bring_any_number_of_partial_sums(servers):
+    """Of 10,922 shards the third of four workers owns 17 nodes of the tree: the ends of all nodes cut them alike."""
+    shards, workers = 10_922, 4
+    whole = tree_over(shards, frozenset(range(shards)))
+    nodes = [whole.partials(owned(rank, workers, shards)) for rank in range(workers)]
+    assert max(map(len, nodes)) == 17
+    ends = {end for n in sum(nodes, ()) for end in (n.covers(shards)[0], n.covers(shards)[-1])}
+    with_rows = {shard for shard in range(shards) if len(slice_rows(0, shard, shards)[0])}
+    absent = frozenset(range(shards)) - ends - with_rows
+
+    def train(member: Member) -> dict[str, torch.Tensor]:
+        return member.train(2, absent)
+
+    (alone,) = on_members(plan_of(1, shards), train)
+    for net in on_members(plan_of(workers, shards, servers), train, shared=True):
+        assert all(torch.equal(net[name], alone[name]) for name in alone)
+
+
+@pytest.mark.parametrize("leave", ["abort", "close"])
+@pytest.mark.parametrize("servers", [0, 2])
+def test_who_leaves_ends_the_sums_in_place_that_wait_for_its_rows(servers, leave):
+    plan = plan_of(3, 3, servers)
+    begun = threading.Barrier(len(plan.members))
+
+    def step(member: Member) -> bool:
+        if member.rank == 0:
+            begun.wait(HANG_S)
+            getattr(member.exchange, leave)()
+            return True
+        member.gradient(0, frozenset(range(3)))
+        begun.wait(HANG_S)
+        with pytest.raises(ExchangeBroken):
+            member.exchange.finish(torch.zeros(len(plan.members)))
+        member.exchange.close()  # which would end this process if a thread still waited
+        return not member.exchange.buckets.tainted
+
+    assert all(on_members(plan, step, shared=True))
+
+
 def test_a_closed_group_leaves_no_segment_open():
     before = segments_open()
 
@@ -84,7 +126,7 @@ def test_a_closed_group_leaves_no_segment_open():
         row = arena.empty(7, torch.float32)
         tree = tree_over(2, frozenset({0, 1}))
         rows = tuple(tree.partials(range(r, r + 1)) for r in range(2))
-        member.board(1).reduce(0, Part(member.rank, 7, rows, tree), [row], [arena.address(row)])
+        member.board(1, rows=1).reduce(0, Part(member.rank, 7, rows, tree), [row], [arena.address(row)])
         member.isend(torch.ones(3), 1 - member.rank, 0)
         member.irecv(torch.empty(3), 1 - member.rank, 0).wait()
 
@@ -99,6 +141,7 @@ def test_exchanges_that_are_closed_leave_no_segment_to_the_collector():
         member.train(2)
         member.exchange.buckets.release()
 
+    gc.collect()  # what other tests have left
     before = segments_open()
     gc.disable()
     try:
@@ -154,7 +197,7 @@ def test_rows_that_move_to_other_memory_are_found_there_although_the_descriptor_
     rows = tuple(tree.partials(range(r, r + 1)) for r in range(2))
 
     def reduce(member: SharedTransport) -> list[float]:
-        seen, board = [], member.board(1)
+        seen, board = [], member.board(1, rows=1)
         for length in (3, 1 << 20):
             arena = Arena()
             row = arena.empty(length, torch.float32)

@@ -92,7 +92,7 @@ class Aimed:
     def native_all_reduce(self, tensor: Tensor) -> Work:
         return self._inner.native_all_reduce(tensor)
 
-    def board(self, slots: int) -> None:
+    def board(self, slots: int, rows: int) -> None:
         return None
 
     def abort(self) -> None:

@@ -53,7 +53,7 @@ def main() -> None:
         asked.rank, transport.groups, asked.world, Lines(side.ping_pong, side.shift, side.all_reduce)
     )
     found: dict[object, object] = {}
-    board = transport.board(len(asked.nbytes))
+    board = transport.board(len(asked.nbytes), rows=1)
     for slot, nbytes in enumerate(asked.nbytes):
         part = _part(transport, nbytes // 4)
         if not transport.shared:

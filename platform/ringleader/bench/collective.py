@@ -42,7 +42,7 @@ def main() -> None:
     transport = meet(
         Call(LOOPBACK, asked.port, "shared", asked.rank, asked.world, DEADLINE_S, kinds=("shared",))
     )
-    board = transport.board(len(asked.nbytes))
+    board = transport.board(len(asked.nbytes), rows=1)
     if board is None:
         raise PeerFailed("these processes share no memory")
     took = {}

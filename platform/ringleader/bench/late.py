@@ -49,7 +49,7 @@ class LateTransport:
     def native_all_reduce(self, tensor: Tensor) -> Work:
         return self._inner.native_all_reduce(tensor)
 
-    def board(self, slots: int) -> Board | None:
+    def board(self, slots: int, rows: int) -> Board | None:
         return None
 
     def abort(self) -> None:

@@ -20,6 +20,10 @@ class Contribution:
     Args:
         submit_rows: called once a step, behind all buckets: the sums of the tables are final.
         groups: the ranks of each node, as the transport knows them.
+
+    Attributes:
+        most_rows: the most partial sums that a member brings of one bucket: those of a step in which all shards have
+            rows; fewer shards never make more.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Contribution:
         self._submit = submit
         self._submit_rows = submit_rows
         self._tree: Tree = tree_over(self.total, frozenset(range(self.total)))
+        self.most_rows = max(1, *map(len, self.nodes))
         self._parts: dict[tuple[frozenset[int], int], Part] = {}
         self._stack: list[Node] = []
         self._last_shard = -1

@@ -55,17 +55,18 @@ class ParameterServer:
         self.updates = rank >= self._first
         self._communicator = Communicator(transport, timeline)
         self._side = Side(self._communicator)
-        board = transport.board(2 * len(buckets.buckets)) if buckets.arena is not None else None
-        self._in_place = board is not None
         self._held = routes.held(rank) if self.updates else None
         self._copied = self.updates and routes.copied
+        self._mine = Contribution(
+            plan, rank, buckets, same_bits=same_bits, submit=self._push, submit_rows=self._push_rows
+        )
+        slots = 2 * len(buckets.buckets)
+        board = transport.board(slots, self._mine.most_rows) if buckets.arena is not None else None
+        self._in_place = board is not None
         self._delivery: Delivery = (
             Messages(self._communicator, buckets, routes)
             if board is None
             else InPlace(self._communicator, buckets, routes, board, workers=plan.world)
-        )
-        self._mine = Contribution(
-            plan, rank, buckets, same_bits=same_bits, submit=self._push, submit_rows=self._push_rows
         )
         self._rows = RowSums(
             self._communicator,

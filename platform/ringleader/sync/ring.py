@@ -65,11 +65,6 @@ class Ring:
         self._same_bits = same_bits
         self._costs: Costs | None = None
         self._communicator = Communicator(transport, timeline) if transport is not None else None
-        self._board = (
-            transport.board(len(buckets.buckets))
-            if transport is not None and buckets.arena is not None
-            else None
-        )
         self._together = transport.together if transport is not None else None
         self._side = Side(self._communicator)
         self._coded = CodedSums(coding, buckets, rank=rank, world=plan.world) if coding else None
@@ -82,6 +77,11 @@ class Ring:
             submit=self._submit,
             submit_rows=self._submit_rows,
             groups=self._groups,
+        )
+        self._board = (
+            transport.board(len(buckets.buckets), self._mine.most_rows)
+            if transport is not None and buckets.arena is not None
+            else None
         )
         self._rows = RowSums(
             self._communicator,

@@ -21,12 +21,11 @@ from ringleader.comm.segments import WORD_BYTES, Address, Key, Segment
 from ringleader.comm.transports.flags import Peers
 from ringleader.comm.tree import Node
 
-SLOT_WORDS = 64
+LINE_WORDS = 8
 READY, DONE, COUNT, ROWS = 0, 8, 16, 17
 """Words of a slot: the flags on cache lines of their own, then how many rows there are and the address of each."""
 
 ADDRESS_WORDS = 3
-MOST_ROWS = (SLOT_WORDS - ROWS) // ADDRESS_WORDS
 CHUNK_BYTES = 256 << 10
 """Of each operand: two of them fit a core's second-level cache."""
 
@@ -39,7 +38,7 @@ class Board:
     """One member's posts. `reduce` is called by every member once for each bucket of a step, in any order.
 
     Args:
-        slots: the number of buckets; the same for all members.
+        slots, rows: the number of buckets, and the most rows that a member has in one; the same for all members.
         publish: makes the board known to the others.
         find: maps a segment of rank r; waits for that rank's board where the key is None.
     """
@@ -47,15 +46,19 @@ class Board:
     def __init__(
         self,
         rank: int,
-        slots: int,
         peers: Peers,
+        *,
+        slots: int,
+        rows: int,
         publish: Callable[[Key], None],
         find: Callable[[int, Key | None], Segment],
     ) -> None:
         self._rank = rank
         self._peers = peers
         self._find = find
-        self._segment = Segment.create(max(1, slots) * SLOT_WORDS * WORD_BYTES)
+        self._rows = rows
+        self._slot_words = -(-(ROWS + rows * ADDRESS_WORDS) // LINE_WORDS) * LINE_WORDS
+        self._segment = Segment.create(max(1, slots) * self._slot_words * WORD_BYTES)
         self._words: dict[int, memoryview] = {rank: self._segment.words()}
         self._turns = [0] * slots
         self._ready: dict[int, tuple[Any, list[list[Operation]]]] = {}
@@ -72,9 +75,8 @@ class Board:
             ExchangeBroken: a peer left, died, or did not come before the deadline.
         """
         turn = self._turns[slot] = self._turns[slot] + 1
-        base = slot * SLOT_WORDS
         mine, others = self._words[self._rank], part.peers
-        _post(mine, base, addresses)
+        base = self._post(slot, addresses)
         mine[base + READY] = turn
         for peer in others:
             self._peers.wait(self._words_of(peer), base + READY, turn, peer)
@@ -90,9 +92,8 @@ class Board:
     def offer(self, slot: int, addresses: Sequence[Address]) -> None:
         """Let others read what lies there. It stays as it is until all of them must have read it."""
         self._turns[slot] += 1
-        base, mine = slot * SLOT_WORDS, self._words[self._rank]
-        _post(mine, base, addresses)
-        mine[base + READY] = self._turns[slot]
+        base = self._post(slot, addresses)
+        self._words[self._rank][base + READY] = self._turns[slot]
 
     def gather(self, slot: int, part: Part, into: Tensor) -> None:
         """Leave the canonical sum of the rows that the others offer in `into`, which is none of them.
@@ -103,7 +104,7 @@ class Board:
         self._turns[slot] += 1
         givers = [rank for rank in part.peers if part.rows[rank]]
         for peer in givers:
-            self._peers.wait(self._words_of(peer), slot * SLOT_WORDS + READY, self._turns[slot], peer)
+            self._peers.wait(self._words_of(peer), slot * self._slot_words + READY, self._turns[slot], peer)
         for chunk in self._operations(slot, part, givers, lambda posts: self._plan_gather(part, posts, into)):
             self._peers.check_all(givers)
             for act, operand in chunk:
@@ -120,8 +121,7 @@ class Board:
             ExchangeBroken: a peer left, died, or did not come before the deadline.
         """
         turn = self._turns[slot] = self._turns[slot] + 1
-        base, mine = slot * SLOT_WORDS, self._words[self._rank]
-        _post(mine, base, [into[1]])
+        base, mine = self._post(slot, [into[1]]), self._words[self._rank]
         mine[base + READY] = turn
         others = [rank for rank in owners if rank != self._rank]
         givers = [rank for rank in part.peers if part.rows[rank]]
@@ -143,7 +143,7 @@ class Board:
     def offered(self, slot: int, peer: int, length: int, dtype: torch.dtype) -> Tensor:
         """(length,) what `peer` offers next in that slot. Raises ExchangeBroken like `gather`."""
         self._turns[slot] += 1
-        base, words = slot * SLOT_WORDS, self._words_of(peer)
+        base, words = slot * self._slot_words, self._words_of(peer)
         self._peers.wait(words, base + READY, self._turns[slot], peer)
         number, descriptor, offset = words[base + ROWS : base + ROWS + ADDRESS_WORDS].tolist()
         return self._find(peer, (number, descriptor)).tensor(offset, length, dtype)
@@ -152,6 +152,19 @@ class Board:
         self._segment.close()
         self._ready.clear()
         self._words.clear()
+
+    def _post(self, slot: int, addresses: Sequence[Address]) -> int:
+        """Say where this member's rows lie; returns the slot's first word."""
+        if len(addresses) > self._rows:
+            raise ValueError(
+                f"{len(addresses)} partial sums of one bucket; this board was made for {self._rows}"
+            )
+        base, words = slot * self._slot_words, self._words[self._rank]
+        words[base + COUNT] = len(addresses)
+        for k, address in enumerate(addresses):
+            for j, word in enumerate(address):
+                words[base + ROWS + k * ADDRESS_WORDS + j] = word
+        return base
 
     def _words_of(self, rank: int) -> memoryview:
         words = self._words.get(rank)
@@ -163,8 +176,8 @@ class Board:
         self, slot: int, part: Part, ranks: Sequence[int], plan: Callable[[Posts], list[list[Operation]]]
     ) -> list[list[Operation]]:
         """What this member does in the slot: kept as long as no row of `ranks` has moved."""
-        base = slot * SLOT_WORDS
-        posts = {r: self._words_of(r)[base + COUNT : base + SLOT_WORDS].tolist() for r in ranks}
+        base = slot * self._slot_words
+        posts = {r: self._words_of(r)[base + COUNT : base + self._slot_words].tolist() for r in ranks}
         key = (part.tree.present, posts)
         known = self._ready.get(slot)
         if known is None or known[0] != key:
@@ -200,15 +213,6 @@ class Board:
             self._find(rank, (number, descriptor)).tensor(offset, like.numel(), like.dtype)
             for number, descriptor, offset in found
         ]
-
-
-def _post(words: memoryview, base: int, addresses: Sequence[Address]) -> None:
-    if len(addresses) > MOST_ROWS:
-        raise ValueError(f"{len(addresses)} partial sums of one bucket; a board takes {MOST_ROWS}")
-    words[base + COUNT] = len(addresses)
-    for k, address in enumerate(addresses):
-        for j, word in enumerate(address):
-            words[base + ROWS + k * ADDRESS_WORDS + j] = word
 
 
 @torch.no_grad()

@@ -96,7 +96,7 @@ class GlooTransport:
     def native_all_reduce(self, tensor: Tensor) -> Work:
         return self._begin(lambda group: group.allreduce([tensor]), -1, tensor)
 
-    def board(self, slots: int) -> None:
+    def board(self, slots: int, rows: int) -> None:
         return None
 
     def broken(self, peer: int, why: str) -> ExchangeBroken:

@@ -151,7 +151,7 @@ class InProcessTransport:
         arriving = [(self.irecv(b, r, NATIVE), b) for r, b in zip(peers, buffers, strict=True)]
         return _NativeWork(tensor, arriving, [self.isend(own, r, NATIVE) for r in peers], self.rank)
 
-    def board(self, slots: int) -> None:
+    def board(self, slots: int, rows: int) -> None:
         return None
 
     def abort(self) -> None:

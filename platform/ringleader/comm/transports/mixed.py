@@ -38,7 +38,7 @@ class MixedTransport:
     def native_all_reduce(self, tensor: Tensor) -> Work:
         return self._far.native_all_reduce(tensor)
 
-    def board(self, slots: int) -> None:
+    def board(self, slots: int, rows: int) -> None:
         return None
 
     def abort(self) -> None:

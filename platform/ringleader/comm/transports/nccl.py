@@ -164,7 +164,7 @@ class NcclTransport:
         host = torch.empty_like(tensor, device="cpu")
         return _StagedReceive(self._far.irecv(host, peer, tag), host, tensor)
 
-    def board(self, slots: int) -> None:
+    def board(self, slots: int, rows: int) -> None:
         return None
 
     def broken(self, why: str) -> ExchangeBroken:

@@ -159,9 +159,16 @@ class SharedTransport:
     def native_all_reduce(self, tensor: Tensor) -> Work:
         raise ValueError("shared memory has no library underneath: meet over gloo for `algorithm: native`")
 
-    def board(self, slots: int) -> Board:
+    def board(self, slots: int, rows: int) -> Board:
         if self._board is None:
-            self._board = Board(self.rank, slots, self._peers, self._publish_board, self._find)
+            self._board = Board(
+                self.rank,
+                self._peers,
+                slots=slots,
+                rows=rows,
+                publish=self._publish_board,
+                find=self._find,
+            )
         return self._board
 
     def abort(self) -> None:

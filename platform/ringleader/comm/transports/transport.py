@@ -72,8 +72,9 @@ class Transport(Protocol):
     def native_all_reduce(self, tensor: Tensor) -> Work:
         """The library's own sum over all ranks, in place."""
 
-    def board(self, slots: int) -> "Board | None":
-        """Where the rows of `slots` buckets are summed in place, if the members share memory; else None."""
+    def board(self, slots: int, rows: int) -> "Board | None":
+        """Where up to `rows` rows a member of `slots` buckets are summed in place, if the members share memory; else
+        None. All members ask for the same."""
 
     def abort(self) -> None:
         """From any thread: this generation is over; waits end with ExchangeBroken as soon as the library lets them."""
