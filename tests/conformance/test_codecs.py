@@ -7,12 +7,14 @@ members: PowerSGD is a way of summing and has no messages to decode.
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pkgutil import iter_modules
 from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from ringleader.comm import codecs
 from ringleader.comm.buckets import Buckets
 from ringleader.comm.codecs import CODECS, NAMES, POWERSGD, RAW, Codec
 from ringleader.comm.executor import Scratch
@@ -50,6 +52,14 @@ def through(codec: Codec, values: Tensor) -> Tensor:
     out = torch.full_like(values, torch.nan)
     codec.decode(encoded(codec, values), out)
     return out
+
+
+BESIDE = {"codec", "messages", "narrow", "raw"}
+"""Files of the package that are no codec of the job file."""
+
+
+def test_every_codec_of_the_package_is_registered() -> None:
+    assert {module.name for module in iter_modules(codecs.__path__)} - BESIDE == set(NAMES)
 
 
 def test_the_job_file_names_every_codec() -> None:

@@ -21,6 +21,7 @@ from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.spec.sync import Architecture, Consistency, Sync
 from ringleader.sync.coded import is_coded
+from ringleader.sync.opening import ARCHITECTURES
 from ringleader.train import Session
 from ringleader.train.local import run_local
 from ringleader_jobs.digits import Digits
@@ -106,6 +107,7 @@ def test_every_combination_of_levels_and_consistency_that_a_job_file_admits_is_a
     measured = {combination(asked(mode).sync) for mode in MODES}
     assert len(admitted()) > len(get_args(Architecture))
     assert admitted() == measured
+    assert {asked(mode).sync.architecture for mode in MODES} == set(ARCHITECTURES)
 
 
 def test_modes_have_names_of_their_own() -> None:

@@ -1,21 +1,27 @@
-"""Every transport that members may meet over: order, ending waits, keeping generations apart, giving up a meeting."""
+"""Every transport: order, ending waits, keeping generations apart, giving up a meeting."""
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 import torch
 from torch.distributed import TCPStore
 
+from ringleader.comm import transports
 from ringleader.comm.communicator import Communicator
-from ringleader.comm.transports import Transport
+from ringleader.comm.transports import Transport, meeting
 from ringleader.comm.transports.gloo import GlooTransport
-from ringleader.comm.transports.meeting import KINDS, Call, meet
+from ringleader.comm.transports.inprocess import Hub, InProcessTransport
+from ringleader.comm.transports.meeting import DEVICE_KINDS, GLOO, KINDS, NCCL, SHARED, Call, meet
 from ringleader.comm.transports.mixed import MixedTransport
+from ringleader.comm.transports.nccl import NcclTransport
+from ringleader.comm.transports.shared import SharedTransport
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import Side
 
@@ -29,32 +35,81 @@ def port() -> int:
     del store
 
 
-MIXED = "mixed"
+MIXED, IN_PROCESS = "mixed", "in process"
+WAYS = {
+    SHARED: SharedTransport,
+    GLOO: GlooTransport,
+    NCCL: NcclTransport,
+    MIXED: MixedTransport,
+    IN_PROCESS: InProcessTransport,
+}
+LEAST = 3
+"""As many members, and devices, as make two nodes of which one is shared."""
 
 
-@pytest.fixture(params=[*KINDS, MIXED])
+def marked(ways: list[str]) -> list[object]:
+    return [pytest.param(way, marks=pytest.mark.gpu) if way == NCCL else way for way in ways]
+
+
+def able(way: str) -> str:
+    if way == NCCL and torch.cuda.device_count() < LEAST:
+        pytest.skip(f"needs {LEAST} CUDA devices")
+    return way
+
+
+@pytest.fixture(params=marked([way for way in WAYS if way != IN_PROCESS]))
 def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
+    """How members that meet over a store may reach each other."""
+    return able(request.param)
+
+
+@pytest.fixture(params=marked(list(WAYS)))
+def way(request: pytest.FixtureRequest) -> str:
+    return able(request.param)
 
 
 def call(kind: str, port: int, prefix: str, rank: int, size: int, deadline_s: float = 60.0) -> Call:
     """With `mixed` the first rank lives on a node of its own, the others share one."""
     host = "127.0.0.2" if kind == MIXED and rank == 0 else "127.0.0.1"
-    kinds = KINDS if kind == MIXED else (kind,)
+    if kind == NCCL:
+        torch.cuda.set_device(rank)
+    kinds = {MIXED: KINDS, NCCL: DEVICE_KINDS}.get(kind, (kind,))
     return Call("127.0.0.1", port, prefix, rank, size, deadline_s, host=host, kinds=kinds)
 
 
 @pytest.fixture
-def group(port: int, kind: str) -> Callable[..., list[Transport]]:
-    """group(prefix, size): the members of one generation, each met on a thread of its own."""
+def group(port: int, way: str) -> Iterator[Callable[..., list[Transport]]]:
+    """group(prefix, size): the first members of one generation, each met on a thread of its own."""
+    idle: list[Transport] = []
 
     def meet_all(prefix: str, size: int, deadline_s: float = 60.0) -> list[Transport]:
-        with ThreadPoolExecutor(size) as pool:
-            return list(
-                pool.map(lambda rank: meet(call(kind, port, prefix, rank, size, deadline_s)), range(size))
+        if way == IN_PROCESS:
+            hub = Hub(size, deadline_s)
+            return [hub.transport(rank) for rank in range(size)]
+        world = max(size, LEAST) if way == MIXED else size
+        with ThreadPoolExecutor(world) as pool:
+            members = list(
+                pool.map(lambda rank: meet(call(way, port, prefix, rank, world, deadline_s)), range(world))
             )
+        idle.extend(members[size:])
+        return members[:size]
 
-    return meet_all
+    yield meet_all
+    for transport in idle:
+        transport.close()
+
+
+def test_every_transport_of_the_package_and_of_a_meeting_is_one_of_these():
+    modules = [import_module(f"{transports.__name__}.{m.name}") for m in iter_modules(transports.__path__)]
+    classes = {c for module in modules for c in vars(module).values() if isinstance(c, type)}
+    assert {c for c in classes if hasattr(c, "isend")} - {Transport} == set(WAYS.values())
+    assert {*KINDS, *DEVICE_KINDS} <= set(WAYS)
+
+
+def test_members_have_the_transport_that_is_to_be_tested(group, way):
+    for transport in group("job/1/1", 2):
+        assert type(transport) is WAYS[way]
+        transport.close()
 
 
 def broken_by(act: Callable[[], object]) -> tuple[ExchangeBroken, float]:
@@ -153,8 +208,7 @@ def test_a_meeting_nobody_joins_ends_by_its_deadline_or_when_called_off(port, ki
     assert seconds < 1.5
 
 
-@pytest.mark.parametrize("kind", ["gloo"], indirect=True)
-def test_the_native_sum_adds_all_members(group):
+def test_the_native_sum_adds_all_members_where_there_is_a_library(group, way):
     members = group("job/1/1", 3)
 
     def add(transport: Transport) -> torch.Tensor:
@@ -162,8 +216,12 @@ def test_the_native_sum_adds_all_members(group):
         transport.native_all_reduce(values).wait()
         return values
 
-    with ThreadPoolExecutor(3) as pool:
-        assert all(torch.equal(v, torch.full((1001,), 6.0)) for v in pool.map(add, members))
+    if way == SHARED:
+        with pytest.raises(ValueError, match="has no library"):
+            add(members[0])
+    else:
+        with ThreadPoolExecutor(3) as pool:
+            assert all(torch.equal(v, torch.full((1001,), 6.0)) for v in pool.map(add, members))
     for transport in members:
         transport.close()
 
@@ -207,6 +265,17 @@ def test_members_of_which_no_two_share_a_node_use_gloo_alone(port):
 
     with ThreadPoolExecutor(2) as pool:
         members = list(pool.map(member, range(2)))
+    assert [type(m) for m in members] == [GlooTransport] * 2
+    for transport in members:
+        transport.close()
+
+
+def test_on_processors_whose_stores_may_be_seen_in_another_order_nothing_is_shared(port, monkeypatch):
+    monkeypatch.setattr(meeting, "SUPPORTED", False)
+    with ThreadPoolExecutor(2) as pool:
+        members = list(
+            pool.map(lambda rank: meet(Call("127.0.0.1", port, "job/1/1", rank, 2, 60.0)), range(2))
+        )
     assert [type(m) for m in members] == [GlooTransport] * 2
     for transport in members:
         transport.close()

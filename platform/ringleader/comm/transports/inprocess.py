@@ -63,11 +63,17 @@ class Hub:
                         transfer.end(why)
 
     def begin(self, tensor: Tensor, lane: Lane, *, sends: bool) -> _Transfer:
-        """Queue one end of a transfer on (source, target, tag) and move the bytes if the other end is there."""
+        """Queue one end of a transfer on (source, target, tag) and move the bytes if the other end is there.
+
+        Raises:
+            ExchangeBroken: this rank has left itself.
+        """
         if not tensor.is_contiguous():
             raise ValueError("a transfer needs a contiguous tensor; call .contiguous() first")
-        transfer = _Transfer(tensor, lane[:2])
+        transfer, own = _Transfer(tensor, lane[:2]), lane[0] if sends else lane[1]
         with self._lock:
+            if own in self._gone:
+                raise ExchangeBroken(rank=own, phase="transfer", bucket=None, why=self._gone[own])
             transfer.broken = next((why for rank, why in self._gone.items() if rank in lane[:2]), "")
             (self._sends if sends else self._receives)[lane].append(transfer)
             self._move(lane)
