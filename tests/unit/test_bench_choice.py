@@ -1,6 +1,6 @@
 """The share of the best schedule's speed: which one is best, and how turns are compared."""
 
-from ringleader.bench.choice import CASES, LEAST, best, shares
+from ringleader.bench.choice import CASES, LEAST, POINTS, Point, best, figure_of, shares
 from ringleader.bench.registry import Wish
 
 
@@ -18,6 +18,23 @@ def test_noise_alone_makes_nobody_better_than_the_chosen_one():
 
 def test_the_chosen_one_is_best_among_equals():
     assert best({"direct": [1.0, 1.0], "ring": [1.0, 1.0]}, "ring", 0) == "ring"
+
+
+def test_where_bits_may_not_change_the_choice_is_judged_among_the_canonical_ones():
+    took = {"ring": [1.0] * 4, "direct": [2.0] * 4, "tree": [4.0] * 4}
+    found = {"took": took, "chosen": "ring", "chosen_same_bits": "tree", "canonical": ["direct", "tree"]}
+    free, bound = (figure_of(Point("gloo", "1KB", 3, same_bits), found) for same_bits in (False, True))
+    assert free.ours == [1.0] * 4
+    assert bound.ours == [0.5] * 4
+
+
+def test_both_choices_are_judged_at_every_size_in_every_world():
+    over_sockets = [point for point in POINTS if point.over == "gloo"]
+    sizes = {(point.size, point.world) for point in over_sockets}
+    assert {(p.size, p.world, p.same_bits) for p in over_sockets} == {
+        (*at, s) for at in sizes for s in (False, True)
+    }
+    assert "auto-same-bits-1KB-3ranks" in CASES
 
 
 def test_auto_means_all_points_and_the_least_of_them():

@@ -22,25 +22,39 @@ WORLDS = (2, 3, 4)
 SIZES = {"1KB": 1 << 10, "64KB": 64 << 10, "1MB": 1 << 20, "25MB": 25 << 20, "100MB": 100 << 20}
 USUAL = ("1KB", "64KB", "1MB", "25MB")
 OVERS = ("gloo", "shared")
+SAME_BITS = "same-bits-"
 LEAST = "auto-least"
 TARGET = Target("ratio", ">=", 0.9)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One bucket size in one world; `over` sockets, or in memory that all ranks share."""
+    """One bucket size in one world; `over` sockets, or in memory that all ranks share.
+
+    Attributes:
+        same_bits: only canonical schedules stand to choose, as where `reproducible` is true.
+    """
 
     over: str
     size: str
     world: int
+    same_bits: bool = False
 
     @property
     def name(self) -> str:
         where = "" if self.over == "gloo" else f"{self.over}-"
-        return f"auto-{where}{self.size}-{self.world}ranks"
+        return f"auto-{where}{SAME_BITS * self.same_bits}{self.size}-{self.world}ranks"
 
 
-POINTS = tuple(Point(over, size, world) for over in OVERS for world in WORLDS for size in SIZES)
+POINTS = tuple(
+    Point(over, size, world, same_bits)
+    for over in OVERS
+    for world in WORLDS
+    for same_bits in ((False, True) if over == "gloo" else (False,))
+    for size in SIZES
+)
+"""In shared memory there is one way only, and its bits are canonical."""
+
 CASES = (*(point.name for point in POINTS), LEAST)
 
 
@@ -55,7 +69,7 @@ def run(wish: Wish) -> Iterator[Figure]:
             points = [p for p in wanted if (p.over, p.world) == (over, world)]
             found = _measure(over, world, points, blocks=24 if wish.full else 12) if points else {}
             for point in points:
-                figure = _figure(point, found[str(SIZES[point.size])])
+                figure = figure_of(point, found[str(SIZES[point.size])])
                 least.append((median(figure.ours), point.name))
                 yield figure
     if least:
@@ -81,7 +95,7 @@ def best(took: dict[str, Sequence[float]], chosen: str, half: int) -> str:
 def _measure(over: str, world: int, points: Sequence[Point], blocks: int) -> dict[str, Any]:
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     words = [f"--port={store.port}", f"--world={world}", f"--blocks={blocks}", f"--over={over}"]
-    words += [f"--nbytes={SIZES[point.size]}" for point in points]
+    words += [f"--nbytes={nbytes}" for nbytes in dict.fromkeys(SIZES[point.size] for point in points)]
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     members = [Child(MEMBER, [*words, f"--rank={rank}"], threads) for rank in range(world)]
     try:
@@ -92,13 +106,16 @@ def _measure(over: str, world: int, points: Sequence[Point], blocks: int) -> dic
     return dict(found)
 
 
-def _figure(point: Point, found: dict[str, Any]) -> Figure:
-    took = found["took"]
-    bests, ours = shares(took, found["chosen"])
+def figure_of(point: Point, found: dict[str, Any]) -> Figure:
+    """The line of a point. `found`: what the members say of its size, see `choice_member`."""
+    chosen = found["chosen_same_bits" if point.same_bits else "chosen"]
+    took = {n: s for n, s in found["took"].items() if not point.same_bits or n in found["canonical"]}
+    bests, ours = shares(took, chosen)
     times = ", ".join(
         f"{name} {median(took[name]) * 1e3:.3g} ms" for name in sorted(took, key=lambda n: median(took[n]))
     )
     where = "over sockets of this machine" if point.over == "gloo" else "in shared memory"
+    among = "; of the canonical ones" if point.same_bits else ""
     return Figure(
         case=point.name,
         unit="ratio",
@@ -108,7 +125,7 @@ def _figure(point: Point, found: dict[str, Any]) -> Figure:
         peer_name="limit",
         target=TARGET,
         settings=(
-            f"{point.name}: {point.world} processes, 1 thread each, {where}; chosen {found['chosen']}, best "
+            f"{point.name}: {point.world} processes, 1 thread each, {where}{among}; chosen {chosen}, best "
             f"{' and '.join(dict.fromkeys(bests))}, found out on half of the turns each and judged by the other half; "
             f"medians of the slowest member: {times}"
         ),

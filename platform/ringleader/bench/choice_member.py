@@ -56,16 +56,22 @@ def main() -> None:
     board = transport.board(len(asked.nbytes), rows=1)
     for slot, nbytes in enumerate(asked.nbytes):
         part = _part(transport, nbytes // 4)
-        if not transport.shared:
-            costs = _tried(communicator, part, costs, side)
-        chosen = IN_PLACE if transport.shared else choose(part, costs, canonical=False)
-        ways = _ways(communicator, part, chosen)
+        chosen = []
+        for same_bits in (False, True):
+            if not transport.shared:
+                costs = _tried(communicator, part, costs, side, same_bits)
+            chosen.append(IN_PLACE if transport.shared else choose(part, costs, canonical=same_bits))
+        told = _told_apart(part, chosen)
+        row = torch.zeros(part.length)
+        ways = {name: (row, _over(communicator, part, name, row)) for name in dict.fromkeys(told.values())}
         if board is not None:
             ways[IN_PLACE] = _in_place(communicator, board, part, slot)
         for name, (values, way) in ways.items():
             _check(name, values, way, transport)
         found[nbytes] = {
-            "chosen": chosen,
+            "chosen": told.get(chosen[0], chosen[0]),
+            "chosen_same_bits": told.get(chosen[1], chosen[1]),
+            "canonical": [told[name] for name in told if SCHEDULES[name].canonical(part)],
             "forecasts": {n: f.seconds for n, f in forecasts(part, costs, canonical=False).items()},
             "took": _by_turns({name: way for name, (_, way) in ways.items()}, asked.blocks),
         }
@@ -77,13 +83,13 @@ def main() -> None:
         print(json.dumps(found), flush=True)
 
 
-def _tried(communicator: Communicator, part: Part, costs: Costs, side: Side) -> Costs:
+def _tried(communicator: Communicator, part: Part, costs: Costs, side: Side, same_bits: bool) -> Costs:
     """As at the start of a job whose buckets have that size."""
     like = torch.zeros(1)
     return try_out(
         [part],
         costs,
-        canonical=False,
+        canonical=same_bits,
         element_bytes=like.element_size(),
         way=lambda part: sums(communicator, part, like, TAG),
         tell=side.all_reduce,
@@ -98,12 +104,6 @@ def _part(transport: Transport, length: int) -> Part:
     return Part(transport.rank, length, rows, tree, groups=transport.groups)
 
 
-def _ways(communicator: Communicator, part: Part, chosen: str) -> dict[str, tuple[Tensor, Sum]]:
-    """The memory and the act of every schedule that takes other steps than those before it; the chosen one first."""
-    row = torch.zeros(part.length)
-    return {name: (row, _over(communicator, steps, row)) for name, steps in _distinct(part, chosen).items()}
-
-
 def _in_place(communicator: Communicator, board: Board, part: Part, slot: int) -> tuple[Tensor, Sum]:
     arena = Arena()
     home = arena.empty(part.length, torch.float32)
@@ -115,16 +115,19 @@ def _in_place(communicator: Communicator, board: Board, part: Part, slot: int) -
     return home, way
 
 
-def _distinct(part: Part, chosen: str) -> dict[str, tuple[Step, ...]]:
-    """This rank's steps of every schedule that differs for some rank from those before it."""
+def _told_apart(part: Part, chosen: Sequence[str]) -> dict[str, str]:
+    """Every schedule by the first that takes the same steps on all ranks, the chosen ones before others."""
     names: dict[tuple[tuple[Step, ...], ...], str] = {}
-    for name in sorted(SCHEDULES, key=lambda name: (name != chosen, name)):
+    found: dict[str, str] = {}
+    for name in sorted(SCHEDULES, key=lambda name: (name not in chosen, name)):
         steps = SCHEDULES[name].steps
-        names.setdefault(tuple(tuple(steps(replace(part, rank=r))) for r in range(part.world)), name)
-    return {name: taken[part.rank] for taken, name in names.items()}
+        alike = tuple(tuple(steps(replace(part, rank=r))) for r in range(part.world))
+        found[name] = names.setdefault(alike, name)
+    return found
 
 
-def _over(communicator: Communicator, steps: Sequence[Step], row: Tensor) -> Sum:
+def _over(communicator: Communicator, part: Part, name: str, row: Tensor) -> Sum:
+    steps = tuple(SCHEDULES[name].steps(part))
     return lambda: communicator.wait(
         [communicator.submit(steps, [row], tag=TAG, phase="reduce", bucket=0, lane=BULK)]
     )
