@@ -1,15 +1,18 @@
 """Checkpoints on S3, against a server of its own: endpoint and credentials come from the environment."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import torch
 from moto.server import ThreadedMotoServer
+from threaded_cast import ThreadedCast
 
 from ringleader.checkpoint.folder import MANIFEST, Folder
-from ringleader.checkpoint.manifest import Manifest, Position
+from ringleader.checkpoint.manifest import CheckpointsUnreachable, Manifest, Position
 from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.snapshot import Snapshot, newest
 from ringleader.spec import JobSpec
@@ -97,3 +100,55 @@ def test_a_job_begins_with_weights_on_s3(place: str, tmp_path: Path) -> None:
     spec = {"name": "a", "entrypoint": "a:b", "batch": {"global_size": 1}}
     run_local(JobSpec.parse(spec | {"init_from": folder.place_of(position.name)}), train, tmp_path)
     assert torch.equal(net.weight, weights["weight"])
+
+
+class Unanswered:
+    """A file system that lists its files and hands out none, as behind a network that fails now and then."""
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def open_input_stream(self, _path: str) -> Any:
+        raise OSError("AWS Error NETWORK_CONNECTION during GetObject operation")
+
+
+def test_a_checkpoint_that_cannot_be_reached_now_is_not_passed_over(place: str) -> None:
+    folder = Folder(place)
+    save(folder, 1)
+    folder._fs = Unanswered(folder._fs)  # type: ignore[assignment]
+    with pytest.raises(CheckpointsUnreachable, match="NETWORK_CONNECTION") as caught:
+        newest(folder)
+    assert caught.value.code == "platform_error", "the next attempt tries again"
+
+
+def test_an_attempt_that_cannot_reach_its_checkpoints_ends_for_the_next_one_and_not_as_the_users_error(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    play = ThreadedCast(two_workers(), begin_again, artifacts=tmp_path, attempt=2, checkpoints=place).play()
+    assert (play.outcome, play.reason) == ("failed", "platform_error"), play.message
+    assert "cannot be reached" in play.message
+
+
+def two_workers() -> JobSpec:
+    return JobSpec.parse(
+        {
+            "name": "s3",
+            "entrypoint": "m:f",
+            "workers": {"min": 2, "max": 2},
+            "batch": {"global_size": 8, "logical_shards": 2},
+        }
+    )
+
+
+def begin_again(session: Session) -> None:
+    net = session.model(torch.nn.Linear(2, 1))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    rows = torch.utils.data.TensorDataset(torch.ones(8, 2))
+    for (x,) in session.batches(rows):
+        session.step(net(x).mean())

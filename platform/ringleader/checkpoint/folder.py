@@ -7,7 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
-from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Piece, Position
+from ringleader.checkpoint.manifest import (
+    CheckpointsUnreachable,
+    CheckpointUnreadable,
+    Manifest,
+    Piece,
+    Position,
+)
 
 MANIFEST = "manifest.json"
 SET_ASIDE = "manifest.set-aside.json"
@@ -71,6 +77,8 @@ class Folder:
             self._fs, self._root = fs.FileSystem.from_uri(self.uri) if "://" in uri else _local(self.uri)
         except pa.ArrowInvalid as error:
             raise ValueError(f"{uri!r} names no file system for checkpoints: {error}") from None
+        except OSError as error:  # some are asked for the region of the bucket first
+            raise CheckpointsUnreachable(self.uri, str(error)) from None
 
     @property
     def job(self) -> str:
@@ -108,9 +116,13 @@ class Folder:
                 raise CheckpointUnreadable(self.place_of(name), why)
 
     def names(self) -> list[str]:
-        """Of all that have a manifest, the newest first."""
+        """Of all that have a manifest, the newest first. Raises CheckpointsUnreachable."""
         selector = fs.FileSelector(self._root, recursive=True, allow_not_found=True)
-        paths = (info.path for info in self._fs.get_file_info(selector) if info.base_name == MANIFEST)
+        try:
+            infos: Sequence[fs.FileInfo] = self._fs.get_file_info(selector)
+        except OSError as error:
+            raise CheckpointsUnreachable(self.uri, str(error)) from None
+        paths = (info.path for info in infos if info.base_name == MANIFEST)
         return sorted((path.split("/")[-2] for path in paths), reverse=True)
 
     def place_of(self, name: str) -> str:
@@ -143,6 +155,7 @@ class Folder:
 
         Raises:
             CheckpointUnreadable: naming the file that is missing, torn, changed or of another checkpoint.
+            CheckpointsUnreachable: what holds the files does not answer.
         """
         place, manifest = self.place_of(name), self.manifest(name)
         contents = {}
@@ -193,7 +206,10 @@ class Folder:
                 content: bytes = stream.read()
                 return content
         except OSError as error:
-            raise _unread(place, file, error) from None
+            # Of files elsewhere only that one is missing is certain: the network may fail for all of them alike.
+            if isinstance(self._fs, fs.LocalFileSystem) or isinstance(error, FileNotFoundError):
+                raise _unread(place, file, error) from None
+            raise CheckpointsUnreachable(place, f"{file}: {error}") from None
 
 
 def _unread(place: str, file: str, error: Exception) -> CheckpointUnreadable:

@@ -28,6 +28,19 @@ class CheckpointUnreadable(RingleaderError):
         )
 
 
+class CheckpointsUnreachable(CheckpointUnreadable):
+    """What holds the checkpoints does not answer: nothing is known of any of them, and none is passed over."""
+
+    code = "platform_error"
+
+    def __init__(self, place: str, why: str) -> None:
+        RingleaderError.__init__(
+            self,
+            f"{place} cannot be reached, so the newest checkpoint is not known: {why}.",
+            hint="Nothing is lost: a later attempt begins with it. Look at the endpoint, the network and credentials.",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One file of a checkpoint.

@@ -14,7 +14,7 @@ from safetensors.torch import load as tensors_of
 from torch import Tensor
 
 from ringleader.checkpoint.folder import Folder
-from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Piece
+from ringleader.checkpoint.manifest import CheckpointsUnreachable, CheckpointUnreadable, Manifest, Piece
 from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.pieces import assign, put_together, take_apart, weights_in
 from ringleader.checkpoint.tensor_file import TensorFile
@@ -143,7 +143,11 @@ def checkpoint_at(uri: str) -> Found:
 
 
 def newest(folder: Folder) -> tuple[Found | None, list[CheckpointUnreadable]]:
-    """The newest that can be read whole, and what was wrong with those after it."""
+    """The newest that can be read whole, and what was wrong with those after it.
+
+    Raises:
+        CheckpointsUnreachable: that cannot be found out now. To begin with an older one would give the newest away.
+    """
     passed_over: list[CheckpointUnreadable] = []
     for name in folder.names():
         try:
@@ -151,6 +155,8 @@ def newest(folder: Folder) -> tuple[Found | None, list[CheckpointUnreadable]]:
             if found.manifest.job not in ("", folder.job):
                 raise CheckpointUnreadable(found.place, f"it is of job {found.manifest.job}")
             return found, passed_over
+        except CheckpointsUnreachable:
+            raise
         except CheckpointUnreadable as error:
             passed_over.append(error)
     return None, passed_over

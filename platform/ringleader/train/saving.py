@@ -98,7 +98,7 @@ class Saver:
         return True
 
     def newest(self) -> Found | None:
-        """Where to start from; what cannot be read is told and passed over."""
+        """Where to start from; what cannot be read is told and passed over. Raises CheckpointsUnreachable."""
         if self._place is None:
             return None
         found, passed_over = newest(Folder(self._place))
