@@ -12,9 +12,11 @@ from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.sync import Exchange
 from ringleader.train.casting import Casting
 from ringleader.train.cursor import shard_span
+from ringleader.train.generators import Generator, generators_of, seed_own
 from ringleader.train.group import Group
 from ringleader.train.seams import Outlet
 from ringleader.train.slices import Collate, Slice, load, to_device
+from ringleader.train.streams import seed_all
 from ringleader.train.word import BARRIER, EVALUATE
 
 MAX_SCORES = 32
@@ -112,10 +114,12 @@ class Evaluation:
             collate=question.collate,
             loader_workers=question.loader_workers,
         )
+        own = generators_of(self._group.held.models)
         with self._eval_mode():
             for piece, batch in zip(pieces, batches, strict=True):
                 self._progress("evaluate")
                 self._group.buffers.rewind()
+                self._seed(piece, own)
                 values = self._score(question, batch)
                 names = self._checked_names(values)
                 fresh[piece.shard][0] += len(piece.rows)
@@ -123,6 +127,12 @@ class Evaluation:
                     fresh[piece.shard][1 + slot] += self._row_sum(name, values[name], len(piece.rows))
         sums.update(fresh)
         return names
+
+    def _seed(self, piece: Slice, own: Sequence[tuple[str, Generator]]) -> None:
+        """What a score draws shall not depend on what was scored or loaded here before."""
+        seed = self._group.spec.seed
+        seed_all(seed, "score", *piece.stream)
+        seed_own(own, seed, "score", *piece.stream)
 
     def _progress(self, phase: str) -> None:
         group = self._group

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.errors import StepMisuse
 from ringleader.train.norms import BLOCK, Complete, block_sums, clip, itself
+from ringleader.train.optimizer_states import load
 from ringleader.train.tables import step
 
 
@@ -272,7 +273,7 @@ class Held:
         for (optimizer, _), theirs in zip(self.optimizers, state["optimizers"], strict=True):
             whole = optimizer.state_dict()
             whole["state"].update(theirs["state"])
-            optimizer.load_state_dict(whole)
+            load(optimizer, whole)
 
     def take(self, state: dict[str, Any], keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
         """Take over what `state` gave; as `restore`."""
@@ -281,7 +282,7 @@ class Held:
         for model, saved in zip(self.models, state["models"], strict=True):
             model.load_state_dict(saved)
         for (optimizer, _), saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+            load(optimizer, saved)
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         self.set_kept(state["kept"])

@@ -41,7 +41,7 @@ class Laps:
         self._group = group
         self._outlet = outlet
         self._device = device
-        self.turns = Turns(group.spec.seed, group.timeline)
+        self.turns = Turns(group.spec.seed, group.timeline, group.held.models)
         self.recorder = Recorder(group)
         self._kept: Tokens | None = None
         self._settling: Settling | None = None

@@ -62,7 +62,7 @@ class Rounds:
         self._group = group
         self._outlet = outlet
         self._device = device
-        self.turns = Turns(group.spec.seed, group.timeline)
+        self.turns = Turns(group.spec.seed, group.timeline, group.held.models)
         self._leaving = Leaving(group)
         self.recorder = Recorder(group)
         self._reports: dict[int, SliceReport] = {}
@@ -267,6 +267,8 @@ class Rounds:
         self._outer.commit(span.rows / sum(report.weight for report in reports))
         if 0 in span.present(span.offsets.start):
             group.buffers.commit(group.layout.buffers_of(reduced))
+        else:  # the last batch may have fewer rows than there are shards
+            group.buffers.forget()
         exchange.publish()
         if group.timeline is not None:
             group.timeline.end()
@@ -306,6 +308,8 @@ class Rounds:
             group.samples += loop.epoch.batch_rows(offset)
             group.loss = report.loss
             group.held.after_update()
+            if group.held.callbacks:
+                group.buffers.adopt()  # what they have set in buffers is committed with the step
         names = self.turns.names
         group.reporter.open(self.recorder.records(loop.epoch, span.offsets.start, reports, names))
         if reports[0].stop:

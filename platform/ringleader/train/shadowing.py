@@ -96,6 +96,8 @@ class Shadowing:
         group.step += 1
         group.loss = head["loss"]
         group.held.after_update(skipped=head["skipped"])
+        if group.held.callbacks:
+            group.buffers.adopt()  # as members do
         if group.scaling is not None:
             group.scaling.commit(overflowed=head["skipped"])
         for parameter in group.parameters:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import default_collate as torch_collate
 
 from ringleader.errors import DatasetUnsupported
+from ringleader.train.generators import own_generators, seed_own
 from ringleader.train.loading import detach
 from ringleader.train.streams import seed_all
 
@@ -48,6 +49,8 @@ class _Rows:
 
     def __getitem__(self, piece: Slice) -> Any:
         seed_all(self._seed, "load", *piece.stream)
+        own = own_generators((self._dataset, self._collate))  # each time: it may make them when it needs them
+        seed_own(own, self._seed, "load", *piece.stream)
         rows = [int(row) for row in piece.rows]
         fetch = getattr(self._dataset, "__getitems__", None)
         return self._collate(fetch(rows) if fetch else [self._dataset[row] for row in rows])

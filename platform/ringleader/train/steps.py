@@ -74,7 +74,7 @@ class Steps:
         self._group = group
         self._outlet = outlet
         self._device = device
-        self.turns = Turns(group.spec.seed, group.timeline)
+        self.turns = Turns(group.spec.seed, group.timeline, group.held.models)
         self._leaving = Leaving(group)
         self.recorder = Recorder(group)
         self._last_lane = -1
@@ -332,6 +332,8 @@ class Steps:
         self._reports = {}
         self._leaving.committed(turns=self._last_lane >= 0)
         group.held.after_update(published=not exchange.updates, skipped=skipped)
+        if group.held.callbacks:
+            group.buffers.adopt()  # what they have set in buffers is committed with the step
         if group.scaling is not None:
             group.scaling.commit(overflowed=skipped)
         group.reporter.open(self.recorder.records(loop.epoch, offset, [report], self.turns.names))

@@ -1,15 +1,17 @@
 """Turns of the loop body: `session.step` is called exactly once in each, with the same metrics in all."""
 
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 from zlib import crc32
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ringleader.comm.timeline import Timeline
 from ringleader.errors import StepMisuse
 from ringleader.train.cursor import checksum
+from ringleader.train.generators import Generator, generators_of, seed_own
 from ringleader.train.slices import Slice
 from ringleader.train.streams import seed_all
 from ringleader.train.word import MAX_METRICS, SliceReport
@@ -23,21 +25,26 @@ class Turns:
         names: of the metrics, sorted.
     """
 
-    def __init__(self, seed: int, timeline: Timeline | None) -> None:
+    def __init__(self, seed: int, timeline: Timeline | None, models: Sequence[nn.Module]) -> None:
         self.running: Slice | None = None
         self.names: tuple[str, ...] = ()
         self._seed = seed
         self._timeline = timeline
+        self._models = models
+        self._own: list[tuple[str, Generator]] | None = None
 
     def begin(self, piece: Slice) -> None:
         self.running = piece
         seed_all(self._seed, *piece.stream)
+        if self._own is None:
+            self._own = generators_of(self._models)
+        seed_own(self._own, self._seed, *piece.stream)
         if self._timeline is not None:
             self._timeline.begin("forward", slice=piece.shard)
 
     def leave(self) -> None:
-        """The loop was left by `break`: its last turn, if any, is not part of a step."""
-        self.running = None
+        """A session call begins, or the loop was left by `break`: its last turn, if any, is not part of a step."""
+        self.running = self._own = None
         if self._timeline is not None:
             self._timeline.unwind("the loop was left")
 

@@ -1,0 +1,194 @@
+"""State of programs beside the usual one: own generators, scores that draw, wide optimiser states, set buffers."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cast import FaultPlan
+from threaded_cast import ThreadedCast
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset, TensorDataset
+
+from ringleader.spec import JobSpec
+from ringleader.train import Session
+from ringleader.train.generators import own_generators, seed_own
+from ringleader.train.held import Held
+from ringleader.train.local import run_local
+
+ROWS, BATCH, EPOCHS = 70, 32, 4
+STEPS = EPOCHS * 3
+DRAWS: dict[str, tuple[Callable[[], Any], Callable[[Any], float]]] = {
+    "numpy": (lambda: np.random.default_rng(0), lambda own: float(own.normal())),
+    "numpy-legacy": (lambda: np.random.RandomState(0), lambda own: float(own.normal())),
+    "python": (lambda: random.Random(0), lambda own: float(own.gauss(0, 1))),
+    "torch": (lambda: torch.Generator().manual_seed(0), lambda own: float(torch.randn((), generator=own))),
+}
+
+
+def spec(workers: tuple[int, int] = (1, 1), **keys: Any) -> JobSpec:
+    return JobSpec.parse(
+        {
+            "name": "own",
+            "entrypoint": "m:f",
+            "workers": {"min": workers[0], "max": workers[1]},
+            "batch": {"global_size": BATCH, "logical_shards": 4},
+            **keys,
+        }
+    )
+
+
+def rows() -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, 6, generator=generator)
+    return TensorDataset(x, (x[:, 0] * x[:, 1] > 0).long())
+
+
+class Jitter:
+    """A transform with a generator of its own."""
+
+    def __init__(self, kind: str) -> None:
+        make, self._draw = DRAWS[kind]
+        self.own = make()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x + 0.1 * self._draw(self.own)
+
+
+class Jittered(Dataset[Any]):
+    def __init__(self, kind: str) -> None:
+        self._rows, self._transforms = rows(), [Jitter(kind)]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        x, y = self._rows[row]
+        return self._transforms[0](x), y
+
+
+class Noise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = torch.Generator().manual_seed(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.1 * torch.randn(x.shape, generator=self.own) if self.training else x
+
+
+class Warmed(nn.Module):
+    """What it gives depends on how many steps its buffer was told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1 + 0.1 * self.steps)
+
+
+def network(*first: nn.Module) -> nn.Sequential:
+    net = nn.Sequential(*first, nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+    generator = torch.Generator().manual_seed(1)  # threads share the default one
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=0.3, generator=generator)
+    return net
+
+
+def train(session: Session, make: Callable[[], Any] = rows, noise: bool = False) -> None:
+    net = session.model(network(*([Noise()] if noise else [])))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+    data = make()
+    for _ in range(EPOCHS):
+        for x, y in session.batches(data):
+            session.step(F.cross_entropy(net(x), y))
+
+
+def train_warmed(session: Session) -> None:
+    warmed = Warmed()
+    net = session.model(network(warmed))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+    session.on_commit(lambda: warmed.steps.add_(1))
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+    assert warmed.steps == session.global_step
+
+
+@pytest.mark.parametrize("kind", [*DRAWS, "in the network"])
+def test_generators_that_a_program_keeps_of_its_own_cost_no_bit_when_a_worker_is_killed(
+    kind: str, tmp_path: Path
+) -> None:
+    function = partial(train, make=partial(Jittered, kind)) if kind in DRAWS else partial(train, noise=True)
+    alone = run_local(spec(), function, tmp_path / "alone")[0]
+    play = ThreadedCast(spec((1, 3)), function, FaultPlan().kill("w1", at_step=4), tmp_path / "cast").play()
+    assert play.outcome == "succeeded", play.message
+    assert play.digest == alone.digest
+
+
+def test_own_generators_differ_from_each_other_and_from_slice_to_slice() -> None:
+    first, second = torch.Generator(), torch.Generator()
+    owner = {"first": first, "again": [first], "second": second}
+    assert [path for path, _ in own_generators(owner)] == [".first", ".second"]
+    drawn = []
+    for step in (0, 1, 0):
+        seed_own(own_generators(owner), 0, "step", step, 3)
+        drawn.append([int(torch.randint(1 << 30, (), generator=own)) for own in (first, second)])
+    assert drawn[0] == drawn[2]
+    assert len({*drawn[0], *drawn[1]}) == 4
+
+
+def test_scores_that_draw_do_not_depend_on_who_loads(tmp_path: Path) -> None:
+    def scores(loaders: int) -> dict[str, float]:
+        def function(session: Session) -> None:
+            train(session)
+            session.evaluate(
+                rows(), lambda batch: {"drawn": torch.rand(len(batch[0]))}, loader_workers=loaders
+            )
+
+        return run_local(spec(), function, tmp_path)[0].scores
+
+    assert scores(0) == scores(1)
+
+
+def test_an_optimiser_state_of_another_type_than_its_weight_is_healed_bit_for_bit() -> None:
+    def held() -> tuple[Held, nn.Parameter, torch.optim.Optimizer]:
+        net = nn.Linear(3, 1, bias=False)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        made = Held()
+        made.models.append(net)
+        made.optimizers.append((optimizer, None))
+        return made, net.weight, optimizer
+
+    donor, weight, optimizer = held()
+    sums = torch.tensor([[1 / 3, 2 / 3, 1e-9]], dtype=torch.float64)
+    optimizer.state[weight] = {"sum": sums}
+    receiver, own, healed = held()
+    receiver.restore(donor.payload({}))
+    assert torch.equal(healed.state[own]["sum"], sums)
+    assert healed.state[own]["sum"].dtype == torch.float64
+
+
+@pytest.mark.parametrize("sync", ["ring", "parameter_server", "local_sgd"])
+def test_what_callbacks_set_in_buffers_is_committed_with_the_step(sync: str, tmp_path: Path) -> None:
+    alone = run_local(spec(sync=sync), train_warmed, tmp_path / "alone")[0]
+    faults = FaultPlan().kill("w0", at_step=4)
+    play = ThreadedCast(spec((1, 3), sync=sync), train_warmed, faults, tmp_path / "cast").play()
+    assert play.outcome == "succeeded", play.message
+    assert play.digest == alone.digest
+
+
+def test_who_follows_sets_in_buffers_what_members_set(tmp_path: Path) -> None:
+    alone = run_local(spec(), train_warmed, tmp_path / "alone")[0]
+    faults = FaultPlan().kill("w1", at_step=3)
+    for worker in ("w0", "w2"):
+        faults = faults.dawdle(worker, from_step=3, for_generation=3)
+    play = ThreadedCast(spec((2, 3)), train_warmed, faults, tmp_path / "cast", shadows=True).play()
+    assert play.outcome == "succeeded", play.message
+    assert play.digest == alone.digest
+    assert play.reported("worker.astray") == []
