@@ -4,6 +4,8 @@ import multiprocessing as mp
 import os
 import signal
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -100,3 +102,20 @@ def test_where_there_is_nothing_to_load_no_process_starts():
     batches = load(Sockets([]), pieces(), seed=0, collate=None, loader_workers=1)
     assert len(set(torch.multiprocessing.active_children()) - before) == 1
     assert len(list(batches)) == ROWS
+
+
+BY_A_FORK_SERVER = """
+import multiprocessing, numpy, torch
+from ringleader.train.slices import Slice, load
+multiprocessing.set_start_method("forkserver")
+rows = torch.utils.data.TensorDataset(torch.arange(4))
+piece = Slice(("step", 0, 0), 0, numpy.arange(4))
+print([batch[0].tolist() for batch in load(rows, [piece], seed=0, collate=None, loader_workers=1)])
+"""
+
+
+def test_a_fork_server_may_start_the_processes_that_load() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BY_A_FORK_SERVER], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.strip() == "[[0, 1, 2, 3]]", done.stderr

@@ -5,7 +5,7 @@ import os
 import signal
 import stat
 from contextlib import suppress
-from multiprocessing import parent_process
+from multiprocessing import get_start_method, parent_process
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -21,7 +21,9 @@ def detach(_number: int) -> None:
     with suppress(OSError, AttributeError):  # prctl is Linux's; elsewhere torch's own watchdog takes seconds
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     worker = parent_process()
-    if worker is not None and os.getppid() != worker.pid:
+    # Who was forked by a server of the worker's has that one for a parent, which ends with the worker.
+    forked_here = get_start_method() != "forkserver"
+    if forked_here and worker is not None and os.getppid() != worker.pid:
         # Lost before it could be asked for the signal, which torch's watchdog would not see either.
         os._exit(1)
     void = os.open(os.devnull, os.O_RDWR)
