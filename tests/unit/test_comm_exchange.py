@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 import torch
 from exchange_members import ROWS, Member, on_members, plan_of, slice_rows, small_net
+from torch import nn
 
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.errors import ExchangeBroken, StepMisuse
@@ -72,6 +73,39 @@ def test_gradients_equal_those_of_one_process_on_the_whole_batch(algorithm, shar
             expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             # The rows are added in another order: some units in the last place of float32.
             assert torch.allclose(gradient, expected, rtol=1e-5, atol=1e-6)
+
+
+class Twice(nn.Module):
+    """Two weights that are added as views: autograd hands both the same memory as their gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = (nn.Parameter(torch.ones(6, 300)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.one[None] + self.other[None])[0]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("world", "shards"), [(1, 2), (2, 2), (2, 4)])
+def test_each_of_two_parameters_whose_gradients_lie_in_the_same_memory_gets_its_own(world, shards, shared):
+    rows = slice_rows(0, 0, 1)[0]
+
+    def gradients(member: Member) -> list[torch.Tensor]:
+        member.exchange.begin_step(frozenset(range(shards)))
+        for shard in member.plan.shards_of(member.rank):
+            member.exchange.begin_slice(shard)
+            member.net(rows[shard::shards]).square().sum().backward()
+            member.exchange.end_slice()
+        member.exchange.finish(torch.zeros(world))
+        return [p.grad.clone() for p in member.net.parameters()]
+
+    net = Twice()
+    net(rows).square().sum().backward()
+    for seen in on_members(plan_of(world, shards), gradients, make=Twice, shared=shared):
+        for parameter, gradient in zip(net.parameters(), seen, strict=True):
+            # The rows are added in another order: some units in the last place of float32.
+            assert torch.allclose(gradient, parameter.grad, rtol=1e-5, atol=1e-4)
 
 
 def test_a_merged_slice_of_an_absent_rank_is_skipped():

@@ -243,7 +243,7 @@ class Buckets:
             self.view(bucket, member, self._row - 1).add_(0.0 if gradient is None else gradient)
         elif gradient is None:
             self.view(bucket, member, self._row).zero_()
-        elif bucket.alone and gradient.is_contiguous() and gradient.dtype == bucket.like.dtype:
+        elif bucket.alone and _can_be_a_row(gradient, bucket.like.dtype):
             _adopt(bucket, self._row, gradient)
         else:
             self.view(bucket, member, self._row).copy_(gradient)
@@ -256,6 +256,18 @@ class Buckets:
 
 def _ignore(_: Bucket) -> None:
     """No slice is open."""
+
+
+def _can_be_a_row(gradient: Tensor, dtype: torch.dtype) -> bool:
+    """Whether sums may be made in its memory: not where autograd hands the same to another parameter, as for both `a`
+    and `b` of `a.view(-1) + b.view(-1)`."""
+    return gradient.is_contiguous() and gradient.dtype == dtype and _holders(gradient) == 1
+
+
+def _holders(tensor: Tensor) -> int:
+    """How many tensors there are over the same memory, this one among them."""
+    storage = tensor.untyped_storage()  # holds it, too
+    return torch._C._storage_Use_Count(storage._cdata) - 1
 
 
 def _adopt(bucket: Bucket, row: int, gradient: Tensor) -> None:
