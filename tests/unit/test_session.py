@@ -1,5 +1,6 @@
 """What a training function may do and must not do, in one process."""
 
+import copy
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,26 @@ def test_gradients_equal_one_process_on_the_whole_batch() -> None:
     optimizer.step()
     # Four slices are added in another order than one batch: a few float32 roundings.
     torch.testing.assert_close(model.weight, plain.weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "sync",
+    ["ring", {"intra_node": "parameter_server", "inter_node": "parameter_server", "consistency": "async"}],
+)
+def test_fused_optimisers_take_weights_of_any_memory_format(sync: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = TensorDataset(torch.randn(8, 3, 5, 5, generator=generator))
+    torch.manual_seed(0)
+    plain = nn.Conv2d(3, 4, 3)
+    one_update = {"batch": {"global_size": 8, "logical_shards": 1}, "workers": {"max": 1}, "sync": sync}
+    with ringleader.local_session(SPEC | one_update) as session:
+        model = session.model(copy.deepcopy(plain).to(memory_format=torch.channels_last))
+        session.optimizer(torch.optim.SGD(model.parameters(), lr=1.0, fused=True))
+        for (x,) in session.batches(data, shuffle=False):
+            session.step(model(x).square().mean())
+    plain(data.tensors[0]).square().mean().backward()
+    # Another memory format is another order of sums: some units in the last place of float32.
+    torch.testing.assert_close(model.weight, plain.weight - plain.weight.grad, rtol=1e-5, atol=1e-6)
 
 
 def test_explicit_weights_make_a_weighted_mean() -> None:

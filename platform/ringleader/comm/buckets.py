@@ -153,7 +153,8 @@ class Buckets:
         """Every parameter's gradient becomes a view into row 0; None where it has another owner than those given."""
         for number, (bucket, k) in self._home.items():
             mine = owners is None or bucket.owner in owners
-            self.parameters[number].grad = self.view(bucket, k, 0) if mine else None
+            parameter = self.parameters[number]
+            parameter.grad = laid_out_as(parameter, self.view(bucket, k, 0)) if mine else None
 
     def view(self, bucket: Bucket, member: int, row: int) -> Tensor:
         """The member's part of a row, in the parameter's shape."""
@@ -252,6 +253,13 @@ class Buckets:
             for top in range(self._row - 1, self._row - self._adds, -1):
                 bucket.row(top - 1).add_(bucket.row(top))
             self._complete(bucket)
+
+
+def laid_out_as(parameter: Parameter, gradient: Tensor) -> Tensor:
+    """The gradient in its parameter's order of memory, as autograd gives it: fused optimisers go by memory alone."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
 
 
 def _ignore(_: Bucket) -> None:

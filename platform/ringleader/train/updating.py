@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ringleader.comm.buckets import laid_out_as
 from ringleader.comm.rows import as_gradient
 from ringleader.elastic.leases import Discipline, EachAlone
 from ringleader.errors import CallMismatch, NonFiniteLoss
@@ -113,7 +114,8 @@ class Updates:
         for bucket, row in zip(stock.held.buckets, gathered.total.dense, strict=True):
             views = group.exchange.buckets.views(bucket, row)
             for number, view in zip(bucket.members, views, strict=True):
-                group.parameters[number].grad = view if used[number] else None
+                parameter = group.parameters[number]
+                parameter.grad = laid_out_as(parameter, view) if used[number] else None
         for number, rows in zip(stock.tables, gathered.total.tables, strict=True):
             table = group.parameters[number]
             table.grad = as_gradient(rows, table) if used[number] else None
