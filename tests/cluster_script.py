@@ -32,14 +32,15 @@ def make_token(path: Path) -> None:
 def running(
     folder: Path, environ: dict[str, str], *words: str, within: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The script in the foreground, ended as Ctrl-C ends it.
+    """The script in the foreground, ended as Ctrl-C ends it, also where these tests run in the background of a shell,
+    which has them and all they start ignore that.
 
     Args:
         within: what to put before the command, to run it elsewhere.
     """
     with (folder / f"{'-'.join([words[0], *words[3:]])}.log").open("wb") as log:
         process = subprocess.Popen(
-            [*within, str(SCRIPT), *words],
+            ["env", "--default-signal=INT", *within, str(SCRIPT), *words],
             env=environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
