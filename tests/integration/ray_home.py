@@ -134,7 +134,8 @@ class IngestServer:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve = {"poll_interval": 0.02}  # which its end waits for
+        threading.Thread(target=self._server.serve_forever, kwargs=serve, daemon=True).start()
 
     @property
     def url(self) -> str:
