@@ -94,7 +94,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 SHARED = {
     "cluster": tuple(
-        f"integration/test_{name}.py" for name in ("runtime_job", "runtime_leaving", "leasing_faults")
+        f"integration/test_{name}.py"
+        for name in (
+            "runtime_job",
+            "runtime_modes",
+            "runtime_supervisors",
+            "runtime_leaving",
+            "leasing_faults",
+        )
     ),
     "stack": tuple(
         f"e2e/test_{name}.py" for name in ("bad_functions", "describe", "page", "readme", "survival")

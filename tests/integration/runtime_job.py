@@ -105,7 +105,12 @@ class Run:
         assert self.ingest.outcome() is None, self.ingest.outcome()
 
     def until_world(self, size: int) -> None:
-        wait_for(f"world of {size}", lambda: self.world() == size, 60)
+        try:
+            wait_for(f"world of {size}", lambda: self.world() == size or self.ingest.outcome(), 60)
+        except AssertionError:
+            print(self.ingest.status, self.ingest.records)
+            raise
+        assert self.world() == size, self.ingest.outcome()
 
     def outcome(self, deadline_s: float = 60) -> dict[str, Any]:
         try:

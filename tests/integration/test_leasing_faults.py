@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from cast import ANY, Cast, FaultPlan, Play
-from integration.ray_home import IngestServer, ray_head
-from integration.runtime_job import TRAIN, start
+from integration.runtime_job import start
 from integration.test_group_faults import EPOCHS, ROWS, STEPS, job, train
 from waiting import wait_for
 
-from ringleader.runtime.cluster import Cluster
 from ringleader.train.local import run_local
-from ringleader.wire.package import pack
 
 SERVERS = {"intra_node": "parameter_server", "inter_node": "parameter_server"}
 ASYNC = SERVERS | {"consistency": "async"}
@@ -68,50 +64,30 @@ def test_a_killed_server_process_with_a_backup_costs_no_row_and_repeats_none(
         assert play.digest == run_local(job(), train, tmp_path / "alone")[0].digest
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Path]]:
-    home = tmp_path_factory.mktemp("home")
-    with ray_head(home) as (address, _):
-        cluster = Cluster.connect(address)
-        cluster.warm(3)
-        yield cluster, home
-        cluster.close()
-
-
-def test_on_a_cluster_a_kill_and_a_resize_lose_and_repeat_no_row(
-    cluster: tuple[Cluster, Path], tmp_path: Path
-) -> None:
-    ray, home = cluster
-    ingest = IngestServer()
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "tiny_training.py").write_text(TRAIN)
+def test_on_a_cluster_a_kill_and_a_resize_lose_and_repeat_no_row(cluster, home, ingest, package) -> None:
     run = start(
-        ray,
+        cluster,
         home,
         ingest,
-        pack(folder),
+        package,
         "leased",
         workers={"min": 1, "max": 2},
         sync=ASYNC,
         params={"epochs": 60, "pause": 0.01},
         debug={"ledger": True},
     )
-    try:
-        run.until_world(2)
-        run.until_step(run.step() + 10)
-        os.kill(run.pids()["w1"], signal.SIGKILL)
-        wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w3"])
-        run.until_step(run.step() + 10)
-        ray.resize("leased", 1, 1, 1)
-        run.until_world(1)
-        outcome = run.outcome(120)
-        assert outcome["outcome"] == "succeeded", outcome
-        assert outcome["result"]["steps"] == 240
-        assert [e["worker"] for e in ingest.events("worker.lost")] == ["w1"]
-        assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))
-        ledger = pq.read_table(outcome["result"]["ledger_uri"].removeprefix("file://"))
-        assert sorted(ledger["row"].to_pylist()) == sorted(list(range(64)) * 60)
-    finally:
-        ray.release("leased", 1)
-        ingest.close()
+    run.until_world(2)
+    run.until_step(run.step() + 10)
+    os.kill(run.pids()["w1"], signal.SIGKILL)
+    wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w3"])
+    run.until_step(run.step() + 10)
+    cluster.resize("leased", 1, 1, 1)
+    run.until_world(1)
+    outcome = run.outcome(120)
+    assert outcome["outcome"] == "succeeded", outcome
+    assert outcome["result"]["steps"] == 240
+    assert [e["worker"] for e in ingest.events("worker.lost")] == ["w1"]
+    assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))
+    ledger = pq.read_table(outcome["result"]["ledger_uri"].removeprefix("file://"))
+    assert sorted(ledger["row"].to_pylist()) == sorted(list(range(64)) * 60)
+    run.leave_nothing()
