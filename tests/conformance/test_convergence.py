@@ -26,7 +26,7 @@ from ringleader.train import Session
 from ringleader.train.local import run_local
 from ringleader_jobs.digits import Digits
 
-EPOCHS, RATE = 20, 0.1
+EPOCHS, RATE = 12, 0.1
 POINT = 0.01
 HIDDEN = 256
 """As many as make the first matrix one that is coded: smaller ones go as they are."""
