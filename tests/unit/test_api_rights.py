@@ -164,6 +164,20 @@ def test_two_users_may_choose_the_same_idempotency_key(here: Stage) -> None:
     assert first.json()["id"] != other.json()["id"]
 
 
+def test_a_key_shows_its_job_no_longer_than_its_sender_may_read_it(here: Stage) -> None:
+    key, body = {"Idempotency-Key": "k"}, {**SPEC, "project": "vision"}
+    ada = here.user("ada", vision="submitter")
+    job_id = ada.post("/api/v1/jobs", json=body, headers=key).json()["id"]
+    capped = here.holding(here.token(user="ada", scope={"speech": "viewer"}))
+    here.client.put("/api/v1/users/ada/roles/vision", json={"role": "viewer"})
+    assert ada.post("/api/v1/jobs", json=body, headers=key).json()["id"] == job_id
+    here.client.delete("/api/v1/users/ada/roles/vision")
+    for client in (ada, capped):
+        again = client.post("/api/v1/jobs", json=body, headers=key)
+        there = client.get(f"/api/v1/jobs/{job_id}")
+        assert (again.status_code, again.json()["detail"]) == (404, there.json()["detail"])
+
+
 def test_roles_are_given_and_taken_at_once_and_never_ones_own(here: Stage) -> None:
     job_id = here.submit(project="vision")
     bob = here.user("bob", speech="operator")

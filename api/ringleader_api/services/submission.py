@@ -71,7 +71,7 @@ class Submissions:
             SpecInvalid: the body is no job file.
             Unprocessable: the package is missing, or the cluster can never hold the job.
             Conflict: the key was used for another body.
-            NotFound, Forbidden: `who` may not submit to the project.
+            NotFound, Forbidden: `who` may not submit to the project, or read what the key has made no more.
         """
         if key is not None and not 0 < len(key) <= MAX_KEY:
             raise Unprocessable(
@@ -79,6 +79,7 @@ class Submissions:
             )
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         if key is not None and (known := self._replayed(who.name, key, digest)):
+            permit_job(self._store, who, Action.READ, known)
             return known, False
         spec = self._checked(who, body, seen)
         asked = _Asked(who, spec, key, digest, AT_HAND.get())
