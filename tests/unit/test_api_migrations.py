@@ -1,5 +1,6 @@
 """The database of the first version, with jobs in it, becomes today's: nothing is lost, everything has an owner."""
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from control_plane import Stage, stage
+from control_plane import RESULT, Stage, outcome, stage, status
 from sqlalchemy import Engine, MetaData, text
 
 from ringleader_api.reconciling import collecting
@@ -21,6 +22,16 @@ from ringleader_api.store.tables import Base
 JOB = "job_" + "1" * 26
 COOKIE_SHA = "5" * 64
 AT = "2026-01-01 00:00:00.000000"
+WAITING = "job_" + "2" * 26
+SPEC_THEN: dict[str, Any] = {
+    "name": "waits", "entrypoint": "ringleader_jobs.digits:train", "working_dir": None, "params": {"lr": 0.1},
+    "labels": {}, "env": {}, "batch": {"global_size": 64, "logical_shards": 3},
+    "workers": {"min": 2, "max": 3, "cpus": 1.0, "gpus": 0, "memory_gb": 0.0, "placement": "pack"},
+    "sync": {"intra_node": "ring", "inter_node": "ring", "algorithm": None, "reproducible": None}, "seed": 0,
+    "project": "default", "max_failures": 3, "max_runtime_s": None, "policy": {"stall_timeout_s": 300.0},
+    "debug": {"ledger": False},
+}  # fmt: skip
+"""A job file as the first version stored it."""
 
 
 def move_to(engine: Engine, revision: str, *, back: bool = False) -> None:
@@ -37,8 +48,8 @@ def rows(engine: Engine, query: str, **values: Any) -> list[tuple[Any, ...]]:
 
 
 def fill(engine: Engine) -> None:
-    """A job with an event, a metric, a key and a session, as the first version stored them."""
-    spec = '{"name": "old", "max_failures": 3}'
+    """A job with an event, a metric, a key and a session, and one that waits, as the first version stored them."""
+    spec, waiting = '{"name": "old", "max_failures": 3}', json.dumps(SPEC_THEN)
     job: dict[str, Any] = {
         "id": JOB, "name": "old", "project": "vision", "owner": "operator", "labels": "{}", "spec": spec,
         "submitted": spec, "state": "succeeded", "attempt": 1, "launched": True, "generation": 1, "world_size": 0,
@@ -48,7 +59,12 @@ def fill(engine: Engine) -> None:
     }  # fmt: skip
     with engine.begin() as connection:
         names, marks = ", ".join(job), ", ".join(f":{name}" for name in job)
-        connection.execute(text(f"INSERT INTO jobs ({names}) VALUES ({marks})"), job)
+        insert = text(f"INSERT INTO jobs ({names}) VALUES ({marks})")
+        connection.execute(insert, job)
+        then = {"id": WAITING, "name": "waits", "project": "default", "spec": waiting, "submitted": waiting}
+        connection.execute(
+            insert, job | then | {"state": "queued", "attempt": 0, "launched": False, "step": 0}
+        )
         for table, values in (
             ("events", f"'{JOB}', 1, 'job.queued', '{AT}', 0, 0, '{{}}'"),
             ("metrics", f"1, '{JOB}', 'loss', 8, 0.5, '{AT}', 1"),
@@ -89,6 +105,23 @@ def test_what_the_first_version_held_is_there_and_the_admins(old: Engine, url: s
     here.control.close()
 
 
+def test_a_job_that_waited_under_the_first_version_is_changed_runs_and_ends(
+    old: Engine, url: str, tmp_path: Path
+) -> None:
+    here: Stage = stage(tmp_path, database_url=url)
+    here.tick()
+    smaller = here.client.patch(f"/api/v1/jobs/{WAITING}", json={"workers": {"max": 2}, "priority": 1})
+    assert (smaller.status_code, here.state(WAITING)) == (200, "starting")
+    here.post(WAITING, status=status("running"))
+    here.tick()
+    assert here.cluster.told == [("resize", WAITING, 1, 2, 2)]
+    here.post(WAITING, records=[outcome(1, "succeeded", result=RESULT)])
+    here.tick(2)
+    assert (here.state(WAITING), here.job(WAITING)["spec"]["priority"]) == ("succeeded", 1)
+    assert "priority.changed" in here.events(WAITING)
+    here.control.close()
+
+
 def test_jobs_of_before_there_were_shares_may_have_what_they_want_and_projects_weigh_the_same(
     old: Engine,
 ) -> None:
@@ -96,11 +129,12 @@ def test_jobs_of_before_there_were_shares_may_have_what_they_want_and_projects_w
     with old.begin() as connection:
         connection.exec_driver_sql(f"INSERT INTO projects VALUES ('small', '{AT}')")
     move_to(old, "head")
-    assert rows(old, "SELECT id, granted, granted_at, preempted FROM jobs") == [(JOB, None, None, False)]
+    found = rows(old, "SELECT id, granted, granted_at, preempted FROM jobs ORDER BY id")
+    assert found == [(job_id, None, None, False) for job_id in (JOB, WAITING)]
     due = rows(old, "SELECT name, weight, quota_workers, quota_cpus, quota_gpus FROM projects")
     assert ("small", 1.0, None, None, None) in due
     move_to(old, "0002", back=True)
-    assert rows(old, "SELECT id FROM jobs") == [(JOB,)]
+    assert rows(old, "SELECT id FROM jobs ORDER BY id") == [(JOB,), (WAITING,)]
 
 
 def test_the_tables_are_those_of_the_code(old: Engine) -> None:
@@ -112,7 +146,7 @@ def test_the_tables_are_those_of_the_code(old: Engine) -> None:
 def test_back_to_the_first_version_and_up_again_loses_no_job(old: Engine, url: str, tmp_path: Path) -> None:
     move_to(old, "head")
     move_to(old, "0001", back=True)
-    assert rows(old, "SELECT owner FROM jobs") == [("operator",)]
+    assert rows(old, "SELECT owner FROM jobs") == [("operator",)] * 2
     assert rows(old, "SELECT key FROM idempotency_keys") == [("k",)]
     move_to(old, "head")
     here = stage(tmp_path, database_url=url)

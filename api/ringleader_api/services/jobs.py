@@ -99,8 +99,9 @@ class Jobs:
             if job.state is State.STOPPING or job.state.ended:
                 raise Conflict(f"job {job_id} is {job.state} and cannot be changed.", code="job_ended")
             before = job.spec
+            ranked: int = before.get("priority", 0)  # there were none in the first version
             spec = JobSpec.parse({**before, **changes, "workers": {**before["workers"], **bounds}})
-            if spec.priority > max(0, before["priority"]):
+            if spec.priority > max(0, ranked):
                 permit(who, Action.STEER, job.project)
             if bounds and seen is not None:
                 placeable(spec, seen)
@@ -111,8 +112,8 @@ class Jobs:
             if after["workers"] != before["workers"]:
                 limits = {"min": spec.workers.min, "max": spec.workers.max}
                 record(session, job, "workers.resized", self._now(), {"who": who.name, **limits})
-            if spec.priority != before["priority"]:
-                data = {"who": who.name, "from": before["priority"], "priority": spec.priority}
+            if spec.priority != ranked:
+                data = {"who": who.name, "from": ranked, "priority": spec.priority}
                 record(session, job, "priority.changed", self._now(), data)
             return self._view(session, job)
 
