@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from control_plane import SPEC, Stage, event, line, stage, status
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from sqlalchemy.exc import IntegrityError
 
+from ringleader.wire.views import LogLine
 from ringleader_api import control
 from ringleader_api.log import JsonLines
+from ringleader_api.routes.channel import Channel
 from ringleader_api.routes.follow import PING, items
+from ringleader_api.services.feeds import Wanted
 from ringleader_api.tracing import UNTRACED, Told, traces_to
 
 
@@ -182,6 +186,31 @@ def test_what_is_kept_for_followers_is_bounded_in_bytes_and_nothing_is_lost(
 
     assert anyio.run(follow) == list(range(1, 30))
     assert (max(kept) <= 4000, max(kept) > 0) == (True, True)
+
+
+def test_lines_that_a_follower_has_not_chosen_are_read_once(
+    here: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringleader_api.routes.channel.LOOK_ANYWAY_S", 0)
+    job_id = here.running()
+    asked: list[int] = []
+
+    def read(job_id: str, after: int, limit: int, wanted: Wanted) -> list[LogLine]:
+        asked.append(after)
+        return here.control.feeds.logs(job_id, after, limit, wanted)
+
+    async def follow() -> tuple[int, bytes] | None:
+        channel = Channel(here.control, job_id, 0, partial(read, wanted=Wanted(text="needle")))
+        for texts in (["hay"] * 5, [], ["hay", "needle", "hay"], []):
+            records = [line(len(told) + n, text) for n, text in enumerate(texts, start=1)]
+            told.extend(records)
+            await to_thread.run_sync(lambda new=records: here.post(job_id, records=new))
+            assert await channel._round()
+        return channel.since(0)
+
+    told: list[dict[str, Any]] = []
+    found = anyio.run(follow)
+    assert (asked, found is not None and found[0]) == ([0, 5, 5, 8], 7)
 
 
 def test_what_the_database_refuses_twice_is_a_conflict_and_logged(here: Stage, logged: io.StringIO) -> None:

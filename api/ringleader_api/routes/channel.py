@@ -45,6 +45,7 @@ class Channel(Generic[Item]):
         self._joined: dict[int, tuple[int, bytes]] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._searched = after
         self.base = after
         self.kept_bytes = 0
         self.over = False
@@ -91,15 +92,17 @@ class Channel(Generic[Item]):
         version = self._here.store.version
         try:
             # Asked first: what it wrote before it ended is then seen.
-            ended = await to_thread.run_sync(self._here.feeds.ended, self._job_id)
+            ended, newest_line = await to_thread.run_sync(self._here.feeds.reached, self._job_id)
         except NotFound:
             return False
         newest = self._seqs[-1] if self._seqs else self.base
-        found = await to_thread.run_sync(self._read, self._job_id, newest, CHUNK)
+        found = await to_thread.run_sync(self._read, self._job_id, max(newest, self._searched), CHUNK)
         if found:
             self._keep(found)
         if len(found) == CHUNK:
             return True
+        if isinstance(self._read, partial):  # chosen lines: those that were passed over are not read again
+            self._searched = newest_line
         if not ended:
             await self._until_news(version)
         return not ended

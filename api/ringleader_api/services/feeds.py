@@ -52,6 +52,12 @@ class Feeds:
         with self._store.read() as session:
             return load(session, job_id).state.ended
 
+    def reached(self, job_id: str) -> tuple[bool, int]:
+        """The same, and the number of the newest line. Raises NotFound."""
+        with self._store.read() as session:
+            job = load(session, job_id)
+            return job.state.ended, job.log_seq
+
     def events(self, job_id: str, after: int, limit: int) -> list[EventView]:
         query = (
             select(Event).where(Event.job_id == job_id, Event.seq > after).order_by(Event.seq).limit(limit)
