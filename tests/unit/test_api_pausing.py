@@ -126,6 +126,19 @@ def test_a_paused_job_is_cancelled_at_once_and_so_is_one_on_its_way(here: Stage)
         assert (pause(here, job_id), resume(here, job_id)) == (409, 409)
 
 
+def test_a_cancel_that_comes_while_the_pause_is_told_reaches_the_supervisor_too(here: Stage) -> None:
+    job_id = here.running()
+    pause(here, job_id)
+
+    def meanwhile(where: str) -> None:
+        if where == "after pause":
+            assert here.client.post(f"/api/v1/jobs/{job_id}/cancel", json={"grace_s": 5}).status_code == 202
+
+    here.cluster.cut = meanwhile
+    here.tick(3)
+    assert here.cluster.told == [("pause", job_id, 1, PAUSE_GRACE_S), ("cancel", job_id, 1, 5)]
+
+
 @pytest.mark.parametrize(
     ("told", "code", "state"),
     [

@@ -287,7 +287,7 @@ class Reconciler:
             case lifecycle.Cancel() | lifecycle.Pause():
                 pausing = isinstance(act, lifecycle.Pause)
                 (self._backend.pause if pausing else self._backend.cancel)(job_id, attempt, facts.grace_s)
-                self._note(facts, lambda session, job: setattr(job, "cancel_sent", True))
+                self._note(facts, partial(_ordered, pausing=pausing))
             case lifecycle.Release():
                 self._backend.release(job_id, attempt)
                 if (job_id, attempt) not in self._backend.supervisors():
@@ -368,3 +368,9 @@ class Reconciler:
         if job.preempted and job.state is State.PAUSED:
             move(session, job, State.QUEUED, at=self._now(), who="scheduler", why=why)
         job.preempted = False
+
+
+def _ordered(_: Session, job: Job, *, pausing: bool) -> None:
+    """The supervisor knows, unless a cancel took the place of the pause while that was told."""
+    if pausing is (job.target is State.PAUSED):
+        job.cancel_sent = True
