@@ -234,6 +234,17 @@ def test_an_unforeseen_error_shows_a_number_and_no_traceback(here: Stage) -> Non
     assert "NoneType" not in answer.text
 
 
+def test_what_is_refused_before_any_route_carries_its_number_too(here: Stage) -> None:
+    refused = [
+        stranger(here).get("/api/v1/jobs"),
+        here.client.post("/api/v1/jobs", headers={"Origin": "http://evil.test"}),
+        here.client.post("/api/v1/jobs", content=b" " * (2 << 20)),
+    ]
+    assert [answer.status_code for answer in refused] == [401, 403, 413]
+    for answer in refused:
+        assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
 def test_unknown_paths_and_methods_are_problems(here: Stage) -> None:
     for method, path, expected in (("GET", "/api/v1/nothing", 404), ("PUT", "/api/v1/jobs", 405)):
         answer = here.client.request(method, path)

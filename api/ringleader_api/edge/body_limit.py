@@ -3,6 +3,7 @@
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ringleader_api.edge.requests import REQUEST_ID
 from ringleader_api.problems import TooLarge, problem
 
 JSON_BYTES = 1 << 20
@@ -23,7 +24,10 @@ class BodyLimit:
             return
         limit = self._limit(scope["path"])
         if _announced(Headers(scope=scope)) > limit:
-            await problem(413, f"the body is larger than {limit} bytes")(scope, receive, send)
+            number = scope.get(REQUEST_ID, "")
+            await problem(413, f"the body is larger than {limit} bytes", request_id=number)(
+                scope, receive, send
+            )
             return
         seen = 0
 

@@ -87,9 +87,9 @@ class Guard:
             scope[PRINCIPAL] = who
             scope[AGAIN] = functools.partial(self._who, scope, headers)
         except Unauthorized as error:
-            return _to_login(scope) if _is_navigation(scope, headers) else _answer(error)
+            return _to_login(scope) if _is_navigation(scope, headers) else _answer(error, scope)
         except Refused as error:
-            return _answer(error)
+            return _answer(error, scope)
         return None
 
     def _who(self, scope: Scope, headers: Headers) -> Principal:
@@ -227,7 +227,12 @@ def _to_login(scope: Scope) -> Response:
     return RedirectResponse("/login?next=" + quote(scope["path"] + (f"?{query}" if query else "")), 303)
 
 
-def _answer(error: Refused) -> Response:
+def _answer(error: Refused, scope: Scope) -> Response:
     return problem(
-        error.status, error.message, code=error.code, hint=error.hint, headers=error.headers or None
+        error.status,
+        error.message,
+        code=error.code,
+        hint=error.hint,
+        request_id=scope.get(REQUEST_ID, ""),
+        headers=error.headers or None,
     )
