@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from control_plane import RESULT, FakeCluster, Stage, metric, outcome, stage, status
+from control_plane import RESULT, FakeCluster, Stage, metric, outcome, raising, stage, status
 from sqlalchemy.orm import Session
 from test_api_kills import reconciler_over
 
@@ -140,6 +140,22 @@ def test_a_vanished_supervisor_costs_an_attempt_not_the_job(here: Stage) -> None
     here.tick(2)
     assert here.cluster.starts == [(job_id, 1), (job_id, 2)]
     assert here.job(job_id)["failures"]["spent"] == 1
+
+
+def test_a_supervisor_that_was_heard_and_vanished_before_it_was_confirmed_costs_an_attempt_not_the_job(
+    here: Stage,
+) -> None:
+    job_id = here.submit()
+    here.cluster.cut = raising("after start", ConnectionError("no answer"))
+    here.tick()
+    here.cluster.cut = lambda where: None
+    here.post(job_id, status=status("running"))
+    here.cluster.alive.clear()
+    here.tick()
+    assert here.state(job_id) == "running"
+    here.time.pass_s(2)
+    here.tick(2)
+    assert (here.state(job_id), here.cluster.starts) == ("starting", [(job_id, 1), (job_id, 2)])
 
 
 def test_without_budget_a_vanished_supervisor_fails_the_job(here: Stage) -> None:

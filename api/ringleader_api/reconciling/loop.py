@@ -222,7 +222,7 @@ class Reconciler:
         me = (facts.job_id, facts.attempt)
         now = self._now()
         missing_s = 0.0
-        if facts.launched and me not in alive:
+        if (facts.launched or facts.state is not State.STARTING) and me not in alive:
             missing_s = (now - self._missing_since.setdefault(me, now)).total_seconds()
         else:
             self._missing_since.pop(me, None)

@@ -172,9 +172,9 @@ def next_act(
     waited_s = (now - job.attempt_at).total_seconds()
     if job.state is State.STARTING and waited_s > limits.start_timeout_s:
         return Lose(_why("it did not start training within {:.0f} s", limits.start_timeout_s))
-    if not job.launched:
+    if not job.launched and (alive or job.state is State.STARTING):
         return Adopt() if alive else Start()
-    if not alive:
+    if not alive:  # it may have gone before anybody confirmed it
         return Lose(_why("its supervisor vanished")) if missing_s >= limits.vanish_after_s else None
     if job.state is State.STARTING and not placed and waited_s > PLACES_S:
         return Recall()
