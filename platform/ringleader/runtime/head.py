@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ringleader.runtime import environment, fork_worker
+from ringleader.runtime import environment
 from ringleader.runtime.messages import NAMESPACE
 
 OBJECT_STORE_BYTES = 150_000_000
@@ -50,11 +50,7 @@ def main() -> None:
 
 def _start(temp_dir: Path, num_cpus: int | None) -> str:
     import ray
-    from ray._private import ray_constants
 
-    if forks():
-        # Ray joins it to its own folder, which an absolute path replaces.
-        ray_constants.SETUP_WORKER_FILENAME = str(Path(fork_worker.__file__).resolve())
     context = ray.init(
         num_cpus=num_cpus,
         include_dashboard=False,
@@ -65,12 +61,6 @@ def _start(temp_dir: Path, num_cpus: int | None) -> str:
         _temp_dir=str(temp_dir),
     )
     return str(context.address_info["address"])
-
-
-def forks() -> bool:
-    """Whether worker processes here are forks of the zygote. Not where there are NVIDIA devices: CUDA does not survive
-    the fork of a process that has asked it anything, as an import may."""
-    return sys.platform == "linux" and not Path("/dev/nvidiactl").exists()
 
 
 def _stop(temp_dir: Path) -> None:
