@@ -226,6 +226,7 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
         applied=applied or 5,
         inside={},
         timeline=None,
+        held=SimpleNamespace(models=()),
     )
     laps, epoch = (
         Laps(group, Recorded(), torch.device("cpu")),

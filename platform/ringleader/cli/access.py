@@ -197,6 +197,13 @@ def list_projects(session: Session) -> None:
     session.show([p.model_dump(mode="json") for p in found], lambda: table(header, map(_project_row, found)))
 
 
+def _number(limit: float) -> float | None:
+    """As the control plane takes it: workers and GPUs are whole."""
+    if limit == inf:
+        return None
+    return int(limit) if limit.is_integer() else limit
+
+
 @project.command("share")
 @click.argument("name")
 @click.option(
@@ -220,7 +227,7 @@ def share_project(
     Lowering a quota takes surplus workers back and ends no job.
     """
     limits = {"workers": workers, "cpus": cpus, "gpus": gpus}
-    quota = {kind: None if limit == inf else limit for kind, limit in limits.items() if limit is not None}
+    quota = {kind: _number(limit) for kind, limit in limits.items() if limit is not None}
     if weight is None and not quota:
         raise click.UsageError("give --weight, --workers, --cpus or --gpus.")
     made = session.client().access.share_out(name, weight=weight, quota=quota or None)
