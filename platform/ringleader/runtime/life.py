@@ -15,7 +15,8 @@ import time
 from functools import cache
 from pathlib import Path
 
-NAME = "ringleader-life"
+NAME = "life-of-a-ringleader-process"
+"""Not as segments are called: those are gone when a job is over."""
 PAGE_BYTES = 4096
 EXITING = 0x4
 """In the flags of a thread that has begun to exit and never returns from the kernel: PF_EXITING of linux/sched.h."""
