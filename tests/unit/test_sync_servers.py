@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 from exchange_members import Member, in_pairs, momentum, on_members, plan_of, small_net
+from torch import nn
 
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.sync.parts import share_out
@@ -47,6 +48,37 @@ def test_any_number_of_servers_has_the_bits_of_the_ring(optimizer, clip_norm, sh
         nets = trained(workers, servers, optimizer, clip_norm=clip_norm, absent=ABSENT[k], shared=shared)
         assert len(nets) == workers + servers
         assert all(same(alone[k], net) for net in nets), (servers, workers, ABSENT[k])
+
+
+class Turned(nn.Module):
+    """Weights of 16 bits that do not lie in memory row by row: one dense, one part of a larger tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        one, other = (torch.randn(n, 41, generator=generator).bfloat16() for n in (6, 3))
+        self.one, self.other = nn.Parameter(one.t()), nn.Parameter(other.repeat(1, 2)[:, :41].t())
+        self.bias = nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(x.bfloat16() @ self.one.t())
+        return (hidden @ self.other + self.bias).float()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("optimizer", [momentum, adam])
+def test_servers_have_the_bits_of_the_ring_whatever_the_layout_of_weights(optimizer, shared):
+    """Kernels for 16 bits round by layout."""
+    (alone,) = on_members(plan_of(1, SHARDS), lambda m: m.train(STEPS), make=Turned, optimizer=optimizer)
+    for servers in (1, 2):
+        nets = on_members(
+            plan_of(2, SHARDS, servers),
+            lambda member: member.train(STEPS),
+            make=Turned,
+            optimizer=optimizer,
+            shared=shared,
+        )
+        assert all(same(alone, net) for net in nets)
 
 
 def test_the_norm_that_clips_is_that_of_all_parts_together():

@@ -37,7 +37,8 @@ class Bucket:
         rows: (length,) tensors; row 0 holds the result after the exchange.
         arena: where the homes of rows are made; None where no memory is shared.
         homes: (length,) tensors in the arena.
-        weights: (length,) in the arena, where the parameters themselves live on the server that owns them.
+        weights: (length,) in the arena, where contiguous parameters themselves live on the server that owns them.
+        apart: (parameter, its part of `weights`) of the others.
         missing: members that the running backward has not reached yet.
     """
 
@@ -50,6 +51,7 @@ class Bucket:
     rows: list[Tensor] = field(default_factory=list)
     homes: list[Tensor] = field(default_factory=list)
     weights: Tensor | None = None
+    apart: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     missing: int = 0
 
     @property
@@ -186,13 +188,19 @@ class Buckets:
                     self.parameters[number].copy_(self.view(bucket, k, 0))
 
     def settle(self, bucket: Bucket) -> Tensor:
-        """Let the bucket's parameters live in the arena from now on: (length,) all of them, in place."""
+        """(length,) all of the bucket's parameters in the arena: contiguous ones live there from now on, others stay
+        where they are, as kernels round by layout, and are copied."""
         assert self.arena is not None, "parameters settle only where memory is shared"
         if bucket.weights is None:
             bucket.weights = self.arena.empty(bucket.length, bucket.like.dtype)
             for number, view in zip(bucket.members, self.views(bucket, bucket.weights), strict=True):
-                view.copy_(self.parameters[number].detach())
-                self.parameters[number].data = view
+                parameter = self.parameters[number]
+                if parameter.is_contiguous():
+                    parameter.data = view.copy_(parameter.detach())
+                else:
+                    bucket.apart.append((parameter.detach(), view))
+        for weights, view in bucket.apart:
+            view.copy_(weights)
         return bucket.weights
 
     def forget_gradients(self) -> None:
