@@ -23,6 +23,7 @@ torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("elsewhere")
 ROWS, BATCH, SHARDS = 52, 16, 4
 
+RING = {"intra_node": "token_ring", "inter_node": "token_ring"}
 OPTIMIZERS = {
     "sgd": lambda net: torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01),
     "adam": lambda net: torch.optim.Adam(net.parameters(), lr=0.02),
@@ -35,7 +36,7 @@ def spec(shards: int = SHARDS, **changes: Any) -> dict[str, Any]:
         "entrypoint": "laps:train",
         "workers": {"max": 1},
         "batch": {"global_size": BATCH, "logical_shards": shards},
-        "sync": {"intra_node": "token_ring", "inter_node": "token_ring", **changes},
+        "sync": RING | changes,
         "debug": {"ledger": True},
     }
 
@@ -89,6 +90,31 @@ def test_alone_it_is_plain_training_slice_by_slice(kind: str, shards: int, tmp_p
     for ours, plain in zip(found, by_hand(kind, shards, 3), strict=True):
         # start + (end - start) is the end but for one rounding a slice.
         torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+
+
+class Twice(nn.Module):
+    """Two weights that are added as views: autograd hands both the same memory as their gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = (nn.Parameter(torch.ones(5, 2)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.one[None] + self.other[None])[0]
+
+
+@pytest.mark.parametrize("sync", [RING, {"intra_node": "local_sgd", "inter_node": "local_sgd"}])
+def test_gradients_in_the_same_memory_are_clipped_once(sync: dict[str, Any], tmp_path: Path) -> None:
+    def train(session: ringleader.Session) -> None:
+        net = session.model(Twice())
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=1.0), clip_norm=0.5)
+        for x, y in session.batches(rows(BATCH), shuffle=False):
+            session.step(F.cross_entropy(net(x), y))
+        moved = torch.cat([p.detach().view(-1) - 1 for p in net.parameters()])
+        # Differences of float32 around one.
+        torch.testing.assert_close(moved.norm(), torch.tensor(0.5), rtol=0, atol=1e-5)
+
+    run_local(spec(1, **sync), train, tmp_path)
 
 
 def test_a_weight_that_is_not_the_rows_is_refused(tmp_path: Path) -> None:

@@ -223,6 +223,39 @@ def test_a_resize_costs_no_row_and_nobody(kind: str, tmp_path: Path) -> None:
     assert not play.reported("worker.lost")
 
 
+class Twice(nn.Module):
+    """Two weights that are added as views: autograd hands both the same memory as their gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = (nn.Parameter(torch.zeros(ROWS, 3)) for _ in range(2))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return (self.one[None] + self.other[None])[0][rows]
+
+
+@pytest.mark.parametrize("kind", LEVELS)
+def test_each_of_two_weights_whose_gradients_lie_in_the_same_memory_moves_by_its_own(
+    kind: str, tmp_path: Path
+) -> None:
+    """Two workers have two slices of each round, or of each batch."""
+    nets: dict[str, Twice] = {}
+
+    def train(session: Session) -> None:
+        net = nets[threading.current_thread().name] = session.model(Twice())
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=LR))
+        for rows in session.batches(Numbers(), shuffle=False):
+            session.step(net(rows).sum(dim=1).mean())
+
+    spec = job(KINDS[kind], workers={"min": 1, "max": 2})
+    play = ThreadedCast(spec, train, artifacts=tmp_path, nodes=homes("00 00", spec.sync.server_count)).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    once = torch.full((ROWS, 3), LR / BATCH)
+    once[ROWS - ROWS % BATCH :] = LR / (ROWS % BATCH)
+    for name in play.finished:
+        assert all(torch.equal(weight.detach(), -once) for weight in nets[name].parameters()), name
+
+
 class One(Dataset[Tensor]):
     """One row: the last shard's, and so the last worker's."""
 

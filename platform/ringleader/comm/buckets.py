@@ -9,7 +9,7 @@ Where the members share memory, rows have homes in an arena that the others can 
 moves home with its exchange, and there the result is.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -268,6 +268,14 @@ def laid_out_as(parameter: Parameter, gradient: Tensor) -> Tensor:
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
+
+
+def part_gradients(parameters: Iterable[Parameter]) -> None:
+    """Copy gradients in memory that autograd gave to another parameter too: what is done to one is not to the other."""
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None and not gradient.is_sparse and _holders(gradient) > 1:
+            parameter.grad = gradient.clone()
 
 
 def _ignore(_: Bucket) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ringleader.comm.buckets import part_gradients
 from ringleader.elastic.tokens import Round
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.sync.crew import Kind
@@ -377,6 +378,7 @@ class Laps:
             timeline.begin("backward", slice=turn.shard)
         share = len(turn.rows) / len(loop.epoch.rows_of(self._doing.offset, self._doing.shards))
         (loss * share).backward()  # type: ignore[no-untyped-call]
+        part_gradients(self._group.parameters)
         if timeline is not None:
             timeline.end()
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
+from ringleader.comm.buckets import part_gradients
 from ringleader.errors import StepMisuse
 from ringleader.train.held import Held
 from ringleader.train.origin import Origin
@@ -93,6 +94,7 @@ class Outer:
         for parameter in self._parameters:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
+        part_gradients(self._parameters)
         for number, parameter in enumerate(self._parameters):
             if parameter.grad is not None:
                 self._touched[number] = True
