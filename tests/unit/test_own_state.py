@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
+from ringleader.checkpoint.pieces import put_together, take_apart
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.generators import own_generators, seed_own
@@ -172,6 +173,68 @@ def test_an_optimiser_state_of_another_type_than_its_weight_is_healed_bit_for_bi
     receiver.restore(donor.payload({}))
     assert torch.equal(healed.state[own]["sum"], sums)
     assert healed.state[own]["sum"].dtype == torch.float64
+
+
+class Pictures(nn.Sequential):
+    """Its first weights may lie in memory in another order than their indices."""
+
+    def __init__(self, memory_format: torch.memory_format) -> None:
+        super().__init__(nn.Conv2d(3, 4, 2), nn.Tanh(), nn.Flatten(), nn.Linear(4, 2))
+        generator = torch.Generator().manual_seed(1)  # threads share the default one
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.3, generator=generator)
+        self.to(memory_format=memory_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.cat([x, -x], dim=1).view(-1, 3, 2, 2))  # type: ignore[no-any-return]
+
+
+def train_fused(
+    session: Session, ends: list[Tensor], memory_format: torch.memory_format = torch.channels_last
+) -> None:
+    net = session.model(Pictures(memory_format))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, fused=True))
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+    ends.append(net[0].weight.detach())
+
+
+def test_who_follows_updates_weights_of_any_memory_format_as_members_do(tmp_path: Path) -> None:
+    function = partial(train_fused, ends=[])
+    alone = run_local(spec(), function, tmp_path / "alone")[0]
+    faults = FaultPlan().kill("w1", at_step=3)
+    for worker in ("w0", "w2"):
+        faults = faults.dawdle(worker, from_step=3, for_generation=3)
+    play = ThreadedCast(spec((2, 3)), function, faults, tmp_path / "cast", shadows=True).play()
+    assert play.outcome == "succeeded", play.message
+    assert play.digest == alone.digest
+    assert play.reported("worker.astray") == []
+
+
+def test_averaged_states_lie_in_the_order_of_their_weights(tmp_path: Path) -> None:
+    ends: list[Tensor] = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        function = partial(train_fused, ends=ends, memory_format=memory_format)
+        run_local(spec(sync="local_sgd"), function, tmp_path)
+    # Another memory format is another order of sums: some units in the last place of float32.
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
+
+
+def test_a_state_that_came_through_flat_memory_lies_in_the_order_of_its_weight() -> None:
+    net = Pictures(torch.channels_last)
+    weight = net[0].weight
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    made = Held()
+    made.models.append(net)
+    made.optimizers.append((optimizer, None))
+    sums = torch.arange(48.0).view(4, 3, 2, 2)
+    optimizer.state[weight] = {"momentum_buffer": sums.to(memory_format=torch.channels_last)}
+    skeleton, tensors = take_apart(made.state({}))
+    made.take(put_together(skeleton, [tensor.contiguous() for tensor in tensors]))
+    taken = optimizer.state[weight]["momentum_buffer"]
+    assert torch.equal(taken, sums)
+    assert taken.stride() == weight.stride()
 
 
 @pytest.mark.parametrize("sync", ["ring", "parameter_server", "local_sgd"])

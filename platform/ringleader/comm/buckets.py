@@ -263,8 +263,9 @@ class Buckets:
             self._complete(bucket)
 
 
-def laid_out_as(parameter: Parameter, gradient: Tensor) -> Tensor:
-    """The gradient in its parameter's order of memory, as autograd gives it: fused optimisers go by memory alone."""
+def laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient, or an entry of an optimiser's state, in its parameter's order of memory, as autograd and optimisers
+    make them: fused ones go by memory alone."""
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
-from ringleader.comm.buckets import part_gradients
+from ringleader.comm.buckets import laid_out_as, part_gradients
 from ringleader.errors import StepMisuse
 from ringleader.train.held import Held
 from ringleader.train.origin import Origin
@@ -148,7 +148,7 @@ class Outer:
         self._start_states(users)
         for carrier, entry in zip(self.carriers[count:-1], self._averaged, strict=True):
             if users[entry.number] is not None and carrier.grad is not None:
-                self._keep(entry, carrier.grad * scale)
+                self._keep(entry, laid_out_as(entry.like, carrier.grad * scale))
         for place, entry in enumerate(self._counted, start=count):
             user = users[entry.number]
             if user is not None:

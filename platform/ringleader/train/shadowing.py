@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ringleader.checkpoint.pieces import put_together
+from ringleader.comm.buckets import laid_out_as
 from ringleader.comm.communicator import Communicator
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import Side
@@ -83,9 +84,9 @@ class Shadowing:
             parameter.grad = None
         grads = views(memory, [(p.dtype, tuple(p.shape)) for p in used])
         for parameter, grad in zip(used, grads, strict=True):
-            parameter.grad = grad
+            parameter.grad = laid_out_as(parameter, grad)
             if head["factor"] != 1:
-                scale_by(grad, head["factor"])
+                scale_by(parameter.grad, head["factor"])
         seed_all(group.spec.seed, "update", group.step)
         group.held.set(head["settings"])
         group.held.set_kept(head["kept"])
