@@ -191,7 +191,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         now=now,
         credentials=Credentials(first_token(home), store, now),
         users=Users(store, now),
-        tokens=Tokens(store, now),
+        tokens=Tokens(store, now, timedelta(days=settings.oidc_token_days)),
         projects=Projects(store, now),
         secrets=secrets,
         audit=AuditLog(store),

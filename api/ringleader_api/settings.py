@@ -41,6 +41,7 @@ class Settings(BaseModel):
         frozen_after_s: one that has not answered the cluster either for so long is ended, and its attempt with it.
         oidc_issuer: an OpenID Connect provider to log in through; empty: with tokens only.
         oidc_client_id, oidc_client_secret: how the provider knows us; a public client has no secret.
+        oidc_token_days: tokens that are made by who logs in there end after so long at the latest.
         trusted_proxies: addresses or networks, by commas, of the proxies in front of us: their X-Forwarded-For says
             where a request came from; empty: nobody's does.
         other_hosts: further names that the API answers to, by commas; loopback and that of public_url always hold.
@@ -72,6 +73,7 @@ class Settings(BaseModel):
     oidc_issuer: str = ""
     oidc_client_id: str = ""
     oidc_client_secret: Annotated[str, Field(repr=False)] = ""
+    oidc_token_days: Annotated[float, Field(gt=0, le=3660)] = 30.0
     trusted_proxies: str = ""
     other_hosts: str = ""
     requests_per_s: Seconds = 1000.0

@@ -72,6 +72,43 @@ def test_a_session_through_the_provider_lasts_half_a_day(here: Stage, idp: FakeP
     assert ada.get("/api/v1/me").status_code == 401
 
 
+def test_a_token_made_by_who_came_through_the_provider_ends_within_the_bound(
+    here: Stage, idp: FakeProvider
+) -> None:
+    idp.claims = {"email": "ada@example.org", "email_verified": True}
+    here.client.post("/api/v1/users", json={"name": "ada@example.org", "roles": {"*": "admin"}})
+    invited = here.client.post("/api/v1/tokens", json={"name": "before", "user": "ada@example.org"}).json()
+    ada = here.holding("")
+    log_in(ada, idp)
+    ada.headers["Origin"] = URL
+    within, beyond = {"expires_in_s": 30 * 86_400}, {"expires_in_s": 30 * 86_400 + 60}
+    for client in (ada, here.holding(invited["token"])):
+        for asked in ({}, beyond, {"user": "admin"}):
+            answer = client.post("/api/v1/tokens", json={"name": "ci", **asked})
+            assert (answer.status_code, answer.json()["code"]) == (422, "bad_expiry")
+            assert "within 30 days" in answer.json()["hint"]
+        assert client.post("/api/v1/tokens", json={"name": "ci", **within}).status_code == 201
+    short = here.holding(
+        ada.post("/api/v1/tokens", json={"name": "ci", "expires_in_s": 86_400}).json()["token"]
+    )
+    assert short.post("/api/v1/tokens", json={"name": "more", **within}).status_code == 422
+    assert here.client.post("/api/v1/tokens", json={"name": "x"}).status_code == 201, (
+        "the bound is theirs alone"
+    )
+
+
+def test_the_bound_of_their_tokens_is_a_setting(tmp_path: Path, idp: FakeProvider) -> None:
+    here = stage(tmp_path, oidc_issuer=idp.issuer, oidc_client_id=CLIENT, oidc_token_days=2)
+    ada = here.holding("")
+    log_in(ada, idp)
+    ada.headers["Origin"] = URL
+    codes = [
+        ada.post("/api/v1/tokens", json={"name": "x", "expires_in_s": days * 86_400}).status_code
+        for days in (2, 3)
+    ]
+    assert codes == [201, 422]
+
+
 def test_guesses_at_tokens_keep_nobody_from_the_provider(here: Stage, idp: FakeProvider) -> None:
     client = here.holding("")
     guesses = [client.post("/api/v1/login", json={"token": "x"}).status_code for _ in range(25)]

@@ -13,7 +13,10 @@ router = APIRouter(prefix="/tokens", tags=["tokens"])
 
 
 class NewToken(BaseModel):
-    """What the token is for. Without a scope it may do what its user may; without `expires_in_s` it lasts."""
+    """What the token is for. Without a scope it may do what its user may; without `expires_in_s` it lasts.
+
+    Who logs in through the identity provider has to give an end, within `RINGLEADER_OIDC_TOKEN_DAYS`.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

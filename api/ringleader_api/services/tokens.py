@@ -1,6 +1,6 @@
 """Tokens: made once, shown once, scoped, expiring, revoked for good."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import select
 
@@ -15,11 +15,17 @@ from ringleader_api.store.people import Token, User
 
 
 class Tokens:
-    """One's own for everybody, everybody's for those who may `ADMIT`."""
+    """One's own for everybody, everybody's for those who may `ADMIT`.
 
-    def __init__(self, store: Store, now: Clock) -> None:
+    Args:
+        oidc_life: how long a token lasts at most that is made by who logs in through the identity provider: we do not
+            hear of it when they are dismissed there.
+    """
+
+    def __init__(self, store: Store, now: Clock, oidc_life: timedelta) -> None:
         self._store = store
         self._now = now
+        self._oidc_life = oidc_life
 
     def page(self, who: Caller, user: str | None) -> TokenPage:
         """The tokens of `user`, or all that the caller may see; newest first."""
@@ -39,7 +45,8 @@ class Tokens:
         Raises:
             Forbidden: the caller's own credential is scoped, or they may not make tokens for others.
             NotFound: there is no such user.
-            Unprocessable: it would expire in the past, or outlive the caller's own credential.
+            Unprocessable: it would expire in the past, outlive the caller's own credential, or last longer than a token
+                of who logs in through the identity provider may.
         """
         _whole(who)
         if user != who.name:
@@ -57,11 +64,24 @@ class Tokens:
         row = new_token(token, user=user, name=name, scope=scope or WHOLE, at=now, expires_at=expires_at)
         audit.about(target=f"{user} {row.id}")
         with self._store.write() as session:
+            self._within_oidc_life(session.get(User, who.name), now, expires_at)
             found = session.get(User, user)
             if found is None or found.disabled_at is not None:
                 raise NotFound(f"there is no user {user!r}.")
             session.add(row)
         return NewTokenView(token=token, **_fields(row))
+
+    def _within_oidc_life(self, maker: User | None, now: datetime, expires_at: datetime | None) -> None:
+        if maker is None or maker.subject is None:
+            return
+        if expires_at is None or expires_at > now + self._oidc_life:
+            days = f"{self._oidc_life / timedelta(days=1):g} days"
+            raise Unprocessable(
+                f"{maker.name} logs in through the identity provider: a token of their making ends within {days}.",
+                hint=f"Ask for an end within {days} (expires_in_s, --expires). A service that needs more gets "
+                "it from an admin who logs in with a token; RINGLEADER_OIDC_TOKEN_DAYS is the bound.",
+                code="bad_expiry",
+            )
 
     def revoke(self, who: Caller, token_id: str) -> None:
         """From now on it opens nothing; sessions that were made with it neither.

@@ -71,7 +71,12 @@ def token() -> None:
     metavar="[PROJECT=]ROLE",
     help="No more than this; may be given several times. Without it, what the user may do.",
 )
-@click.option("--expires", callback=_seconds, metavar="90d", help="After s, m, h or d; without it, never.")
+@click.option(
+    "--expires",
+    callback=_seconds,
+    metavar="90d",
+    help="After s, m, h or d; without it, never (refused after a log-in through the provider).",
+)
 @with_output
 def create_token(
     session: Session, name: str, user: str | None, scope: dict[str, str], expires: float | None
