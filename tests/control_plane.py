@@ -33,7 +33,8 @@ SPEC: dict[str, Any] = {
 class FakeCluster:
     """`Backend` in memory. `cut` is called with a name before and after every deed; it may raise.
 
-    `starts` are the supervisors that came to be, `calls` says how often each was asked for.
+    `starts` are the supervisors that came to be, `calls` says how often each was asked for, `left` is what those that
+    are gone had not posted.
     """
 
     def __init__(self, cpus: float = 4) -> None:
@@ -44,6 +45,7 @@ class FakeCluster:
         self.told: list[tuple[Any, ...]] = []
         self.asked: list[dict[Need, int]] = []
         self.forgotten: list[str] = []
+        self.left: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self.trouble = ""
         self.places: dict[tuple[str, int], list[tuple[str, int]]] | None = None
         self.down = False
@@ -94,6 +96,13 @@ class FakeCluster:
             self.told.append(("release", job_id, attempt))
             if not self.lingers:
                 self.alive.pop((job_id, attempt), None)
+
+    def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
+        with self._deed("unposted"):
+            for told in self.left.get((job_id, attempt), []):
+                assert (job_id, attempt) not in self.alive
+                yield [told]
+            self.left.pop((job_id, attempt), None)
 
     def forget(self, job_id: str) -> None:
         with self._deed("forget"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
@@ -77,6 +77,10 @@ class Backend(Protocol):
 
     def release(self, job_id: str, attempt: int) -> None:
         """Free every actor, placement group and segment of the attempt, whatever state it is in."""
+
+    def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
+        """What a supervisor that is gone for good has not posted; each is forgotten once the next is
+        asked for."""
 
     def forget(self, job_id: str) -> None:
         """Keep no word of a job that was deleted, of which nothing lives any more."""
@@ -158,6 +162,11 @@ class RayBackend:
 
     def release(self, job_id: str, attempt: int) -> None:
         self._cluster().release(job_id, attempt)
+
+    def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
+        from ringleader.runtime import messages, spool
+
+        return spool.unposted(messages.spool_of(home, job_id, attempt))
 
     def forget(self, job_id: str) -> None:
         self._cluster().forget(job_id)

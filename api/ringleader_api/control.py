@@ -18,7 +18,7 @@ from ringleader_api.edge.credentials import Credentials, first_token
 from ringleader_api.edge.provider import Provider
 from ringleader_api.edge.rate import Allowance, Streams
 from ringleader_api.log import Log
-from ringleader_api.reconciling import Growing, Launching, Leased, Reconciler
+from ringleader_api.reconciling import Growing, Inheriting, Launching, Leased, Reconciler
 from ringleader_api.services.artifacts import Artifacts
 from ringleader_api.services.audit import AuditLog
 from ringleader_api.services.checkpoints import Exports
@@ -181,6 +181,15 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         ingest_base=settings.ingest_url,
         home=home,
     )
+    intake = Intake(
+        store,
+        now,
+        telemetry,
+        secrets,
+        traces,
+        logs_kept=settings.logs_kept,
+        logs_kept_bytes=settings.logs_kept_bytes,
+    )
     provider = _provider(settings)
     return Control(
         settings=settings,
@@ -198,15 +207,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         submissions=Submissions(store, now, secrets),
         jobs=Jobs(store, now, settings.url),
         faults=Faults(store, backend, now, allowed=settings.allow_faults),
-        intake=Intake(
-            store,
-            now,
-            telemetry,
-            secrets,
-            traces,
-            logs_kept=settings.logs_kept,
-            logs_kept_bytes=settings.logs_kept_bytes,
-        ),
+        intake=intake,
         feeds=Feeds(store),
         curves=Curves(store),
         packages=packages,
@@ -214,7 +215,14 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         exports=Exports(store),
         streams=Streams(settings.streams_per_user),
         reconciler=_reconciler(
-            settings, backend, now, store=ours, launching=launching, telemetry=telemetry, lease=lease
+            settings,
+            backend,
+            now,
+            store=ours,
+            launching=launching,
+            intake=intake,
+            telemetry=telemetry,
+            lease=lease,
         ),
         exporter=_exporter(settings, store, exports),
         leases=[lease, exports],
@@ -230,6 +238,7 @@ def _reconciler(
     *,
     store: Fenced,
     launching: Launching,
+    intake: Intake,
     telemetry: Telemetry,
     lease: Lease,
 ) -> Reconciler:
@@ -246,6 +255,7 @@ def _reconciler(
         launching,
         growing,
         now,
+        inheriting=Inheriting(backend, intake, settings.home),
         lease=lease,
         home=settings.home,
         limits=settings.limits,

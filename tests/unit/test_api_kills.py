@@ -13,7 +13,7 @@ import pytest
 from control_plane import RESULT, Stage, outcome, stage, status
 from sqlalchemy.orm import Session
 
-from ringleader_api.reconciling import Growing, Launching, Leased, Reconciler
+from ringleader_api.reconciling import Growing, Inheriting, Launching, Leased, Reconciler
 from ringleader_api.scheduling import Limits
 from ringleader_api.store import Fenced, Lease, Store, lease_for
 from ringleader_api.store.audit import Deed
@@ -190,6 +190,7 @@ def reconciler_over(here: Stage, store: Store, lease: Lease | None = None) -> Re
         launching,
         Growing(cluster, None, here.time, cool_down_s=0, patience_s=1),
         here.time,
+        inheriting=Inheriting(cluster, control.intake, here.home),
         lease=lease,
         home=here.home,
         limits=Limits(),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from control_plane import RESULT, FakeCluster, Stage, metric, outcome, raising, stage, status
+from control_plane import RESULT, FakeCluster, Stage, event, metric, outcome, raising, stage, status
 from sqlalchemy.orm import Session
 from test_api_kills import reconciler_over
 
@@ -140,6 +140,54 @@ def test_a_vanished_supervisor_costs_an_attempt_not_the_job(here: Stage) -> None
     here.tick(2)
     assert here.cluster.starts == [(job_id, 1), (job_id, 2)]
     assert here.job(job_id)["failures"]["spent"] == 1
+
+
+def test_what_a_vanished_supervisor_had_not_posted_is_taken_in_once_before_the_next_attempt(
+    here: Stage,
+) -> None:
+    job_id = here.running()
+    here.post(job_id, records=[metric(1, 0, loss=3.0), metric(2, 1, loss=2.0)])
+    told = [
+        metric(2, 1, loss=2.0),
+        metric(3, 2, loss=1.0),
+        {"stream": "metrics", "seq": 4},
+        event(1, "checkpoint.saved", step=2),
+    ]
+    here.cluster.left[job_id, 1] = told
+    here.cluster.alive.clear()
+    here.tick()
+    here.time.pass_s(2)
+    here.cluster.cut = raising("after unposted", LeaseLost("reconciler"))
+    with pytest.raises(LeaseLost):
+        here.tick()
+    here.cluster.cut, here.cluster.left[job_id, 1] = lambda where: None, told
+    here.tick(2)
+    assert here.cluster.starts == [(job_id, 1), (job_id, 2)]
+    curve = here.client.get(f"/api/v1/jobs/{job_id}/metrics?name=loss").json()["points"]
+    assert [(point["step"], point["value"]) for point in curve] == [(0, 3.0), (1, 2.0), (2, 1.0)]
+    events = here.events(job_id)
+    assert events.index("checkpoint.saved") < events.index("job.queued", 1)
+    assert events.count("checkpoint.saved") == 1
+
+
+def test_a_job_whose_vanished_supervisor_had_written_down_its_end_has_ended(here: Stage) -> None:
+    job_id = here.running()
+    here.cluster.left[job_id, 1] = [metric(1, 0, loss=3.0), outcome(1, "succeeded", result=RESULT)]
+    here.cluster.alive.clear()
+    here.tick()
+    here.time.pass_s(2)
+    here.tick(2)
+    assert (here.state(job_id), here.cluster.starts) == ("succeeded", [(job_id, 1)])
+
+
+def test_a_spool_that_cannot_be_read_costs_no_job(here: Stage) -> None:
+    job_id = here.running()
+    here.cluster.cut = raising("before unposted", OSError("input/output error"))
+    here.cluster.alive.clear()
+    here.tick()
+    here.time.pass_s(2)
+    here.tick(2)
+    assert here.cluster.starts == [(job_id, 1), (job_id, 2)]
 
 
 def test_a_supervisor_that_was_heard_and_vanished_before_it_was_confirmed_costs_an_attempt_not_the_job(

@@ -8,8 +8,7 @@ from control_plane import AT, FakeCluster, Stage, event, stage
 from sqlalchemy import func, select
 
 from ringleader.runtime.lines import Lines
-from ringleader.runtime.poster import MAX_BYTES, MAX_RECORDS
-from ringleader.runtime.spool import Spool
+from ringleader.runtime.spool import BATCH_BYTES, BATCH_RECORDS, Spool
 from ringleader_api.store.tables import LogRow
 
 ROUNDS, PRINTED, LENGTH = 6, 1000, 500
@@ -39,7 +38,7 @@ class Loud:
         self.post()
 
     def post(self) -> bool:
-        batch = self._spool.batch(max_records=MAX_RECORDS, max_bytes=MAX_BYTES)
+        batch = self._spool.batch(max_records=BATCH_RECORDS, max_bytes=BATCH_BYTES)
         self.posts.append(sum(len(r["line"]) for r in batch))
         if batch:
             self._spool.ack(self._here.post(self.job_id, records=batch)["acked"])
@@ -79,7 +78,7 @@ def test_a_flood_is_bounded_everywhere_and_every_line_is_kept_or_counted(here: S
         assert len(logs(here, loud.job_id)["items"]) <= KEPT
     while loud.post():
         pass
-    assert max(loud.posts) <= MAX_BYTES, "what the API has in its hands at a time"
+    assert max(loud.posts) <= BATCH_BYTES, "what the API has in its hands at a time"
     with here.control.store.read() as session:
         assert session.scalar(select(func.count()).select_from(LogRow)) == KEPT
     found = logs(here, loud.job_id)

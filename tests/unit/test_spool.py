@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ringleader.runtime.spool import MAX_BYTES, Spool
+from ringleader.runtime.spool import MAX_BYTES, Spool, unposted
 
 LOG_BYTES = 5 << 20
 """What SQLite's own log holds at most before it is written back."""
@@ -165,3 +165,24 @@ def test_a_line_that_was_refused_is_forgotten_and_hides_none_behind_it(tmp_path:
     assert read(spool, max_records=1) == [("logs", 2)]
     spool.flush()
     assert (read(spool), spool.dropped) == ([("logs", 2)], {"logs": 1})
+
+
+def test_what_the_supervisor_of_a_lost_attempt_has_not_posted_is_read_to_its_end_and_goes(tmp_path: Path):
+    folder = tmp_path / "spool"
+    assert list(unposted(folder)) == []
+    assert not folder.exists()
+    spool = Spool(folder)
+    for step in range(1500):
+        spool.put("metrics", {"step": step})
+    spool.put("outcome", {"outcome": "succeeded"})
+    spool.put("events", {"type": "a"})
+    spool.flush()
+    spool.ack({"metrics": 2})
+    left = unposted(folder)
+    first = next(left)
+    left.close()  # whoever took them in died
+    batches = list(unposted(folder))
+    assert batches[0] == first
+    told = [(record["stream"], record["seq"]) for batch in batches for record in batch]
+    assert told == [*(("metrics", seq) for seq in range(3, 1501)), ("events", 1), ("outcome", 1)]
+    assert not folder.exists()

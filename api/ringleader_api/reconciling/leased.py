@@ -1,6 +1,8 @@
 """The backend as the holder of a role may use it: nothing is done to the cluster once the role is another's."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from ringleader_api.backend import Backend, Launch
 from ringleader_api.scheduling import Demand, Seen
@@ -41,6 +43,11 @@ class Leased:
     def release(self, job_id: str, attempt: int) -> None:
         self._lease.require()
         self._backend.release(job_id, attempt)
+
+    def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
+        for told in self._backend.unposted(home, job_id, attempt):
+            self._lease.require()
+            yield told
 
     def forget(self, job_id: str) -> None:
         self._lease.require()

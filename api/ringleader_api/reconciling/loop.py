@@ -25,6 +25,7 @@ from ringleader_api.reconciling.facts import facts_of
 from ringleader_api.reconciling.forgetting import Forgetting
 from ringleader_api.reconciling.growing import Growing
 from ringleader_api.reconciling.hearing import Hearing, Who
+from ringleader_api.reconciling.inheriting import Inheriting
 from ringleader_api.reconciling.launching import Launching
 from ringleader_api.reconciling.queue import Queue
 from ringleader_api.scheduling import Facts, Limits, Seen, Silence, lifecycle, next_act
@@ -62,6 +63,7 @@ class Reconciler:
         growing: Growing,
         now: Clock,
         *,
+        inheriting: Inheriting,
         lease: Lease,
         home: Path,
         limits: Limits,
@@ -76,6 +78,7 @@ class Reconciler:
         self._launching = launching
         self._queue = Queue(store, launching, now)
         self._growing = growing
+        self._inheriting = inheriting
         self._forgetting = Forgetting(
             store, backend.forget, home, exporting, now, kept=kept, packages_kept=packages_kept
         )
@@ -306,7 +309,7 @@ class Reconciler:
                 self.wake()
             case lifecycle.Finish():
                 if facts.launched:  # its supervisor is gone; what it held may not be
-                    self._backend.release(job_id, attempt)
+                    self._free(facts)
                 self._note(facts, self._finish)
                 self._missing_since.pop((job_id, attempt), None)
 
@@ -333,12 +336,17 @@ class Reconciler:
     def _lose(self, facts: Facts, why: Why) -> None:
         """Free what the attempt still holds, then decide about the next one."""
         log.warning("attempt.lost", job=facts.job_id, attempt=facts.attempt, why=why.message)
-        self._backend.release(facts.job_id, facts.attempt)
+        self._free(facts)
         self._note(
             facts,
             lambda session, job: attempt_failed(session, job, why, at=self._now(), who="reconciler"),
         )
         self.wake()
+
+    def _free(self, facts: Facts) -> None:
+        """Nothing of the attempt lives then, and what it had to tell is told."""
+        self._backend.release(facts.job_id, facts.attempt)
+        self._inheriting.take(facts.job_id, facts.attempt)
 
     def _placed(self, who: tuple[str, int]) -> bool:
         places = self.seen.places if self.seen is not None else None

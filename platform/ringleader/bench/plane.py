@@ -7,9 +7,10 @@ is a file; nothing trains.
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ringleader.bench.children import die_with_parent
 from ringleader_api.__main__ import main
@@ -64,6 +65,9 @@ class FolderCluster:
         name = f"{job_id}.{attempt}"
         with suppress(FileNotFoundError):
             (self._alive / name).rename(self._gone / name)
+
+    def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
+        return iter(())
 
     def forget(self, job_id: str) -> None:
         for file in self._gone.glob(f"{job_id}.*"):

@@ -68,7 +68,7 @@ class Launch:
 
     @property
     def spool(self) -> Path:
-        return Path(self.home) / "spool" / f"{self.job_id}-a{self.attempt}"
+        return spool_of(Path(self.home), self.job_id, self.attempt)
 
     def set_down(self) -> "Launch":
         """With the package in a file: Ray keeps only small arguments for an actor that it may start again."""
@@ -89,6 +89,11 @@ class Launch:
     def scratch(self) -> Path:
         """Private folders of the workers of this attempt, one a worker, on each node."""
         return Path(self.home) / "scratch" / f"{self.job_id}-a{self.attempt}"
+
+
+def spool_of(home: Path, job_id: str, attempt: int) -> Path:
+    """The folder of an attempt's records that are not posted yet."""
+    return home / "spool" / f"{job_id}-a{attempt}"
 
 
 def attempt_name(job_id: str, attempt: int) -> str:

@@ -10,15 +10,13 @@ from typing import Any
 
 import httpx
 
-from ringleader.runtime.spool import Spool
+from ringleader.runtime.spool import BATCH_BYTES, BATCH_RECORDS, Spool
 from ringleader.text import utf8_json
 from ringleader.wire.ingest import Status
 
 EVERY_S = 0.25
 STATUS_S = 1.0
 LONGEST_PAUSE_S = 5.0
-MAX_RECORDS = 1000
-MAX_BYTES = 256 << 10
 MAX_REASON = 1000
 REFUSED = frozenset({400, 413, 422})
 """What was posted can never be taken, if it is the API that says so."""
@@ -55,7 +53,7 @@ class Poster:
         self._status_at = 0.0
         self._apart = False
         self._status_refused = ""
-        self._size = MAX_RECORDS
+        self._size = BATCH_RECORDS
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._acked = threading.Event()
@@ -108,7 +106,7 @@ class Poster:
         Raises:
             httpx.HTTPError: no answer, or an answer that may change.
         """
-        records = self._spool.batch(max_records=self._size, max_bytes=MAX_BYTES)
+        records = self._spool.batch(max_records=self._size, max_bytes=BATCH_BYTES)
         due = monotonic() - self._status_at >= STATUS_S
         if not records and not due:
             return False
@@ -132,7 +130,7 @@ class Poster:
         self._answered = monotonic()
         self._unknown_for_s(response.status_code)
         if records:
-            self._size = MAX_RECORDS
+            self._size = BATCH_RECORDS
         else:
             self._apart = False
         if status is not None or not records:
@@ -163,7 +161,7 @@ class Poster:
             self._size = max(1, len(records) // 8)
         else:
             self._spool.give_up(records[0], _line(f"{_named(records[0])}: {reason}"))
-            self._size = MAX_RECORDS
+            self._size = BATCH_RECORDS
             self._acked.set()
 
     def _status_refusal(self, reason: str) -> None:

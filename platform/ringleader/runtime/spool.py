@@ -5,7 +5,7 @@ import json
 import shutil
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ from ringleader.text import utf8_json
 MAX_BYTES = 64 << 20
 FEWEST_METRICS = 64
 STREAMS = ("events", "metrics", "logs", "outcome")
+RECORDS = "records.db"
+BATCH_RECORDS = 1000
+BATCH_BYTES = 256 << 10
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS record (
@@ -47,7 +50,7 @@ class Spool:
         self._noted: dict[str, bytes] = {}
         self._given_up: set[tuple[str, int]] = set()
         # The process may die at any time, the machine takes the attempt with it: no fsync.
-        self._db = sqlite3.connect(folder / "records.db", isolation_level=None, check_same_thread=False)
+        self._db = sqlite3.connect(folder / RECORDS, isolation_level=None, check_same_thread=False)
         self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;" + _SCHEMA)
         self._numbers: dict[str, int] = dict.fromkeys(STREAMS, 0)
         self._numbers.update(self._db.execute("SELECT stream, last FROM number"))
@@ -182,3 +185,19 @@ class Spool:
 
     def _count(self, stream: str, number: int) -> None:
         self.dropped = {**self.dropped, stream: self.dropped.get(stream, 0) + number}
+
+
+def unposted(folder: Path) -> Iterator[list[dict[str, Any]]]:
+    """What waits in the spool of a supervisor that is gone for good, in batches; each is forgotten when the next one is
+    asked for, and the folder with the last.
+
+    Raises:
+        OSError, sqlite3.Error: it cannot be read.
+    """
+    if not (folder / RECORDS).exists():
+        return
+    spool = Spool(folder)
+    while batch := spool.batch(max_records=BATCH_RECORDS, max_bytes=BATCH_BYTES):
+        yield batch
+        spool.ack({record["stream"]: record["seq"] for record in batch})
+    spool.discard()
