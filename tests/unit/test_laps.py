@@ -253,6 +253,7 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
         inside={},
         timeline=None,
         held=SimpleNamespace(models=()),
+        unkept=None,
     )
     laps, epoch = (
         Laps(group, Recorded(), torch.device("cpu")),

@@ -28,6 +28,7 @@ from ringleader.train.scaling import Scaling
 from ringleader.train.seams import Coordinator, Parked, Seat
 from ringleader.train.shadowing import Shadowing
 from ringleader.train.tables import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
+from ringleader.train.unkept import Unkept
 from ringleader.train.word import WordLayout
 
 
@@ -105,6 +106,7 @@ class Group:
         self._counted_bytes = 0
         self._outer: Outer | None = None
         self.scaling = Scaling() if spec.precision == "fp16" else None
+        self.unkept = Unkept(self)
         self.healing = Healing(self)
         self.donations = Donations(self)
         self.shadowing = Shadowing(self)

@@ -104,6 +104,7 @@ class Healing:
             "ticked": group.ticked,
             "scaling": group.scaling.state_dict() if group.scaling else {},
             "machines": self.machines.state(),
+            "unkept": group.unkept.state(),
         }
 
     def restore(self, rest: dict[str, Any], *, whole: bool) -> None:
@@ -130,6 +131,7 @@ class Healing:
         if group.scaling:
             group.scaling.load_state_dict(rest["scaling"])
         self.machines.restore(rest.get("machines", []))  # checkpoints of before have none
+        group.unkept.restore(rest.get("unkept", []))  # nor this
         group.inside, group.boundary = rest["inside"], group.step
         group.heals += 1
         group.buffers.adopt()

@@ -42,7 +42,7 @@ class Laps:
         self._group = group
         self._outlet = outlet
         self._device = device
-        self.turns = Turns(group.spec.seed, group.timeline, group.held.models)
+        self.turns = Turns(group.spec.seed, group.timeline, group.held.models, group.unkept)
         self.recorder = Recorder(group)
         self._kept: Tokens | None = None
         self._settling: Settling | None = None

@@ -148,7 +148,8 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
     outlet.settled(session.global_step + 1)
     group.close()
     assert group.seat is not None
-    other_machines = group.healing.machines.why_other_bits
+    found = [group.healing.machines.why_other_bits, group.unkept.why_other_bits]
+    why = "; ".join(filter(None, [session._spec.sync.why_other_bits or "", *found]))
     return Finished(
         digest=digest,
         steps=session.global_step,
@@ -156,8 +157,8 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
         loss=session.loss,
         scores=session._scores,
         generations=group.seat.plan.generation,
-        reproducible=session._spec.sync.same_bits and not other_machines,
-        reproducible_why=session._spec.sync.why_other_bits or other_machines,
+        reproducible=not why,
+        reproducible_why=why,
         wall_s=split.wall_s,
         compute_s=split.compute_s,
         exposed_s=split.exposed_s,

@@ -74,7 +74,7 @@ class Steps:
         self._group = group
         self._outlet = outlet
         self._device = device
-        self.turns = Turns(group.spec.seed, group.timeline, group.held.models)
+        self.turns = Turns(group.spec.seed, group.timeline, group.held.models, group.unkept)
         self._leaving = Leaving(group)
         self.recorder = Recorder(group)
         self._last_lane = -1

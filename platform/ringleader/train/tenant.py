@@ -57,7 +57,7 @@ class Tenant:
         advance: Callable[[Loop, int], None],
         progress: Callable[[Loop, str], None],
     ) -> None:
-        self.turns = Turns(group.spec.seed, group.timeline, group.held.models)
+        self.turns = Turns(group.spec.seed, group.timeline, group.held.models, group.unkept)
         self.way: Way | None = None
         self._group = group
         self._device = device

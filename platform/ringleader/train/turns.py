@@ -14,6 +14,7 @@ from ringleader.train.cursor import checksum
 from ringleader.train.generators import Generator, generators_of, seed_own
 from ringleader.train.slices import Slice
 from ringleader.train.streams import seed_all
+from ringleader.train.unkept import Unkept
 from ringleader.train.word import MAX_METRICS, SliceReport
 
 
@@ -25,12 +26,15 @@ class Turns:
         names: of the metrics, sorted.
     """
 
-    def __init__(self, seed: int, timeline: Timeline | None, models: Sequence[nn.Module]) -> None:
+    def __init__(
+        self, seed: int, timeline: Timeline | None, models: Sequence[nn.Module], unkept: Unkept
+    ) -> None:
         self.running: Slice | None = None
         self.names: tuple[str, ...] = ()
         self._seed = seed
         self._timeline = timeline
         self._models = models
+        self._unkept = unkept
         self._own: list[tuple[str, Generator]] | None = None
 
     def begin(self, piece: Slice) -> None:
@@ -39,6 +43,7 @@ class Turns:
         if self._own is None:
             self._own = generators_of(self._models)
         seed_own(self._own, self._seed, *piece.stream)
+        self._unkept.begin_turn()
         if self._timeline is not None:
             self._timeline.begin("forward", slice=piece.shard)
 
@@ -60,6 +65,7 @@ class Turns:
                 "session.step was called twice in one turn of the loop, or outside it.",
                 hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
             )
+        self._unkept.end_turn()
         names = self._checked(tuple(sorted(values)))
         weight = float(len(turn.rows)) if weight is None else float(weight)
         if not (isfinite(weight) and weight > 0):
