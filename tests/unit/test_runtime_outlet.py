@@ -2,6 +2,7 @@
 
 import math
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from integration.ray_home import IngestServer
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import Position, Saved
 from ringleader.elastic.instructions import End
-from ringleader.runtime.messages import Beat, Identity, Launch, Line, Metrics, Rows
+from ringleader.runtime.messages import Beat, Happened, Identity, Launch, Line, Metrics, Rows
 from ringleader.runtime.outlet import Outlet
 from ringleader.runtime.spool import Spool
 from ringleader.spec import JobSpec
 
 SUCCEEDED = End("succeeded")
+HANG_GUARD_S = 30.0
 
 
 @pytest.fixture
@@ -179,3 +181,26 @@ def assert_platform_error(server: IngestServer, error: str) -> None:
     (told,) = server.stream("outcome")
     assert (told["outcome"], told["result"], told["reason"]["code"]) == ("failed", None, "platform_error")
     assert error in told["reason"]["message"]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_an_attempt_that_pauses_waits_for_the_records_of_the_step_that_it_saves(
+    server: IngestServer, tmp_path: Path, *, restored: bool
+) -> None:
+    """Its workers end behind the wait, and the next attempt begins after that step."""
+    outlet = open_outlet(server, tmp_path)
+    waits = threading.Thread(target=outlet.await_saved, args=(1,), daemon=True)
+    saved = Saved(Position(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
+    outlet.beat(beat(1, range(1, 5), saved=(saved,)))
+    waits.start()
+    waits.join(0.2)
+    assert waits.is_alive()
+    if restored:  # it has made no step of its own
+        outlet.beat(
+            beat(2, range(5, 5), events=(Happened("checkpoint.restored", 1, {"step": 5, "attempt": 1}),))
+        )
+    else:
+        outlet.beat(beat(2, range(5, 6)))
+    waits.join(HANG_GUARD_S)
+    assert not waits.is_alive()
+    outlet.discard()

@@ -43,7 +43,7 @@ class Checkpoints:
         self._tell = tell
         self._queue: queue.SimpleQueue[News | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._step = self._settled = 0
+        self._step = self._settled = self._recorded = 0
         self._heard = threading.Condition()
         self._parts: dict[Position, int] = {}
         self._failed: set[int] = set()
@@ -70,7 +70,7 @@ class Checkpoints:
         """
         if beat.saved:
             self._begin()
-        news = self._listen(beat)
+        news = self._listen(beat, recorded_step)
         self._step = max(self._step, beat.step)
         # Whoever has applied a step had everybody's contribution to it: all had applied the one before.
         settled = min(self._step, recorded_step) - 1
@@ -79,8 +79,15 @@ class Checkpoints:
             self._queue.put(News(beat.saved, settled))
         return news
 
+    def began_with(self, step: int) -> None:
+        """The attempt goes on from there: steps up to this are recorded by those before it."""
+        with self._heard:
+            self._recorded = max(self._recorded, step + 1)
+            self._heard.notify_all()
+
     def await_complete(self, generation: int) -> None:
-        """Until all writers of that generation have written, or one of them says that it cannot, for `LAST_S`."""
+        """Until all writers of that generation have written and the records of its step are here, or one of them says
+        that it cannot, for `LAST_S`."""
         with self._heard:
             self._heard.wait_for(lambda: generation in self._failed or self._complete(generation), LAST_S)
 
@@ -96,7 +103,10 @@ class Checkpoints:
             self._thread = threading.Thread(target=self._serve, name="checkpoints", daemon=True)
             self._thread.start()
 
-    def _listen(self, beat: Beat) -> bool:
+    def _listen(self, beat: Beat, recorded_step: int) -> bool:
+        with self._heard:
+            self._recorded = max(self._recorded, recorded_step)
+            self._heard.notify_all()
         failed = {told.generation for told in beat.events if told.kind == "checkpoint.failed"}
         if not (beat.saved or failed):
             return False
@@ -114,7 +124,8 @@ class Checkpoints:
             self._parts[one.position] = self._parts.get(one.position, one.count) - 1
 
     def _complete(self, generation: int) -> bool:
-        return any(at.generation == generation and not left for at, left in self._parts.items())
+        written = (at for at, left in self._parts.items() if at.generation == generation and not left)
+        return any(at.step < self._recorded for at in written)
 
     def _serve(self) -> None:
         # Only now: the file systems' library takes its time, and a supervisor starts fast.

@@ -117,8 +117,10 @@ class Outlet:
         if self._checkpoints.take(beat, self.recorded_step):
             self.note(CHECKPOINTS, self._checkpoints.kept())
         for happened in beat.events:
-            if happened.kind == RESTORED and self._ledger is not None:
-                self._ledger.began_with(happened.data["step"], happened.data["attempt"])
+            if happened.kind == RESTORED:
+                self._checkpoints.began_with(happened.data["step"])
+                if self._ledger is not None:
+                    self._ledger.began_with(happened.data["step"], happened.data["attempt"])
             self.event(happened.kind, happened.generation, happened.data)
         for line in beat.lines:
             self._line(beat.worker, line)
