@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_stack import SMALL, small_recipe
+from small_stack import SERVICE, SMALL, small_recipe
 from waiting import wait_for
 
 from ringleader.cli.stack.home import AlreadyUp, Home, read_json, write_json
@@ -148,6 +148,31 @@ def test_a_service_that_dies_is_started_again(name: str, home: Home) -> None:
         others = {"api", "mlflow"} - {name} - ({"api"} if name == "ray" else set())
         assert all(recorded(home)[other] == before[other] for other in others)
     assert any(line.startswith(f"{name} ended") for line in said)
+
+
+def test_a_ray_that_does_not_come_back_in_time_is_started_once_more_and_then_the_api(home: Home) -> None:
+    def ray(home: Home, num_cpus: int) -> Recipe:
+        return small_recipe(home, "ray", STUCK_ONCE + SERVICE, start_deadline_s=5)
+
+    said: list[str] = []
+    with running(home, say=said.append, recipes=replace(SMALL, ray=ray)) as stack:
+        before = recorded(home)
+        (home.root / "ray.stuck").touch()
+        for name in ("api", "ray"):
+            os.kill(service_of(before[name]), signal.SIGKILL)
+        wait_for(
+            "API that knows the new head", lambda: recorded(home).get("api") not in (None, before["api"]), 60
+        )
+        assert all(service.alive for service in stack.services.values())
+    assert [line for line in said if "ray was not ready within 5 s" in line]
+
+
+STUCK_ONCE = """
+import os, sys, time
+if os.path.exists(sys.argv[1] + ".stuck"):
+    os.remove(sys.argv[1] + ".stuck")
+    time.sleep(600)
+"""
 
 
 def test_a_service_that_does_not_start_shows_its_last_words(home: Home) -> None:

@@ -102,6 +102,7 @@ class Stack:
             for name in [n for n in ("ray", "mlflow", "api") if n in self.services]:
                 if not self.services[name].alive and not self._over.is_set():
                     self._restart(name)
+                    break  # Ray first, always: the API has to be told where it is
 
     def stop(self) -> None:
         """End all, the API first: it must not take the end of Ray for the end of its jobs."""
@@ -141,6 +142,7 @@ class Stack:
             self._start_again(name)
         except ServiceFailed as error:
             self.say(str(error))
+            self.services[name].end()  # also one that hangs is started again
 
     def _start_again(self, name: str) -> None:
         if name == "api":
