@@ -3,14 +3,19 @@
 import json
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 from waiting import wait_for
 from whole_stack import Running
 
 from ringleader.cli.demo.alone import undisturbed as run_alone
 from ringleader.cli.main import main
+from ringleader.cli.stack.home import read_json
+from ringleader.cli.stack.process import Identity
 from ringleader.client import Client, Job
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "ringleader_jobs" / "digits.yaml"
@@ -82,7 +87,7 @@ def test_a_killed_control_plane_adopts_the_job_that_ran_on(stack: Running, undis
     job = stack.client.submit(digits())
     at_step(job, 20)
     before = {w.id: w.pid for w in job.workers()}
-    os.kill(pid_of_api(stack), signal.SIGKILL)
+    os.kill(service(stack, "api"), signal.SIGKILL)
     wait_for("the control plane's return", lambda: answers(stack), 120)
     at_step(job, 40)
     assert {w.id: w.pid for w in job.workers()} == before
@@ -115,16 +120,103 @@ def test_the_librarys_own_collective_trains_as_well(stack: Running) -> None:
     every_step_once(job)
 
 
+@pytest.mark.timeout(2 * DEADLINE_S)
+def test_a_ray_that_is_lost_is_told_of_and_comes_back_and_the_job_goes_on_as_its_next_attempt(
+    stack: Running, undisturbed: str
+) -> None:
+    job = stack.client.submit(digits(checkpoint={"every_steps": 10}))
+    wait_for("a checkpoint", lambda: "checkpoint.saved" in kinds(job), DEADLINE_S)
+    guard, head = guard_of(stack, "ray"), service(stack, "ray")
+    ray = [identity for pid in below(guard.pid) - {head} if (identity := Identity.of(pid))]
+    workers = {worker.pid for worker in job.workers()}
+    assert len(workers) == 3
+    assert workers < {identity.pid for identity in ray}
+
+    with nobody_restarts(stack):
+        for identity in ray:
+            identity.send(signal.SIGKILL)
+        wait_for("word of it", lambda: any("the cluster is out of reach" in t for t in troubles(stack)))
+        waiting = stack.client.submit(digits(name="waiting", params={"epochs": 1}, workers={"max": 1}))
+        wait_for("why it waits", lambda: reason(waiting) == "cluster_unreachable")
+        wait_for("end of the head", lambda: not guard.alive)
+        assert not [identity.pid for identity in ray if identity.alive]
+        assert job.refresh().state in {"running", "recovering"}
+        assert job.view.attempt == 1
+        newest = max(int(file.parent.name.split("-")[1]) for file in manifests(stack, job))
+
+    result = job.wait(timeout=DEADLINE_S)
+    assert result.weights_sha256 == undisturbed
+    assert job.view.attempt == 2
+    every_step_once(job)
+    began = [e.data["step"] for e in job.events() if e.type == "checkpoint.restored"]
+    assert began == [newest]
+    assert kinds(job).count("job.starting") == 2
+    assert waiting.wait(timeout=DEADLINE_S).steps == 23
+    assert waiting.view.attempt == 1
+    assert troubles(stack) == []
+
+
 SHARDED = {"global_size": 64, "logical_shards": 3}
 BACKED = {"inter_node": "parameter_server", "intra_node": "parameter_server", "server_backups": 1}
 BOTH = 1
 """A seed that draws a server first, then the supervisor."""
 
 
-def pid_of_api(stack: Running) -> int:
-    """The service below the guard whose pid is recorded."""
-    guard = json.loads((stack.home / "run" / "api.json").read_text())["pid"]
-    return int(Path(f"/proc/{guard}/task/{guard}/children").read_text().split()[0])
+def guard_of(stack: Running, name: str) -> Identity:
+    """Of a service, as recorded."""
+    guard = Identity.read(read_json(stack.home / "run" / f"{name}.json"))
+    assert guard is not None
+    return guard
+
+
+def service(stack: Running, name: str) -> int:
+    """The process that the guard has started; what orphans it has adopted came later."""
+    return children(guard_of(stack, name).pid)[0]
+
+
+def below(pid: int) -> set[int]:
+    """All that it and its children have started, and have not outlived."""
+    return set(children(pid)).union(*(below(child) for child in children(pid)))
+
+
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            found += map(int, file.read_text().split())
+    return found
+
+
+@contextmanager
+def nobody_restarts(stack: Running) -> Iterator[None]:
+    """`up` stands still while the block runs, so that there is time to look."""
+    up = Identity.read(read_json(stack.home / "run" / "up.json"))
+    assert up is not None
+    up.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        up.send(signal.SIGCONT)
+
+
+def troubles(stack: Running) -> list[str]:
+    headers = {"Authorization": f"Bearer {stack.token}"}
+    answer = httpx.get(f"{stack.url}/readyz", headers=headers, timeout=20, trust_env=False).json()
+    return [str(told) for told in answer["trouble"]]
+
+
+def reason(job: Job) -> str:
+    why = job.refresh().view.pending_reason
+    return why.code if why else ""
+
+
+def kinds(job: Job) -> list[str]:
+    return [event.type for event in job.events()]
+
+
+def manifests(stack: Running, job: Job) -> list[Path]:
+    """Of its checkpoints that are complete."""
+    return list((stack.home / "checkpoints" / job.id).glob("*/manifest.json"))
 
 
 def answers(stack: Running) -> bool:

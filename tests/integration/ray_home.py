@@ -25,26 +25,31 @@ TOKEN = secrets.token_hex(32)
 @contextmanager
 def ray_head(home: Path, num_cpus: int = 8) -> Iterator[tuple[str, str]]:
     """The address and the folder of a running head; ended with the block."""
-    home.mkdir(parents=True, exist_ok=True)
-    token = home / "ray_token"
-    token.touch(0o600)
-    token.write_text(TOKEN)
-    head = subprocess.Popen(
-        [sys.executable, "-m", "ringleader.runtime.head", "--home", str(home), "--num-cpus", str(num_cpus)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=ray_environ(),
-    )
+    head = begin_head(home, num_cpus)
     try:
         assert head.stdout is not None
         said = json.loads(head.stdout.readline())
         os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(home / "ray_token")
         yield said["address"], said["temp_dir"]
     finally:
         head.terminate()
         assert head.wait(timeout=30) == 0
         assert not Path(said["temp_dir"]).exists()
+
+
+def begin_head(home: Path, num_cpus: int) -> "subprocess.Popen[str]":
+    """A head that says in a line when it is ready, and where it is."""
+    home.mkdir(parents=True, exist_ok=True)
+    token = home / "ray_token"
+    token.touch(0o600)
+    token.write_text(TOKEN)
+    return subprocess.Popen(
+        [sys.executable, "-m", "ringleader.runtime.head", "--home", str(home), "--num-cpus", str(num_cpus)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ray_environ(),
+    )
 
 
 def address() -> str:

@@ -1,10 +1,15 @@
 """The local cluster of `ringleader up`: on loopback only, closed by a token, twice on one machine, gone at the end."""
 
+import json
+import os
+import signal
 import stat
 import subprocess
 from pathlib import Path
 
-from integration.ray_home import ray_head
+import pytest
+from integration.ray_home import begin_head, ray_head
+from waiting import wait_for
 
 LISTENING = "0A"
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -52,3 +57,24 @@ def test_two_clusters_run_side_by_side_on_loopback_only(tmp_path: Path):
     for temp_dir in (first, second):
         assert not Path(temp_dir).exists()
         assert not processes_below(temp_dir)
+
+
+@pytest.mark.parametrize("part", ["gcs_server", "raylet"])
+def test_a_head_whose_part_is_killed_ends_at_once_and_leaves_nothing(part: str, tmp_path: Path):
+    with begin_head(tmp_path, 1) as head:
+        try:
+            assert head.stdout is not None
+            temp_dir = json.loads(head.stdout.readline())["temp_dir"]
+            (pid,) = [pid for pid in processes_below(temp_dir) if name_of(pid) == part]
+            os.kill(pid, signal.SIGKILL)
+            assert head.wait(timeout=20) == 1
+            wait_for("end of all", lambda: not processes_below(temp_dir))
+        finally:
+            head.kill()
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:  # it has ended
+        return ""

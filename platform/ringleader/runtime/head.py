@@ -1,6 +1,7 @@
 """A local Ray cluster on loopback that ends with this process: `python -m ringleader.runtime.head --home DIR`.
 
-Prints one JSON line {address, temp_dir} when it is ready. Ends on SIGTERM, SIGINT, or when its parent is gone.
+Prints one JSON line {address, temp_dir} when it is ready. Ends on SIGTERM, SIGINT, or when its parent is gone; with 1
+when a part of Ray has ended without which there is no cluster.
 """
 
 import argparse
@@ -14,13 +15,15 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ringleader.runtime import environment
 from ringleader.runtime.messages import NAMESPACE
 
 OBJECT_STORE_BYTES = 150_000_000
-PARENT_LOOK_S = 1.0
+LOOK_S = 1.0
+PARTS = frozenset({"gcs_server", "raylet"})
+"""Without one of them there is no cluster. A driver of Ray notices after a minute, or never."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -42,8 +45,9 @@ def main() -> None:
         _on_end(lambda *_: ended.set())  # Ray has put its own in place
         print(json.dumps({"address": address, "temp_dir": str(temp_dir)}), flush=True)
         parent = os.getppid()
-        while not ended.wait(PARENT_LOOK_S) and os.getppid() == parent:
-            pass
+        while not ended.wait(LOOK_S) and os.getppid() == parent:
+            if lost := _lost():
+                _abandon(lost, temp_dir)
     finally:
         _stop(temp_dir)
 
@@ -61,6 +65,24 @@ def _start(temp_dir: Path, num_cpus: int | None) -> str:
         _temp_dir=str(temp_dir),
     )
     return str(context.address_info["address"])
+
+
+def _lost() -> list[str]:
+    """The parts that have ended."""
+    from ray._private import worker
+
+    return sorted(PARTS.intersection(kind for kind, _ in worker._global_node.dead_processes()))
+
+
+def _abandon(lost: list[str], temp_dir: Path) -> NoReturn:
+    """Kill what is left, and end: Ray's own way out asks those that are gone."""
+    from ray._private import worker
+
+    said = f"Ray's {' and '.join(lost)} ended, and with it the cluster and all that ran there."
+    print(said, file=sys.stderr, flush=True)
+    worker._global_node.kill_all_processes(check_alive=False)
+    shutil.rmtree(temp_dir, ignore_errors=True)
+    os._exit(1)
 
 
 def _stop(temp_dir: Path) -> None:
