@@ -17,6 +17,9 @@ from ringleader.elastic.instructions import Role
 from ringleader.runtime.messages import Identity, Standing
 from ringleader.runtime.watch import Glance
 
+DIED = "died"
+"""All that is known of a death until Ray tells more."""
+
 
 @dataclass(slots=True)
 class Hand:
@@ -82,9 +85,6 @@ def on_node(node: str, function: Callable[..., Any], *args: Any) -> Any:
     """Run a small function on a node; nobody waits for it: it is gone if the node is."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(*args)
-
-
-DIED = "died"
 
 
 def cause_of(error: BaseException) -> str:
