@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from integration.one_process import assert_bits_of_one_process
@@ -9,6 +10,7 @@ from integration.runtime_job import alive, start
 from waiting import wait_for
 
 from ringleader.errors import RingleaderError
+from ringleader.runtime.head import forks
 
 
 def test_a_supervisor_that_is_killed_comes_back_and_its_workers_train_on(
@@ -219,6 +221,23 @@ def test_the_idle_processes_a_job_took_come_back(cluster, home, ingest, package)
     run.leave_nothing()
     wait_for("a warm cluster again", warm, 90)
     assert not [pid for pid in taken if alive(pid)]
+
+
+@pytest.mark.skipif(not forks(), reason="nothing is forked here")
+def test_the_processes_of_a_job_are_forks_of_one(cluster, home, ingest, package):
+    run = start(
+        cluster, home, ingest, package, "forked", workers={"min": 2, "max": 2}, params={"epochs": 2000}
+    )
+    run.until_world(2)
+    (parent,) = {parent_of(pid) for pid in (*run.pids().values(), pid_of_actor("job-forked-a1"))}
+    assert "zygote.py" in Path(f"/proc/{parent}/cmdline").read_text()
+    cluster.cancel("forked", 1, 0.0)
+    assert run.outcome()["outcome"] == "cancelled"
+    run.leave_nothing()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def pid_of_actor(name: str) -> int:

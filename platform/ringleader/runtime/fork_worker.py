@@ -1,0 +1,113 @@
+"""What the raylet of a local cluster starts in place of Ray's `setup_worker.py`: has the zygote fork a worker process.
+
+The first one starts the zygote. A worker with a runtime environment, one that is none of Python's, and whatever the
+zygote does not take on in time goes Ray's own way. Imports nothing but the standard library, which is the point.
+"""
+
+import argparse
+import json
+import os
+import runpy
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic, sleep
+
+READY_S = 30.0
+"""Within the minute after which Ray gives up a process that has not registered."""
+AGAIN_S = 0.01
+
+
+def main() -> None:
+    del sys.path[0]  # this folder: it came with the script
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--serialized-runtime-env-context", default="{}")
+    parser.add_argument("--language", default="PYTHON")
+    setting, program = parser.parse_known_args()
+    parser.add_argument("--worker-type", default="WORKER")
+    parser.add_argument("--temp-dir", default=None)
+    options, _ = parser.parse_known_args()
+    plain = (setting.serialized_runtime_env_context, setting.language) == ("{}", "PYTHON")
+    forks = plain and options.worker_type == "WORKER" and options.temp_dir and not program[0].startswith("-")
+    if not forks or not _forked(program, Path(options.temp_dir)):
+        _as_ray_does()
+
+
+def _forked(program: list[str], folder: Path) -> bool:
+    """Whether the zygote has taken on to be this process."""
+    asked = {
+        "argv": program,
+        "environ": dict(os.environ),
+        "folder": str(Path.cwd()),
+        "oom_score_adj": Path("/proc/self/oom_score_adj").read_text(),
+    }
+    told = json.dumps(asked).encode()
+    try:
+        zygote = _connected(zygote_of(folder, os.environ))
+    except OSError:
+        return False
+    with zygote:
+        try:
+            if not zygote.recv(1):
+                return False
+        except OSError:
+            return False
+        sent = socket.send_fds(zygote, [told], [0, 1, 2])  # from here on it may have forked
+        zygote.sendall(told[sent:])
+    return True
+
+
+def zygote_of(folder: Path, environ: Mapping[str, str]) -> str:
+    """The name of the socket where the zygote listens from which this worker may be forked. Ray's library reads the
+    driver's number when it is loaded, and never again: each driver has its own. A name of Linux's own (abstract): no
+    file that somebody could replace."""
+    return f"\0{folder}/zygote-{environ['RAY_RAYLET_PID']}-{environ.get('RAY_JOB_ID', '')}"
+
+
+def _connected(name: str) -> socket.socket:
+    """To the zygote of that name, or to a new one."""
+    until = monotonic() + READY_S
+    while True:
+        zygote = socket.socket(socket.AF_UNIX)
+        zygote.settimeout(READY_S)
+        try:
+            zygote.connect(name)
+        except ConnectionRefusedError:
+            zygote.close()
+            if monotonic() > until:
+                raise
+            _start(name)
+            continue
+        if not same_user(zygote):
+            raise PermissionError(name)
+        return zygote
+
+
+def same_user(connection: socket.socket) -> bool:
+    """Whether the other end is a process of this user: anybody on the machine may take a name, and connect to it."""
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", told)
+    return bool(user == os.geteuid())
+
+
+def _start(name: str) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            listener.bind(name)
+        except OSError:  # another worker is about to start it
+            sleep(AGAIN_S)
+            return
+        listener.listen(socket.SOMAXCONN)
+        program = [sys.executable, str(Path(__file__).with_name("zygote.py")), str(listener.fileno())]
+        subprocess.Popen(program, pass_fds=[listener.fileno()], process_group=0)
+
+
+def _as_ray_does() -> None:
+    runpy.run_module("ray._private.workers.setup_worker", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
