@@ -327,7 +327,7 @@ class Cast:
         self._pauses = list(self.cues.pauses)
         self._drains = list(self.cues.drains)
         self._committer: Committer | None = None
-        self._settled = -inf
+        self._applied = 0
         if self.checkpoints is not None:
             folder, keep = Folder(self.checkpoints), self.spec.checkpoint.keep
             self._committer = Committer(folder, keep=keep, spec=self.spec.model_dump(mode="json"))
@@ -407,13 +407,15 @@ class Cast:
                 self._committer.add(content)
                 self._settle(self._settled)
             case "committed":
-                self._settle(content[1] - 1)
+                self._applied = max(self._applied, content[1])
+                self._settle(self._settled)
                 self._handle(ev.Committed(name, *content, now))
                 self._resize(content[1])
             case "trace":
                 self._play.stretches.append(content)
             case "metrics":
                 self._play.values.append(content)
+                self._settle(self._settled)
             case "ledger":
                 self._play.rows.append(content)
             case "finished":
@@ -424,8 +426,16 @@ class Cast:
             case "failed":
                 self._handle(ev.Failed(name, *content, now))
 
+    @property
+    def _recorded(self) -> int:
+        return max((step for step, _ in self._play.values), default=-1) + 1
+
+    @property
+    def _settled(self) -> int:
+        """As the supervisor has it: no checkpoint knows more than the records that are here."""
+        return min(self._applied, self._recorded) - 1
+
     def _settle(self, step: float) -> None:
-        self._settled = max(self._settled, step)
         committed = self._committer.settle(step) if self._committer is not None else None
         if committed is not None:
             self._play.checkpoints.append(committed)
@@ -460,8 +470,7 @@ class Cast:
                     self._tell(worker, "follow", number)
                     self._tell(donor, "donate", number)
                 case do.Form(plan=plan):
-                    recorded = max((step for step, _ in self._play.values), default=-1) + 1
-                    self._play.plans.append(replace(plan, recorded_step=recorded))
+                    self._play.plans.append(replace(plan, recorded_step=self._recorded))
                     for member in plan.members:
                         self._tell(member, "plan", self._play.plans[-1])
                 case do.Dismiss(worker=worker):
