@@ -68,6 +68,13 @@ def test_who_comes_back_from_the_provider_is_in_and_makes_and_revokes_a_token(
         page.get_by_label("Name").fill("laptop")
         page.get_by_label("May do").select_option("viewer")
         page.get_by_label("In project").fill("default")
+        days = page.get_by_label("Ends after days")
+        assert (days.input_value(), days.get_attribute("max")) == ("30", "30")
+        days.evaluate("it => it.removeAttribute('max')")  # as in a page from before the bound was lowered
+        days.fill("31")
+        page.get_by_role("button", name="Make a token").click()
+        page.locator(".token-form").get_by_role("alert").get_by_text("ends within 30 days").wait_for()
+        days.fill("30")
         page.get_by_role("button", name="Make a token").click()
         token = page.get_by_test_id("new-token").locator("code").inner_text()
         mine = {"Authorization": f"Bearer {token}"}

@@ -81,6 +81,7 @@ def test_a_token_made_by_who_came_through_the_provider_ends_within_the_bound(
     ada = here.holding("")
     log_in(ada, idp)
     ada.headers["Origin"] = URL
+    assert ada.get("/api/v1/me").json()["longest_token_s"] == 30 * 86_400
     within, beyond = {"expires_in_s": 30 * 86_400}, {"expires_in_s": 30 * 86_400 + 60}
     for client in (ada, here.holding(invited["token"])):
         for asked in ({}, beyond, {"user": "admin"}):
@@ -92,6 +93,8 @@ def test_a_token_made_by_who_came_through_the_provider_ends_within_the_bound(
         ada.post("/api/v1/tokens", json={"name": "ci", "expires_in_s": 86_400}).json()["token"]
     )
     assert short.post("/api/v1/tokens", json={"name": "more", **within}).status_code == 422
+    assert short.get("/api/v1/me").json()["longest_token_s"] == pytest.approx(86_400, abs=60)
+    assert here.client.get("/api/v1/me").json()["longest_token_s"] is None
     assert here.client.post("/api/v1/tokens", json={"name": "x"}).status_code == 201, (
         "the bound is theirs alone"
     )

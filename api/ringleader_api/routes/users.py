@@ -30,9 +30,15 @@ class GrantBody(BaseModel):
 
 
 @router.get("/me", responses=refusals())
-def me(who: ByCaller) -> MeView:
+def me(here: Here, who: ByCaller) -> MeView:
     """Who is asking, and what they may do with this credential."""
-    return MeView(name=who.name, roles=roles_of(who), token=who.token)
+    longest = here.tokens.longest(who)
+    return MeView(
+        name=who.name,
+        roles=roles_of(who),
+        token=who.token,
+        longest_token_s=None if longest is None else longest.total_seconds(),
+    )
 
 
 @router.get("/users", responses=refusals())

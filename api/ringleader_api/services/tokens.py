@@ -37,6 +37,15 @@ class Tokens:
         with self._store.read() as session:
             return TokenPage(items=[TokenView(**_fields(row)) for row in session.scalars(query)])
 
+    def longest(self, who: Caller) -> timedelta | None:
+        """How long a token may last that the caller makes now; None: as long as they like."""
+        bounds = [who.expires_at - self._now()] if who.token is not None and who.expires_at else []
+        with self._store.read() as session:
+            maker = session.get(User, who.name)
+            if maker is not None and maker.subject is not None:
+                bounds.append(self._oidc_life)
+        return min(bounds, default=None)
+
     def make(
         self, who: Caller, user: str, name: str, scope: Roles | None, expires_at: datetime | None
     ) -> NewTokenView:

@@ -7,6 +7,7 @@ export interface Me {
   name: string;
   roles: Roles;
   token: string | null;
+  longest_token_s: number | null;
 }
 
 export interface Token {
@@ -62,6 +63,16 @@ export async function revokeToken(id: string): Promise<void> {
 
 export function auditPage(before: number | null, signal?: AbortSignal): Promise<AuditPage> {
   return read<AuditPage>(`/audit${search({ limit: 50, before })}`, { signal });
+}
+
+/** The most days that a form may ask for: in hundredths, rounded down. Null: no end is needed. */
+export function mostDays(longestS: number | null): number | null {
+  return longestS === null ? null : Math.floor(longestS / 864) / 100;
+}
+
+/** What a form begins with. */
+export function daysAtFirst(most: number | null): number {
+  return Math.min(90, most ?? 90);
 }
 
 /** `vision: viewer, all projects: operator`. */

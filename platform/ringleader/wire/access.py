@@ -37,11 +37,13 @@ Roles = dict[ProjectOrEvery, Role]
 
 
 class MeView(View):
-    """Who is asking. `roles` are those that the credential leaves of the user's own."""
+    """Who is asking. `roles` are those that the credential leaves of the user's own; `longest_token_s` is how long a
+    token that they make now may last, null for as long as they like."""
 
     name: str
     roles: Roles
     token: str | None
+    longest_token_s: float | None = None
 
 
 class UserView(View):

@@ -1,6 +1,15 @@
 /** One's tokens: made, shown once, revoked. An admin's list holds everybody's. */
 import { useState, type SyntheticEvent } from "react";
-import { makeToken, revokeToken, rolesText, scopeOf, tokens as readTokens, type Token } from "../access";
+import {
+  daysAtFirst,
+  makeToken,
+  mostDays,
+  revokeToken,
+  rolesText,
+  scopeOf,
+  tokens as readTokens,
+  type Token,
+} from "../access";
 import { ApiError } from "../api";
 import { age, full } from "../format";
 import { usePoll, type Pace } from "../poll";
@@ -11,28 +20,27 @@ import { ErrorNotice, Notice, Skeleton } from "./Notice";
 const PACE: Pace<unknown> = () => 10_000;
 const ROLES = ["viewer", "submitter", "operator", "admin"];
 
-export function Tokens() {
+/** Does it, reads the list again, and says what was wrong. */
+type Attempt = (what: () => Promise<unknown>) => Promise<ApiError | null>;
+
+/** `longestS`: how long a token may last that is made here; null for as long as one likes. */
+export function Tokens({ longestS }: { longestS: number | null }) {
   const { data, error, at, again } = usePoll(readTokens, PACE);
   const [failed, setFailed] = useState<ApiError | null>(null);
-  const attempt = async (what: () => Promise<unknown>): Promise<void> => {
-    setFailed(null);
+  const attempt: Attempt = async (what) => {
     try {
       await what();
+      return null;
     } catch (cause) {
-      setFailed(
-        cause instanceof ApiError ? cause : new ApiError({ status: 0, detail: String(cause) }),
-      );
+      return cause instanceof ApiError ? cause : new ApiError({ status: 0, detail: String(cause) });
+    } finally {
+      again();
     }
-    again();
   };
   return (
     <Card title="Tokens">
-      <NewTokenForm attempt={attempt} />
-      {failed && (
-        <Notice tone="bad" title={failed.message}>
-          {failed.hint && <p>{failed.hint}</p>}
-        </Notice>
-      )}
+      <NewTokenForm attempt={attempt} most={mostDays(longestS)} />
+      <Refusal error={failed} />
       {error && <ErrorNotice error={error} stale={data !== undefined} />}
       {data === undefined ? (
         !error && <Skeleton lines={3} />
@@ -40,19 +48,31 @@ export function Tokens() {
         <TokenTable
           tokens={data.filter((token) => token.revoked_at === null)}
           now={at}
-          revoke={(token) => void attempt(() => revokeToken(token.id))}
+          revoke={(token) => void attempt(() => revokeToken(token.id)).then(setFailed)}
         />
       )}
     </Card>
   );
 }
 
-function NewTokenForm({ attempt }: { attempt: (what: () => Promise<unknown>) => Promise<void> }) {
+function Refusal({ error }: { error: ApiError | null }) {
+  return (
+    error && (
+      <Notice tone="bad" title={error.message}>
+        {error.hint && <p>{error.hint}</p>}
+      </Notice>
+    )
+  );
+}
+
+/** `most`: days, at most; null where no end is needed. */
+export function NewTokenForm({ attempt, most }: { attempt: Attempt; most: number | null }) {
   const [name, setName] = useState("");
   const [role, setRole] = useState("");
   const [project, setProject] = useState("");
-  const [days, setDays] = useState("90");
+  const [days, setDays] = useState(String(daysAtFirst(most)));
   const [made, setMade] = useState<string | null>(null);
+  const [refused, setRefused] = useState<ApiError | null>(null);
   const make = (event: SyntheticEvent): void => {
     event.preventDefault();
     setMade(null);
@@ -60,7 +80,7 @@ function NewTokenForm({ attempt }: { attempt: (what: () => Promise<unknown>) => 
       const token = await makeToken(name, scopeOf(role, project), days === "" ? null : Number(days));
       setMade(token.token);
       setName("");
-    });
+    }).then(setRefused);
   };
   return (
     <form className="token-form" onSubmit={make}>
@@ -90,7 +110,16 @@ function NewTokenForm({ attempt }: { attempt: (what: () => Promise<unknown>) => 
       </label>
       <label>
         Ends after days
-        <input type="number" min="1" max="3650" value={days} placeholder="never" onChange={(e) => setDays(e.target.value)} />
+        <input
+          type="number"
+          min="0.01"
+          max={most ?? 3650}
+          step="any"
+          required={most !== null}
+          value={days}
+          placeholder={most === null ? "never" : ""}
+          onChange={(e) => setDays(e.target.value)}
+        />
       </label>
       <button type="submit" className="primary">
         Make a token
@@ -100,6 +129,7 @@ function NewTokenForm({ attempt }: { attempt: (what: () => Promise<unknown>) => 
           <Copy value={made} label="the token" />
         </Notice>
       )}
+      <Refusal error={refused} />
     </form>
   );
 }

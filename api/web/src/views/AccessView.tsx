@@ -37,7 +37,7 @@ export function AccessView() {
           )}
         </Card>
         <Projects mayShare={me.roles["*"] === "admin"} />
-        <Tokens />
+        <Tokens longestS={me.longest_token_s} />
         {Object.values(me.roles).includes("admin") && <AuditTable />}
       </div>
     </>
