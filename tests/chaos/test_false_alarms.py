@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from integration.ray_home import IngestServer, ray_head
-from integration.runtime_job import TRAIN, start
+from integration.runtime_job import TRAIN, start, write_training
 from waiting import wait_for
 
 from ringleader.runtime.cluster import Cluster
@@ -53,8 +53,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def package(folder: Path, source: str) -> bytes:
-    folder.mkdir()
-    (folder / "tiny_training.py").write_text(source)
+    write_training(folder, source)
     return pack(folder)
 
 

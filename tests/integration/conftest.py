@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from integration.ray_home import IngestServer, ray_head
-from integration.runtime_job import TRAIN
+from integration.runtime_job import write_training
 
 from ringleader.runtime.cluster import Cluster
 from ringleader.wire.package import pack
@@ -40,6 +40,5 @@ def ingest(cluster: Cluster) -> Iterator[IngestServer]:
 @pytest.fixture
 def package(tmp_path: Path) -> bytes:
     folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "tiny_training.py").write_text(TRAIN)
+    write_training(folder)
     return pack(folder)

@@ -1,9 +1,11 @@
 """One attempt started in a test on a real cluster, and the tiny training functions it runs."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pace
 from integration.ray_home import IngestServer
 from waiting import wait_for
 
@@ -14,6 +16,7 @@ from ringleader.spec import JobSpec
 TRAIN = """
 import os, time
 import torch
+from pace import keep_pace
 from torch.utils.data import Dataset
 
 class Rows(Dataset):
@@ -35,6 +38,7 @@ def train(session):
     for epoch in range(session.params["epochs"]):
         for batch in session.batches(rows):
             time.sleep(session.params.get("pause", 0.0))
+            keep_pace(session)
             while "hang" in session.params and os.path.exists(f"{session.params['hang']}/{os.getpid()}"):
                 time.sleep(0.01)
             loss = ((net(batch["x"]).squeeze(-1) - batch["y"]) ** 2).mean()
@@ -65,6 +69,7 @@ def recommend(session):
     for epoch in range(session.params["epochs"]):
         for batch in session.batches(Likes()):
             time.sleep(session.params.get("pause", 0.0))
+            keep_pace(session)
             score = net(batch["user"], batch["items"])
             session.step(torch.nn.functional.binary_cross_entropy_with_logits(score, batch["liked"]))
 
@@ -77,6 +82,13 @@ def broken(session):
     net = session.model(torch.nn.Linear(8, 1))
     raise ZeroDivisionError("on purpose")
 """
+
+
+def write_training(folder: Path, source: str = TRAIN) -> None:
+    """The working folder of the jobs that train with `source`."""
+    folder.mkdir()
+    (folder / "tiny_training.py").write_text(source)
+    shutil.copy(pace.__file__, folder)
 
 
 class Run:
@@ -111,6 +123,9 @@ class Run:
             print(self.ingest.status, self.ingest.records)
             raise
         assert self.world() == size, self.ingest.outcome()
+
+    def open_gate(self, step: int) -> None:
+        pace.open_gate(self.launch.spec.params, step)
 
     def outcome(self, deadline_s: float = 60) -> dict[str, Any]:
         try:

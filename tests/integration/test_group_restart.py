@@ -216,7 +216,10 @@ def test_where_items_come_in_any_order_a_restart_goes_on_inside_the_loop_and_eac
 def test_a_paused_job_goes_on_where_it_was(mode: str, tmp_path: Path) -> None:
     changes = MODES[mode] if mode in MODES else {"sync": LEASED[mode]}
     spec = job(checkpoint={"every_steps": None}, workers={"min": 2, "max": 2}, **changes)
-    first = cast(spec, tmp_path, FaultPlan().pause(at_step=6)).play()
+    cues = FaultPlan().pause(at_step=6)
+    for worker in ("w0", "w1", "w2", "w3"):
+        cues = cues.dawdle(worker, from_step=6, for_generation=2)  # else the job may end before it has heard
+    first = cast(spec, tmp_path, cues).play()
     assert (first.outcome, first.finished) == ("paused", {})
     (saved,) = first.checkpoints
     assert saved.manifest.position.step >= 6

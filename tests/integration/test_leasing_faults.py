@@ -11,6 +11,7 @@ import torch
 from cast import ANY, Cast, FaultPlan, Play
 from integration.runtime_job import start
 from integration.test_group_faults import EPOCHS, ROWS, STEPS, job, train
+from pace import gates
 from waiting import wait_for
 
 from ringleader.train.local import run_local
@@ -64,7 +65,9 @@ def test_a_killed_server_process_with_a_backup_costs_no_row_and_repeats_none(
         assert play.digest == run_local(job(), train, tmp_path / "alone")[0].digest
 
 
-def test_on_a_cluster_a_kill_and_a_resize_lose_and_repeat_no_row(cluster, home, ingest, package) -> None:
+def test_on_a_cluster_a_kill_and_a_resize_lose_and_repeat_no_row(
+    cluster, home, ingest, package, tmp_path
+) -> None:
     run = start(
         cluster,
         home,
@@ -73,16 +76,19 @@ def test_on_a_cluster_a_kill_and_a_resize_lose_and_repeat_no_row(cluster, home, 
         "leased",
         workers={"min": 1, "max": 2},
         sync=ASYNC,
-        params={"epochs": 60, "pause": 0.01},
+        params={"epochs": 60, "pause": 0.01, "gates": gates(tmp_path, 60, 150)},
         debug={"ledger": True},
     )
     run.until_world(2)
     run.until_step(run.step() + 10)
     os.kill(run.pids()["w1"], signal.SIGKILL)
     wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w3"])
+    run.open_gate(60)
+    run.until_world(2)
     run.until_step(run.step() + 10)
     cluster.resize("leased", 1, 1, 1)
     run.until_world(1)
+    run.open_gate(150)
     outcome = run.outcome(120)
     assert outcome["outcome"] == "succeeded", outcome
     assert outcome["result"]["steps"] == 240

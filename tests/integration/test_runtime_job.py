@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from integration.runtime_job import start
+from pace import gates
 from trace_file import check_nested, complete, inside, is_step, read, steps_of, workers
 from waiting import wait_for
 
@@ -63,15 +64,22 @@ def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(
         package,
         "killed",
         workers={"min": 1, "max": 3},
-        params={"epochs": 60, "pause": 0.01, "rows": str(tmp_path / "rows.parquet")},
+        params={
+            "epochs": 60,
+            "pause": 0.01,
+            "rows": str(tmp_path / "rows.parquet"),
+            "gates": gates(tmp_path, 20, 120),
+        },
         data={"distribution": "replicated"},
     )
     run.until_world(3)
-    run.until_step(run.step() + 10)
+    run.until_step(20)
     before = run.pids()
     assert len(list(copies_of(run.launch.scratch.name).glob("*/*.parquet"))) == 1
+    run.open_gate(20)  # at their pace they are without it before a replacement can be there
     os.kill(before["w1"], signal.SIGKILL)
     wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w3"])
+    run.open_gate(120)
     outcome = run.outcome()
     assert outcome["outcome"] == "succeeded", outcome
     assert outcome["result"]["steps"] == 240
@@ -87,7 +95,7 @@ def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(
     run.leave_nothing()
 
 
-def test_a_trace_holds_every_settled_step_once_through_a_kill(cluster, home, ingest, package):
+def test_a_trace_holds_every_settled_step_once_through_a_kill(cluster, home, ingest, package, tmp_path):
     run = start(
         cluster,
         home,
@@ -95,13 +103,16 @@ def test_a_trace_holds_every_settled_step_once_through_a_kill(cluster, home, ing
         package,
         "traced",
         workers={"min": 1, "max": 2},
-        params={"epochs": 60, "pause": 0.01},
+        params={"epochs": 60, "pause": 0.01, "gates": gates(tmp_path, 20, 120)},
         debug={"trace": True},
     )
     run.until_world(2)
-    run.until_step(run.step() + 10)
-    os.kill(run.pids()["w1"], signal.SIGKILL)
+    run.until_step(20)
+    victim = run.pids()["w1"]
+    run.open_gate(20)
+    os.kill(victim, signal.SIGKILL)
     wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w2"])
+    run.open_gate(120)
     outcome = run.outcome()
     assert outcome["outcome"] == "succeeded", outcome
     events = read(Path(outcome["result"]["trace_uri"].removeprefix("file://")))
@@ -160,9 +171,10 @@ def test_a_stopped_worker_is_lost_in_two_seconds_and_one_without_progress_is_tol
     slowed_at = run.step()
     cluster.fault("frozen", 1, "slow", "w2", 1.0)
     run.until_step(slowed_at + 20)
+    told = len(ingest.events("worker.stalled"))  # on a busy machine three seconds pass easily
     (tmp_path / str(run.pids()["w0"])).touch()
     wait_for("another recovery", lambda: len(ingest.events("recovered")) == 2)
-    assert [(e["worker"], e["rank"], e["phase"]) for e in ingest.events("worker.stalled")] == [
+    assert [(e["worker"], e["rank"], e["phase"]) for e in ingest.events("worker.stalled")[told:]] == [
         ("w0", 0, "forward")
     ]
     lost = ingest.events("worker.lost")
@@ -211,7 +223,7 @@ def test_a_function_that_cannot_be_imported_is_named(cluster, home, ingest, pack
     run.leave_nothing()
 
 
-def test_training_goes_on_while_the_control_plane_is_away(cluster, home, ingest, package):
+def test_training_goes_on_while_the_control_plane_is_away(cluster, home, ingest, package, tmp_path):
     run = start(
         cluster,
         home,
@@ -219,10 +231,11 @@ def test_training_goes_on_while_the_control_plane_is_away(cluster, home, ingest,
         package,
         "alone",
         workers={"min": 1, "max": 1},
-        params={"epochs": 12, "pause": 0.005},
+        params={"epochs": 12, "pause": 0.005, "gates": gates(tmp_path, 4)},
     )
     run.until_step(3)
     ingest.away = True
+    run.open_gate(4)
     wait_for("finished weights", (run.launch.artifacts / "weights.safetensors").exists, 60)
     ingest.away = False
     assert run.outcome()["outcome"] == "succeeded"

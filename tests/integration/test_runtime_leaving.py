@@ -8,6 +8,7 @@ import pytest
 from integration.one_process import assert_bits_of_one_process
 from integration.ray_home import address, ray_node
 from integration.runtime_job import start
+from pace import gates
 from waiting import wait_for
 
 from ringleader.runtime.clouds import Notice
@@ -23,7 +24,7 @@ def test_workers_on_a_node_that_ray_drains_leave_it_at_a_boundary_and_cost_nothi
 ):
     spec = {
         "workers": {"min": 1, "max": 2, "cpus": 5},  # one on each node
-        "params": {"epochs": 40, "pause": 0.01},
+        "params": {"epochs": 40, "pause": 0.01, "gates": gates(tmp_path, 60)},
         "debug": {"ledger": True},
     }
     with ray_node(AWAY, num_cpus=5) as node:
@@ -35,6 +36,7 @@ def test_workers_on_a_node_that_ray_drains_leave_it_at_a_boundary_and_cost_nothi
         drain(address(), AWAY, Notice("preempted", time.time() + 30.0))
         (left,) = wait_for("departure", lambda: ingest.events("worker.left"))
         assert (left["worker"], left["cause"], left["why"]) == (there, "drain", "its node is drained")
+        run.open_gate(60)
         outcome = run.outcome()
     assert outcome["outcome"] == "succeeded", outcome
     assert not ingest.events("worker.lost")
@@ -50,7 +52,7 @@ def test_attempts_that_lost_everybody_were_paused_or_preempted_are_followed_from
 ):
     spec = {
         "workers": {"min": 2, "max": 2, "cpus": 4},  # there is no room for a replacement
-        "params": {"epochs": 100, "pause": 0.01},
+        "params": {"epochs": 100, "pause": 0.01, "gates": gates(tmp_path, 40, 200, 300)},
         "checkpoint": {"every_steps": 10, "keep": 2},
         "debug": {"ledger": True},
     }
@@ -58,6 +60,7 @@ def test_attempts_that_lost_everybody_were_paused_or_preempted_are_followed_from
     first.until_step(35)
     for pid in first.pids().values():
         os.kill(pid, signal.SIGKILL)
+    first.open_gate(40)
     outcome = first.outcome()
     assert (outcome["outcome"], outcome["reason"]["code"]) == ("failed", "min_workers_lost")
     saved = [event["step"] for event in ingest.events("checkpoint.saved")]
@@ -70,6 +73,7 @@ def test_attempts_that_lost_everybody_were_paused_or_preempted_are_followed_from
     second.until_step(saved[-1] + 13)
     cluster.pause("unlucky", 2, 60.0)
     assert second.outcome()["outcome"] == "paused"
+    second.open_gate(200)
     (restored,) = ingest.events("checkpoint.restored", attempt=2)
     assert restored["step"] == saved[-1]
     paused_at = ingest.events("checkpoint.saved", attempt=2)[-1]["step"]
@@ -80,6 +84,7 @@ def test_attempts_that_lost_everybody_were_paused_or_preempted_are_followed_from
     third.until_step(paused_at + 5)
     cluster.drain("unlucky", 3, "w1", 12.0)
     outcome = third.outcome()
+    third.open_gate(300)
     assert (outcome["outcome"], outcome["reason"]["code"]) == ("preempted", "preempted")
     assert "w1" in outcome["reason"]["message"]
     assert not ingest.events("worker.lost", attempt=3)
@@ -100,7 +105,9 @@ def test_attempts_that_lost_everybody_were_paused_or_preempted_are_followed_from
     fourth.leave_nothing()
 
 
-def test_sigterm_to_a_worker_lets_it_leave_at_a_boundary_and_costs_nothing(cluster, home, ingest, package):
+def test_sigterm_to_a_worker_lets_it_leave_at_a_boundary_and_costs_nothing(
+    cluster, home, ingest, package, tmp_path
+):
     run = start(
         cluster,
         home,
@@ -108,13 +115,14 @@ def test_sigterm_to_a_worker_lets_it_leave_at_a_boundary_and_costs_nothing(clust
         package,
         "termed",
         workers={"min": 1, "max": 2},
-        params={"epochs": 60, "pause": 0.01},
+        params={"epochs": 60, "pause": 0.01, "gates": gates(tmp_path, 120)},
     )
     run.until_world(2)
     run.until_step(run.step() + 5)
     os.kill(run.pids()["w1"], signal.SIGTERM)
     (left,) = wait_for("departure", lambda: ingest.events("worker.left"))
     assert (left["worker"], left["cause"], left["why"]) == ("w1", "drain", "SIGTERM")
+    run.open_gate(120)
     outcome = run.outcome()
     assert outcome["outcome"] == "succeeded", outcome
     assert not ingest.events("worker.lost")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from integration.runtime_job import TRAIN, start
+from pace import gates
 from waiting import wait_for
 
 from ringleader.train.local import run_local
@@ -34,13 +35,15 @@ BACKED = {"inter_node": "parameter_server", "intra_node": "parameter_server", "s
 def test_a_killed_server_that_has_a_copy_or_a_backup_is_replaced_and_the_weights_stay_the_same(
     cluster, home, ingest, package, tmp_path, name, sync
 ):
-    spec = {"workers": {"min": 2, "max": 2}, "params": {"epochs": 60, "pause": 0.01}, "sync": sync}
+    params = {"epochs": 60, "pause": 0.01, "gates": gates(tmp_path, 120)}
+    spec = {"workers": {"min": 2, "max": 2}, "params": params, "sync": sync}
     run = start(cluster, home, ingest, package, name, **spec)
     run.until_world(2)
     run.until_step(run.step() + 3)
     before = run.pids()
     assert str(before["s1"]) in cluster.fault(name, 1, "server", "s1", 1.0)
     wait_for("replacement", lambda: len(ingest.events("worker.joined")) >= 5, 60)
+    run.open_gate(120)
     outcome = run.outcome()
     assert outcome["outcome"] == "succeeded", outcome
     assert [lost["worker"] for lost in ingest.events("worker.lost")] == ["s1"]
@@ -60,7 +63,7 @@ def test_a_recommender_sends_rows_through_servers_and_a_kill_costs_no_bit(
     kinds = {"intra_node": "parameter_server", "inter_node": "parameter_server"}
     spec = {
         "workers": {"min": 1, "max": 2},
-        "params": {"epochs": 20, "pause": 0.01},
+        "params": {"epochs": 20, "pause": 0.01, "gates": gates(tmp_path, 40)},
         "sync": kinds | {"servers": 2},
         "function": "recommend",
     }
@@ -68,6 +71,7 @@ def test_a_recommender_sends_rows_through_servers_and_a_kill_costs_no_bit(
     run.until_world(2)
     run.until_step(run.step() + 8)
     os.kill(run.pids()["w3"], signal.SIGKILL)
+    run.open_gate(40)
     outcome = run.outcome()
     assert outcome["outcome"] == "succeeded", outcome
     assert [lost["worker"] for lost in ingest.events("worker.lost")] == ["w3"]
@@ -86,12 +90,14 @@ def test_a_recommender_sends_rows_through_servers_and_a_kill_costs_no_bit(
 
 def test_a_worker_killed_in_a_round_of_local_sgd_costs_no_bit(cluster, home, ingest, package, tmp_path):
     sync = {"intra_node": "local_sgd", "inter_node": "local_sgd", "inner_steps": 4}
-    spec = {"workers": {"min": 1, "max": 2}, "params": {"epochs": 40, "pause": 0.01}, "sync": sync}
+    params = {"epochs": 40, "pause": 0.01, "gates": gates(tmp_path, 80)}
+    spec = {"workers": {"min": 1, "max": 2}, "params": params, "sync": sync}
     run = start(cluster, home, ingest, package, "rounds", **spec)
     run.until_world(2)
     run.until_step(run.step() + 8)
     before = run.pids()
     os.kill(before["w1"], signal.SIGKILL)
+    run.open_gate(80)
     outcome = run.outcome()
     assert outcome["outcome"] == "succeeded", outcome
     assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 161))
@@ -106,7 +112,7 @@ def test_a_worker_killed_in_a_round_of_local_sgd_costs_no_bit(cluster, home, ing
 
 
 def test_a_token_ring_loses_a_worker_and_grows_and_shrinks_without_losing_a_row(
-    cluster, home, ingest, package
+    cluster, home, ingest, package, tmp_path
 ):
     run = start(
         cluster,
@@ -115,7 +121,7 @@ def test_a_token_ring_loses_a_worker_and_grows_and_shrinks_without_losing_a_row(
         package,
         "tokens",
         workers={"min": 1, "max": 3},
-        params={"epochs": 150, "pause": 0.01},
+        params={"epochs": 150, "pause": 0.01, "gates": gates(tmp_path, 150, 300)},
         sync="token_ring",
         debug={"ledger": True},
     )
@@ -124,9 +130,12 @@ def test_a_token_ring_loses_a_worker_and_grows_and_shrinks_without_losing_a_row(
     before = run.pids()
     os.kill(before["w1"], signal.SIGKILL)
     wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w3"])
+    run.open_gate(150)
+    run.until_world(3)
     run.until_step(run.step() + 20)
     cluster.resize("tokens", 1, 1, 2)
     run.until_world(2)
+    run.open_gate(300)
     outcome = run.outcome(120)
     assert outcome["outcome"] == "succeeded", outcome
     assert outcome["result"]["steps"] == 600

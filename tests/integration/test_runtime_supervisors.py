@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from integration.one_process import assert_bits_of_one_process
 from integration.runtime_job import alive, start
+from pace import gates
 from waiting import wait_for
 
 from ringleader.errors import RingleaderError
@@ -23,20 +24,22 @@ def test_a_supervisor_that_is_killed_comes_back_and_its_workers_train_on(
         package,
         "headless",
         workers={"min": 2, "max": 2},
-        params={"epochs": 60, "pause": 0.01},
+        params={"epochs": 60, "pause": 0.01, "gates": gates(tmp_path, 30, 100, 170)},
         debug={"ledger": True},
         checkpoint={"every_steps": 40},
     )
     run.until_world(2)
     run.until_step(10)
     before = run.pids()
-    for kill in (1, 2):
+    for kill, gate in ((1, 30), (2, 100)):
         cluster.fault("headless", 1, "supervisor", None, 1.0)
         wait_for(
             "a supervisor that is back", lambda n=kill: len(ingest.events("supervisor.returned")) == n, 60
         )
+        run.open_gate(gate)
         run.until_step(run.step() + 10)
         assert run.pids() == before
+    run.open_gate(170)
     outcome = run.outcome()
     assert outcome["outcome"] == "succeeded", outcome
     assert [e["start"] for e in ingest.events("supervisor.returned")] == [2, 3]
@@ -62,7 +65,7 @@ def test_a_supervisor_and_a_worker_are_killed_together_and_again_in_the_recovery
         package,
         "both",
         workers={"min": 1, "max": 3},
-        params={"epochs": 80, "pause": 0.01},
+        params={"epochs": 80, "pause": 0.01, "gates": gates(tmp_path, 60)},
         debug={"ledger": True},
     )
     run.until_world(3)
@@ -73,6 +76,7 @@ def test_a_supervisor_and_a_worker_are_killed_together_and_again_in_the_recovery
     wait_for("a plan of the survivors", lambda: len(ingest.events("supervisor.returned")) == 1, 60)
     os.kill(pid_of_actor("job-both-a1"), signal.SIGKILL)
     wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w3"], 60)
+    run.open_gate(60)
     outcome = run.outcome()
     assert outcome["outcome"] == "succeeded", outcome
     assert [e["worker"] for e in ingest.events("worker.lost")] == ["w1"]
@@ -95,11 +99,12 @@ def test_a_supervisor_that_is_killed_behind_the_last_step_still_tells_the_outcom
         package,
         "late",
         workers={"min": 2, "max": 2},
-        params={"epochs": 12, "pause": 0.005},
+        params={"epochs": 12, "pause": 0.005, "gates": gates(tmp_path, 12)},
         debug={"ledger": True},
     )
     run.until_step(10)
     ingest.away = True  # it cannot get rid of the outcome
+    run.open_gate(12)
     wait_for("the ledger", (run.launch.artifacts / "ledger.parquet").exists, 60)
     os.kill(pid_of_actor("job-late-a1"), signal.SIGKILL)
     ingest.away = False
@@ -193,7 +198,7 @@ def test_losing_the_warm_pool_disturbs_no_job(cluster, home, ingest, package):
         package,
         "poolless",
         workers={"min": 1, "max": 2},
-        params={"epochs": 1000, "pause": 0.01},
+        params={"epochs": 5000, "pause": 0.01},
     )
     run.until_world(2)
     before = run.pids()
@@ -212,8 +217,8 @@ def test_the_idle_processes_a_job_took_come_back(cluster, home, ingest, package)
         return list(cluster.warmed().values()) == [3]
 
     wait_for("a warm cluster", warm, 90)
-    workers = {"min": 2, "max": 2}
-    run = start(cluster, home, ingest, package, "taker", workers=workers, params={"epochs": 2000})
+    workers, params = {"min": 2, "max": 2}, {"epochs": 5000, "pause": 0.01}
+    run = start(cluster, home, ingest, package, "taker", workers=workers, params=params)
     run.until_world(2)
     taken = set(run.pids().values())
     cluster.cancel("taker", 1, 0.0)
