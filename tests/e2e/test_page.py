@@ -25,7 +25,7 @@ from ringleader.client import Job
 SHOTS = Path(__file__).parents[2] / "test-results"
 WIDE, NARROW = ViewportSize(width=1280, height=900), ViewportSize(width=390, height=844)
 BROWSER_FLAGS = ("--no-sandbox", "--disable-dev-shm-usage")  # root in a container
-LONG = "epochs: 2000"
+LONG = "epochs: 20000"
 FIRST_STEP_S = 150
 
 

@@ -2,12 +2,15 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
+import pace
 import pytest
 from waiting import wait_for
 from whole_stack import Running
@@ -22,8 +25,8 @@ DIGITS = Path(__file__).parents[2] / "jobs" / "ringleader_jobs" / "digits.yaml"
 DEADLINE_S = 300
 
 
-def digits(**changes: object) -> dict[str, object]:
-    job = {
+def digits(**changes: object) -> dict[str, Any]:
+    job: dict[str, Any] = {
         "name": "survivor",
         "entrypoint": "ringleader_jobs.digits:train",
         "params": {"lr": 0.1, "epochs": 12},
@@ -41,6 +44,21 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
         return alone.sha256()
 
 
+def gated(stack: Running, folder: Path, **changes: object) -> Job:
+    """The same, once all its workers are there; it takes its time behind step 30 until `let_go`."""
+    for file in (Path(__file__).parent / "gated" / "gated.py", Path(pace.__file__)):
+        shutil.copy(file, folder)
+    params = {"lr": 0.1, "epochs": 12, "gates": pace.gates(folder, 30)}
+    spec = digits(entrypoint="gated:train", working_dir=".", params=params, **changes)
+    job, most = stack.client.submit(spec, working_dir=folder), spec["workers"]["max"]
+    wait_for(f"a world of {most}", lambda: job.refresh().view.world_size == most, DEADLINE_S)
+    return job
+
+
+def let_go(folder: Path) -> None:
+    pace.open_gate({"gates": pace.gates(folder, 30)}, 30)
+
+
 def at_step(job: Job, step: int) -> None:
     wait_for(f"step {step}", lambda: job.refresh().view.progress.step >= step, DEADLINE_S)
 
@@ -52,11 +70,14 @@ def every_step_once(job: Job) -> None:
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
-def test_a_killed_worker_of_a_server_job_costs_no_bit(stack: Running, undisturbed: str) -> None:
-    job = stack.client.submit(digits(sync="parameter_server", workers={"min": 1, "max": 2}, batch=SHARDED))
+def test_a_killed_worker_of_a_server_job_costs_no_bit(
+    stack: Running, undisturbed: str, tmp_path: Path
+) -> None:
+    job = gated(stack, tmp_path, sync="parameter_server", workers={"min": 1, "max": 2}, batch=SHARDED)
     at_step(job, 20)
     victim = next(w for w in job.workers() if w.role == "worker" and w.rank == 1)
     os.kill(victim.pid, signal.SIGKILL)
+    let_go(tmp_path)
     result = job.wait(timeout=DEADLINE_S)
     assert result.weights_sha256 == undisturbed
     every_step_once(job)
@@ -64,10 +85,10 @@ def test_a_killed_worker_of_a_server_job_costs_no_bit(stack: Running, undisturbe
 
 @pytest.mark.timeout(2 * DEADLINE_S)
 def test_a_server_and_the_supervisor_that_chaos_kills_cost_no_bit(
-    stack: Running, undisturbed: str, capsys: pytest.CaptureFixture[str]
+    stack: Running, undisturbed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workers = {"min": 1, "max": 2, "cpus": 0.5}
-    job = stack.client.submit(digits(sync=BACKED, workers=workers, batch=SHARDED))
+    job = gated(stack, tmp_path, sync=BACKED, workers=workers, batch=SHARDED)
     at_step(job, 10)
     words = ("--faults", "server,supervisor", "--acts", "2", "--every-s", "0.3", "--seed", str(BOTH))
     capsys.readouterr()
@@ -75,6 +96,7 @@ def test_a_server_and_the_supervisor_that_chaos_kills_cost_no_bit(
     *acts, toll = map(json.loads, capsys.readouterr().out.splitlines())
     assert [(act["fault"], act["done"]) for act in acts] == [("server", True), ("supervisor", True)]
     assert (toll["steps_lost"], toll["attempts"]) == (0, 0)
+    let_go(tmp_path)
     result = job.wait(timeout=DEADLINE_S)
     assert result.weights_sha256 == undisturbed
     every_step_once(job)
@@ -83,14 +105,17 @@ def test_a_server_and_the_supervisor_that_chaos_kills_cost_no_bit(
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
-def test_a_killed_control_plane_adopts_the_job_that_ran_on(stack: Running, undisturbed: str) -> None:
-    job = stack.client.submit(digits())
+def test_a_killed_control_plane_adopts_the_job_that_ran_on(
+    stack: Running, undisturbed: str, tmp_path: Path
+) -> None:
+    job = gated(stack, tmp_path)
     at_step(job, 20)
     before = {w.id: w.pid for w in job.workers()}
     os.kill(service(stack, "api"), signal.SIGKILL)
     wait_for("the control plane's return", lambda: answers(stack), 120)
     at_step(job, 40)
     assert {w.id: w.pid for w in job.workers()} == before
+    let_go(tmp_path)
     result = job.wait(timeout=DEADLINE_S)
     assert job.refresh().view.attempt == 1
     assert result.weights_sha256 == undisturbed
@@ -98,12 +123,16 @@ def test_a_killed_control_plane_adopts_the_job_that_ran_on(stack: Running, undis
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
-def test_a_resize_down_and_up_while_training_costs_no_bit(stack: Running, undisturbed: str) -> None:
-    job = stack.client.submit(digits())
+def test_a_resize_down_and_up_while_training_costs_no_bit(
+    stack: Running, undisturbed: str, tmp_path: Path
+) -> None:
+    job = gated(stack, tmp_path)
     at_step(job, 15)
     job.resize(min=1, max=1)
     wait_for("a world of one", lambda: job.refresh().view.world_size == 1, DEADLINE_S)
     job.resize(min=1, max=3)
+    wait_for("a world of three", lambda: job.refresh().view.world_size == 3, DEADLINE_S)
+    let_go(tmp_path)
     result = job.wait(timeout=DEADLINE_S)
     assert result.weights_sha256 == undisturbed
     every_step_once(job)
