@@ -4,7 +4,7 @@ HINTS = {
     "bad_cursor": "Start without a cursor; the next one is in the answer.",
     "bad_digest": "A package is named by the 64 hex digits, lower case, of its SHA-256.",
     "bad_expiry": "Choose a later end, or one before that of the token that makes it.",
-    "bad_fields": "Name top-level fields of a job, separated by commas.",
+    "bad_fields": "Name top-level fields of what is listed, separated by commas.",
     "bad_gateway": "Ask again; what stands behind the control plane did not answer.",
     "bad_idempotency_key": "Send a random text of 1 to 200 characters, a new one for each new job.",
     "bad_label": "Write label=key=value, once for each label.",

@@ -102,9 +102,14 @@ def roles_of(who: Caller) -> dict[str, Role]:
 
 def visible(who: Caller) -> frozenset[str] | None:
     """The projects whose jobs `who` may read; None: all."""
-    if may(who, Action.READ, EVERY):
+    return where(who, Action.READ)
+
+
+def where(who: Caller, action: Action) -> frozenset[str] | None:
+    """The projects in which `who` may do `action`; None: all."""
+    if may(who, action, EVERY):
         return None
-    return frozenset(project for project in roles_of(who) if may(who, Action.READ, project))
+    return frozenset(project for project in roles_of(who) if may(who, action, project))
 
 
 def _greatest(roles: Mapping[str, Role], project: str) -> Role | None:

@@ -449,7 +449,7 @@ def test_artifacts_are_plain_files_below_the_jobs_folder(here: Stage) -> None:
     (folder / "weights.safetensors").write_bytes(b"12345")
     (folder / "token").symlink_to(here.home / "token")
     base = f"/api/v1/jobs/{job_id}/artifacts"
-    assert here.client.get(base).json() == {"items": [{"name": "weights.safetensors", "size_bytes": 5}]}
+    assert here.client.get(base).json()["items"] == [{"name": "weights.safetensors", "size_bytes": 5}]
     assert here.client.get(f"{base}/weights.safetensors").content == b"12345"
     assert here.client.get(f"{base}/weights").content == b"12345"
     for name in ("token", "..%2F..%2F..%2Ftoken", "ledger.parquet"):

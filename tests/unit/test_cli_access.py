@@ -10,6 +10,9 @@ from control_plane import URL, Stage, stage
 
 from ringleader.cli.main import main
 from ringleader.client import Client
+from ringleader_api.edge.credentials import new_token
+from ringleader_api.rights import WHOLE
+from ringleader_api.store.people import Project, Secret, User
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -120,3 +123,22 @@ def test_a_project_is_shared_out_and_the_list_shows_what_is_held_of_the_quota(ru
     assert run("project", "share", "vision")[0] == 2
     assert run("project", "share", "vision", "--workers", "many")[0] == 2
     assert run("project", "share", "nobody", "--weight", "1")[0] == 1
+
+
+def test_lists_are_read_to_their_last_page(here: Stage, run: Run) -> None:
+    names = [f"n{number:03d}" for number in range(201)]
+    at = here.time()
+    with here.control.store.write() as session:
+        session.add_all(User(name=name, created_at=at) for name in names)
+        session.add_all(Project(name=name, created_at=at) for name in names)
+        session.flush()
+        session.add_all(
+            new_token(name, user=name, name=name, scope=WHOLE, at=at, expires_at=None) for name in names
+        )
+        session.add_all(
+            Secret(project="n000", name=name, sealed=b"", set_by="admin", set_at=at) for name in names
+        )
+    for kind in ("user", "project", "token", "secret"):
+        code, listed, _ = run(kind, "list", "-o", "json")
+        shown = [item["name"] for item in json.loads(listed)]
+        assert (code, len(shown), set(names) - set(shown)) == (0, len(set(shown)), set()), kind

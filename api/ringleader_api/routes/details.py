@@ -2,12 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import FileResponse, Response
 
+from ringleader_api.routes.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
 from ringleader_api.routes.held import Held
 from ringleader_api.routes.here import ByReader, Here, refusals
-from ringleader_api.services.artifacts import ArtifactPage
+from ringleader_api.services.artifacts import Artifact, ArtifactPage
 from ringleader_api.services.checkpoints import CheckpointPage, checkpoints
 from ringleader_api.services.metrics import MetricCurve, MetricNames
 from ringleader_api.services.workers import WorkerPage, workers
@@ -49,10 +50,18 @@ def export_checkpoint(here: Here, _: ByReader, job_id: str, name: str) -> Respon
     return Held(export.chunks(), export.end, media_type="application/octet-stream", headers=size)
 
 
-@router.get("/artifacts", responses=refusals(404))
-def list_artifacts(here: Here, _: ByReader, job_id: str) -> ArtifactPage:
-    """The files it left behind."""
-    return here.artifacts.page(job_id)
+@router.get("/artifacts", response_model=ArtifactPage | PartialPage, responses=refusals(404, 422))
+def list_artifacts(
+    *,
+    here: Here,
+    _: ByReader,
+    job_id: str,
+    fields: Annotated[Fields, Depends(fields_of(Artifact, "an artifact"))],
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """The files it left behind, by name."""
+    return page_as_json(here.artifacts.page(job_id, limit, cursor), fields)
 
 
 @router.get("/artifacts/{name}", response_class=FileResponse, responses=refusals(404))

@@ -1,6 +1,6 @@
-"""`fields=id,state`: only these fields of a job are answered."""
+"""Which part of a list is answered: `limit` and `cursor` say which items, `fields=id,state` which fields of each."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import Query, Response
@@ -9,40 +9,65 @@ from pydantic import BaseModel, ConfigDict
 from ringleader.wire.views import JobView, View
 from ringleader_api.problems import Unprocessable
 
+Limit = Annotated[int, Query(ge=1, le=200)]
+Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before; none for the first")]
+Fields = frozenset[str] | None
+"""Names of fields; None: all."""
 
-class PartialJob(BaseModel):
-    """The fields of a job that were asked for."""
+
+class Partial(BaseModel):
+    """The fields that were asked for."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class PartialPage(View):
-    """A page of jobs, with the fields that were asked for."""
+    """A page of what has the fields that were asked for."""
 
-    items: list[PartialJob]
+    items: list[Partial]
     next_cursor: str | None
 
 
-async def selected(
-    fields: Annotated[str | None, Query(description="fields of a job, by commas; all without it")] = None,
-) -> frozenset[str] | None:
-    """The names asked for. Raises Unprocessable: naming those that a job does not have."""
-    if fields is None:
-        return None
-    named = frozenset(name.strip() for name in fields.split(","))
-    if unknown := sorted(named - JobView.model_fields.keys()):
-        allowed = ", ".join(JobView.model_fields)
-        findings = [
-            {"pointer": "query: fields", "value": name, "allowed": allowed, "message": "is no field of a job"}
-            for name in unknown
-        ]
-        raise Unprocessable(
-            f"a job has no field {unknown[0]!r}.",
-            hint=f"Its fields: {allowed}.",
-            code="bad_fields",
-            errors=findings,
-        )
-    return named
+def fields_of(view: type[View], one: str) -> Callable[..., Awaitable[Fields]]:
+    """A dependency: the fields of a `view` that the request names. `one` is what errors call it: "a job"."""
+
+    async def selected(
+        fields: Annotated[
+            str | None, Query(description=f"fields of {one}, by commas; all without it")
+        ] = None,
+    ) -> Fields:
+        """Raises Unprocessable: naming those that there are not."""
+        if fields is None:
+            return None
+        named = frozenset(name.strip() for name in fields.split(","))
+        if unknown := sorted(named - view.model_fields.keys()):
+            allowed = ", ".join(view.model_fields)
+            findings = [
+                {
+                    "pointer": "query: fields",
+                    "value": name,
+                    "allowed": allowed,
+                    "message": f"is no field of {one}",
+                }
+                for name in unknown
+            ]
+            raise Unprocessable(
+                f"{one} has no field {unknown[0]!r}.",
+                hint=f"Its fields: {allowed}.",
+                code="bad_fields",
+                errors=findings,
+            )
+        return named
+
+    return selected
+
+
+selected = fields_of(JobView, "a job")
+
+
+def page_as_json(page: BaseModel, fields: Fields) -> Response:
+    """A page as the answer, these fields of its items."""
+    return as_json(page, {"next_cursor": True, "items": {"__all__": fields}} if fields else None)
 
 
 def as_json(

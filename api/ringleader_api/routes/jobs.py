@@ -13,7 +13,16 @@ from ringleader.wire.views import JobPage, JobView
 from ringleader_api.log import about
 from ringleader_api.problems import Unprocessable
 from ringleader_api.rights import visible
-from ringleader_api.routes.fields import PartialJob, PartialPage, as_json, selected
+from ringleader_api.routes.fields import (
+    Cursor,
+    Fields,
+    Limit,
+    Partial,
+    PartialPage,
+    as_json,
+    page_as_json,
+    selected,
+)
 from ringleader_api.routes.here import AsJson, ByBreaker, ByCaller, ByReader, BySteerer, Here, refusals
 from ringleader_api.services.jobs import Filter
 from ringleader_api.services.submission import Preview
@@ -113,20 +122,16 @@ def list_jobs(
     here: Here,
     who: ByCaller,
     which: Annotated[Filter, Depends(_filter)],
-    fields: Annotated[frozenset[str] | None, Depends(selected)],
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: str | None = None,
+    fields: Annotated[Fields, Depends(selected)],
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> Response:
     """Jobs, newest first."""
-    page = here.jobs.page(which, limit, cursor, visible(who))
-    chosen = {"next_cursor": True, "items": {"__all__": fields}} if fields else None
-    return as_json(page, chosen)
+    return page_as_json(here.jobs.page(which, limit, cursor, visible(who)), fields)
 
 
-@router.get("/{job_id}", response_model=JobView | PartialJob, responses=refusals(404, 422))
-def read_job(
-    here: Here, _: ByReader, job_id: str, fields: Annotated[frozenset[str] | None, Depends(selected)]
-) -> Response:
+@router.get("/{job_id}", response_model=JobView | Partial, responses=refusals(404, 422))
+def read_job(here: Here, _: ByReader, job_id: str, fields: Annotated[Fields, Depends(selected)]) -> Response:
     """One job. The ETag changes with its state and its bounds, not with its progress."""
     view, tag = here.jobs.view(job_id)
     return as_json(view, fields, {"ETag": tag})

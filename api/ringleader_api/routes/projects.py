@@ -1,9 +1,12 @@
 """/projects: those in which the caller has a role, and what they are due."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict
 
 from ringleader.wire.access import ProjectName, ProjectPage, ProjectView, Quota, Weight
+from ringleader_api.routes.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
 from ringleader_api.routes.here import AsJson, ByCaller, ByFounder, Here, refusals
 
 router = APIRouter(prefix="/projects", tags=["projects"])
@@ -26,10 +29,17 @@ class Due(BaseModel):
     quota: Quota | None = None
 
 
-@router.get("", responses=refusals())
-def list_projects(here: Here, who: ByCaller) -> ProjectPage:
-    """Projects, and the caller's role in each."""
-    return here.projects.page(who)
+@router.get("", response_model=ProjectPage | PartialPage, responses=refusals(422))
+def list_projects(
+    *,
+    here: Here,
+    who: ByCaller,
+    fields: Annotated[Fields, Depends(fields_of(ProjectView, "a project"))],
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Projects by name, and the caller's role in each."""
+    return page_as_json(here.projects.page(who, limit, cursor), fields)
 
 
 @router.post("", status_code=201, dependencies=[AsJson], responses=refusals(409, 415, 422))

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Path
+from fastapi import APIRouter, Body, Depends, Path, Response
 
 from ringleader.wire.access import SecretName, SecretPage, SecretView
+from ringleader_api.routes.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
 from ringleader_api.routes.here import AsJson, ByCaller, ByKeeper, Here, refusals
 
 router = APIRouter(prefix="/secrets", tags=["secrets"])
@@ -26,10 +27,18 @@ VALUE: dict[str, Any] = {
 }
 
 
-@router.get("", responses=refusals())
-def list_secrets(here: Here, who: ByCaller, project: str | None = None) -> SecretPage:
-    """Names, and who set them."""
-    return here.secrets.page(who, project)
+@router.get("", response_model=SecretPage | PartialPage, responses=refusals(422))
+def list_secrets(
+    *,
+    here: Here,
+    who: ByCaller,
+    fields: Annotated[Fields, Depends(fields_of(SecretView, "a secret"))],
+    project: str | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Names, by project, and who set them."""
+    return page_as_json(here.secrets.page(who, project, limit, cursor), fields)
 
 
 @router.put(

@@ -3,10 +3,11 @@
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from ringleader.wire.access import NewTokenView, Roles, TokenPage, UserName
+from ringleader.wire.access import NewTokenView, Roles, TokenPage, TokenView, UserName
+from ringleader_api.routes.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
 from ringleader_api.routes.here import AsJson, ByCaller, Here, refusals
 
 router = APIRouter(prefix="/tokens", tags=["tokens"])
@@ -26,10 +27,18 @@ class NewToken(BaseModel):
     expires_in_s: Annotated[float, Field(strict=True, gt=0, le=10 * 366 * 86_400)] | None = None
 
 
-@router.get("", responses=refusals())
-def list_tokens(here: Here, who: ByCaller, user: str | None = None) -> TokenPage:
-    """One's own; an admin of all projects sees everybody's. Never the tokens themselves."""
-    return here.tokens.page(who, user)
+@router.get("", response_model=TokenPage | PartialPage, responses=refusals(422))
+def list_tokens(
+    *,
+    here: Here,
+    who: ByCaller,
+    fields: Annotated[Fields, Depends(fields_of(TokenView, "a token"))],
+    user: str | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """One's own, newest first; an admin of all projects sees everybody's. Never the tokens themselves."""
+    return page_as_json(here.tokens.page(who, user, limit, cursor), fields)
 
 
 @router.post("", status_code=201, dependencies=[AsJson], responses=refusals(404, 415, 422))

@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Depends, Path, Response
 from pydantic import BaseModel, ConfigDict
 
 from ringleader.wire.access import MeView, ProjectOrEvery, Role, Roles, UserName, UserPage, UserView
 from ringleader_api.rights import roles_of
+from ringleader_api.routes.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
 from ringleader_api.routes.here import AsJson, ByAdmitter, ByCaller, ByGranter, Here, refusals
 
 router = APIRouter(tags=["users"])
@@ -41,10 +42,17 @@ def me(here: Here, who: ByCaller) -> MeView:
     )
 
 
-@router.get("/users", responses=refusals())
-def list_users(here: Here, _: ByAdmitter) -> UserPage:
-    """All users."""
-    return here.users.page()
+@router.get("/users", response_model=UserPage | PartialPage, responses=refusals(422))
+def list_users(
+    *,
+    here: Here,
+    _: ByAdmitter,
+    fields: Annotated[Fields, Depends(fields_of(UserView, "a user"))],
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """All users, by name."""
+    return page_as_json(here.users.page(limit, cursor), fields)
 
 
 @router.post("/users", status_code=201, dependencies=[AsJson], responses=refusals(404, 409, 415, 422))

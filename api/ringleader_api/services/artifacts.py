@@ -6,9 +6,11 @@ from pathlib import Path
 from ringleader.wire.views import View
 from ringleader_api.problems import NotFound
 from ringleader_api.services.access import load
+from ringleader_api.services.pages import Keys
 from ringleader_api.store import Store
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_KEYS = Keys(re.compile(rf"artifacts/({_NAME.pattern})"))
 
 
 class Artifact(View):
@@ -19,9 +21,10 @@ class Artifact(View):
 
 
 class ArtifactPage(View):
-    """All files of a job, by name."""
+    """The files of a job, by name."""
 
     items: list[Artifact]
+    next_cursor: str | None = None
 
 
 class Artifacts:
@@ -31,9 +34,15 @@ class Artifacts:
         self._store = store
         self._home = home
 
-    def page(self, job_id: str) -> ArtifactPage:
-        files = self._files(job_id)
-        return ArtifactPage(items=[Artifact(name=f.name, size_bytes=f.stat().st_size) for f in files])
+    def page(self, job_id: str, limit: int, cursor: str | None) -> ArtifactPage:
+        """`cursor` continues behind the last file of the page before."""
+        after = "" if cursor is None else _KEYS.parts(cursor)[0]
+        files = [f for f in self._files(job_id) if f.name > after]
+        items = [Artifact(name=f.name, size_bytes=f.stat().st_size) for f in files[:limit]]
+        more = len(files) > limit
+        return ArtifactPage(
+            items=items, next_cursor=_KEYS.cursor(f"artifacts/{items[-1].name}") if more else None
+        )
 
     def path(self, job_id: str, name: str) -> Path:
         """The file called `name`, or the only one whose name without suffix it is.

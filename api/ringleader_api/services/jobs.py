@@ -1,7 +1,5 @@
 """Reading and changing jobs: list, view, resize, cancel, delete."""
 
-import base64
-import binascii
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -20,13 +18,14 @@ from ringleader_api.problems import Conflict, PreconditionFailed, Unprocessable
 from ringleader_api.rights import Action, Caller
 from ringleader_api.scheduling import Seen
 from ringleader_api.services.access import load, no_job, permit
+from ringleader_api.services.pages import Keys
 from ringleader_api.services.submission import placeable
 from ringleader_api.services.views import etag, job_view
 from ringleader_api.store import Store, move, record, retarget
 from ringleader_api.store.tables import ExportCursor, Job
 
 MAX_GRACE = timedelta(hours=1)
-_JOB_ID = re.compile(r"job_[0-9A-Z]{26}")
+_KEYS = Keys(re.compile(r"(job_[0-9A-Z]{26})"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +73,12 @@ class Jobs:
         for key, value in which.labels:
             query = query.where(Job.labels[key].as_string() == value)
         if cursor is not None:
-            query = query.where(Job.id < _decode(cursor))
+            query = query.where(Job.id < _KEYS.parts(cursor)[0])
         with self._store.look() as session:
             rows = session.execute(query).all()
         more = len(rows) > limit
         items = [job_view(job, exported, self._url) for job, exported in rows[:limit]]
-        return JobPage(items=items, next_cursor=_encode(items[-1].id) if more else None)
+        return JobPage(items=items, next_cursor=_KEYS.cursor(items[-1].id) if more else None)
 
     def change(
         self, job_id: str, body: Any, if_match: str | None, seen: Seen | None, who: Caller
@@ -223,21 +222,3 @@ def _bounds(body: Any) -> dict[str, Any]:
 
 def _ended_word(state: State) -> str:
     return {"cancelled": "been cancelled"}.get(state.value, state.value)
-
-
-def _encode(job_id: str) -> str:
-    return base64.urlsafe_b64encode(job_id.encode()).decode().rstrip("=")
-
-
-def _decode(cursor: str) -> str:
-    try:
-        job_id = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
-    except (binascii.Error, ValueError):
-        job_id = ""
-    if not _JOB_ID.fullmatch(job_id):
-        raise Unprocessable(
-            f"the cursor {cursor!r} is not one that this API gave out.",
-            hint="Start without one.",
-            code="bad_cursor",
-        )
-    return job_id

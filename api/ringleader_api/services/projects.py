@@ -1,14 +1,19 @@
 """Projects: what jobs, roles and secrets belong to."""
 
+import re
+
 from sqlalchemy import select
 
 from ringleader.wire.access import Held, ProjectPage, ProjectView, Quota, Role
 from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, NotFound
-from ringleader_api.rights import Caller, role_in
+from ringleader_api.rights import Caller, role_in, visible
 from ringleader_api.services.claims import held_by
+from ringleader_api.services.pages import Keys
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Project
+
+_KEYS = Keys(re.compile(r"projects/([^\0]+)"))
 
 
 class Projects:
@@ -16,13 +21,22 @@ class Projects:
         self._store = store
         self._now = now
 
-    def page(self, who: Caller) -> ProjectPage:
-        """Those in which the caller has a role, by name."""
+    def page(self, who: Caller, limit: int, cursor: str | None) -> ProjectPage:
+        """Those in which the caller has a role, by name; `cursor` continues behind the last of the page before."""
+        query = select(Project).order_by(Project.name).limit(limit + 1)
+        if (theirs := visible(who)) is not None:
+            query = query.where(Project.name.in_(theirs))
+        if cursor is not None:
+            query = query.where(Project.name > _KEYS.parts(cursor)[0])
         with self._store.read() as session:
-            rows = session.scalars(select(Project).order_by(Project.name)).all()
+            rows = session.scalars(query).all()
             held = held_by(session, self._now())
-        found = [(row, role_in(who, row.name)) for row in rows]
-        return ProjectPage(items=[_view(row, role, held.get(row.name)) for row, role in found if role])
+        found = [(row, role_in(who, row.name)) for row in rows[:limit]]
+        items = [_view(row, role, held.get(row.name)) for row, role in found if role]
+        more = len(rows) > limit
+        return ProjectPage(
+            items=items, next_cursor=_KEYS.cursor(f"projects/{items[-1].name}") if more else None
+        )
 
     def add(self, who: Caller, name: str) -> ProjectView:
         """Raises Conflict: the name is taken."""

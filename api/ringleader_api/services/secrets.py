@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,20 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.fernet import Fernet
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, tuple_
 from sqlalchemy.orm import Session
 
 from ringleader.text import is_utf8
 from ringleader.wire.access import EVERY, SecretPage, SecretView
 from ringleader_api.clock import Clock
 from ringleader_api.problems import NotFound, Unprocessable
-from ringleader_api.rights import Action, Caller, may
+from ringleader_api.rights import Action, Caller, where
 from ringleader_api.services.access import no_project
+from ringleader_api.services.pages import Keys
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Project, Secret
 
 LEAST_CHARACTERS, MOST_CHARACTERS = 6, 32_768
 MASK = "***"
+_KEYS = Keys(re.compile(r"secrets/([^/\0]+)/([^\0]+)"))
 
 
 class SecretMissing(NotFound):
@@ -41,14 +44,24 @@ class Secrets:
         self._now = now
         self._key_file = home / "secrets.key"
 
-    def page(self, who: Caller, project: str | None) -> SecretPage:
-        """Names in the projects that the caller may submit to."""
-        query = select(Secret).order_by(Secret.project, Secret.name)
+    def page(self, who: Caller, project: str | None, limit: int, cursor: str | None) -> SecretPage:
+        """Names in the projects that the caller may submit to, by project and name; `cursor` continues behind the last
+        of the page before."""
+        query = select(Secret).order_by(Secret.project, Secret.name).limit(limit + 1)
+        if (theirs := where(who, Action.SUBMIT)) is not None:
+            query = query.where(Secret.project.in_(theirs))
         if project is not None:
             query = query.where(Secret.project == project)
+        if cursor is not None:
+            query = query.where(tuple_(Secret.project, Secret.name) > tuple_(*_KEYS.parts(cursor)))
         with self._store.read() as session:
-            rows = [row for row in session.scalars(query) if may(who, Action.SUBMIT, row.project)]
-        return SecretPage(items=[_view(row) for row in rows])
+            rows = session.scalars(query).all()
+        items = [_view(row) for row in rows[:limit]]
+        if len(rows) <= limit:
+            return SecretPage(items=items)
+        return SecretPage(
+            items=items, next_cursor=_KEYS.cursor(f"secrets/{items[-1].project}/{items[-1].name}")
+        )
 
     def put(self, who: Caller, project: str, name: str, body: Any) -> SecretView:
         """Set or replace. The value is told back nowhere, not even where it is refused.

@@ -1,5 +1,6 @@
 """Tokens: made once, shown once, scoped, expiring, revoked for good."""
 
+import re
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
@@ -10,8 +11,11 @@ from ringleader_api.edge.credentials import new_token, random_token
 from ringleader_api.problems import Forbidden, NotFound, Unprocessable
 from ringleader_api.rights import WHOLE, Action, Caller, may
 from ringleader_api.services.access import permit
+from ringleader_api.services.pages import Keys
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Token, User
+
+_KEYS = Keys(re.compile(r"(tok_[0-9A-Z]{26})"))
 
 
 class Tokens:
@@ -27,15 +31,20 @@ class Tokens:
         self._now = now
         self._oidc_life = oidc_life
 
-    def page(self, who: Caller, user: str | None) -> TokenPage:
-        """The tokens of `user`, or all that the caller may see; newest first."""
-        query = select(Token).order_by(Token.id.desc())
+    def page(self, who: Caller, user: str | None, limit: int, cursor: str | None) -> TokenPage:
+        """The tokens of `user`, or all that the caller may see; newest first. `cursor` continues behind the last of the
+        page before."""
+        query = select(Token).order_by(Token.id.desc()).limit(limit + 1)
         if not may(who, Action.ADMIT, EVERY):
             query = query.where(Token.user == who.name)
         if user is not None:
             query = query.where(Token.user == user)
+        if cursor is not None:
+            query = query.where(Token.id < _KEYS.parts(cursor)[0])
         with self._store.read() as session:
-            return TokenPage(items=[TokenView(**_fields(row)) for row in session.scalars(query)])
+            rows = session.scalars(query).all()
+        items = [TokenView(**_fields(row)) for row in rows[:limit]]
+        return TokenPage(items=items, next_cursor=_KEYS.cursor(items[-1].id) if len(rows) > limit else None)
 
     def longest(self, who: Caller) -> timedelta | None:
         """How long a token may last that the caller makes now; None: as long as they like."""

@@ -1,5 +1,7 @@
 """Users and their roles."""
 
+import re
+
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
@@ -8,8 +10,11 @@ from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, NotFound
 from ringleader_api.rights import Action, Caller, may
 from ringleader_api.services.access import no_project
+from ringleader_api.services.pages import Keys
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Project, RoleRow, User
+
+_KEYS = Keys(re.compile(r"users/([^\0]+)"))
 
 
 class Users:
@@ -19,11 +24,16 @@ class Users:
         self._store = store
         self._now = now
 
-    def page(self) -> UserPage:
-        """All of them, by name."""
+    def page(self, limit: int, cursor: str | None) -> UserPage:
+        """By name; `cursor` continues behind the last user of the page before."""
+        query = select(User).order_by(User.name).limit(limit + 1)
+        if cursor is not None:
+            query = query.where(User.name > _KEYS.parts(cursor)[0])
         with self._store.read() as session:
-            users = session.scalars(select(User).order_by(User.name)).all()
-            return UserPage(items=[_view(session, user) for user in users])
+            users = session.scalars(query).all()
+            items = [_view(session, user) for user in users[:limit]]
+        more = len(users) > limit
+        return UserPage(items=items, next_cursor=_KEYS.cursor(f"users/{items[-1].name}") if more else None)
 
     def add(self, name: str, roles: Roles) -> UserView:
         """Raises Conflict (the name is taken), NotFound (a project is not there)."""

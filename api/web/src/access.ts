@@ -1,5 +1,5 @@
 /** Requests about who may do what: oneself, tokens, the audit log. Shapes of `ringleader.wire.access`. */
-import { read, search, send } from "./api";
+import { all, read, search, send } from "./api";
 
 export type Roles = Record<string, string>;
 
@@ -47,8 +47,8 @@ export function me(signal?: AbortSignal): Promise<Me> {
   return read<Me>("/me", { signal });
 }
 
-export async function tokens(signal?: AbortSignal): Promise<Token[]> {
-  return (await read<{ items: Token[] }>("/tokens", { signal })).items;
+export function tokens(signal?: AbortSignal): Promise<Token[]> {
+  return all<Token>("/tokens", signal);
 }
 
 /** The answer is the only one that holds the token. */

@@ -55,6 +55,19 @@ export function jobs(query: JobQuery, signal?: AbortSignal): Promise<JobPage> {
   return read<JobPage>(`/jobs${search({ ...query })}`, { signal });
 }
 
+/** All items of a list, page after page. */
+export async function all<T>(path: string, signal?: AbortSignal): Promise<T[]> {
+  const found: T[] = [];
+  let cursor: string | null = null;
+  do {
+    const query = search({ limit: 200, cursor });
+    const page: { items: T[]; next_cursor?: string | null } = await read(`${path}${query}`, { signal });
+    found.push(...page.items);
+    cursor = page.next_cursor ?? null;
+  } while (cursor !== null);
+  return found;
+}
+
 export function job(id: string, signal?: AbortSignal): Promise<Job> {
   return read<Job>(jobPath(id), { signal });
 }

@@ -1,5 +1,5 @@
 /** Requests about projects: what each is due and what its jobs hold. Shapes of `ringleader.wire.access`. */
-import { read } from "./api";
+import { all, read } from "./api";
 
 export const KINDS = ["workers", "cpus", "gpus"] as const;
 export type Kind = (typeof KINDS)[number];
@@ -14,8 +14,8 @@ export interface Project {
   held: Record<Kind, number> & { jobs: number; waiting: number };
 }
 
-export async function projects(signal?: AbortSignal): Promise<Project[]> {
-  return (await read<{ items: Project[] }>("/projects", { signal })).items;
+export function projects(signal?: AbortSignal): Promise<Project[]> {
+  return all<Project>("/projects", signal);
 }
 
 export function shareOut(name: string, weight: number, quota: Quota): Promise<Project> {

@@ -1,7 +1,7 @@
 """Who may do what, from the client's side: users, tokens, projects, secrets, the audit log."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from ringleader.client.http import Api
@@ -20,6 +20,10 @@ from ringleader.wire.access import (
     UserView,
 )
 
+Page = TypeVar("Page", UserPage, TokenPage, ProjectPage, SecretPage)
+MOST = 200
+"""Items of a page, at most."""
+
 
 class Access:
     """What `client.access` offers. Roles are by project, `*` is all projects. Raises ApiProblem where refused."""
@@ -32,7 +36,7 @@ class Access:
         return MeView.model_validate(self._api.get("/me"))
 
     def users(self) -> list[UserView]:
-        return UserPage.model_validate(self._api.get("/users")).items
+        return [user for page in self._pages("/users", UserPage) for user in page.items]
 
     def add_user(self, name: str, roles: Mapping[str, str] | None = None) -> UserView:
         return UserView.model_validate(self._post("/users", {"name": name, "roles": dict(roles or {})}))
@@ -54,7 +58,7 @@ class Access:
         self._api.request("DELETE", f"/users/{_part(name)}/roles/{_part(project)}")
 
     def tokens(self, user: str | None = None) -> list[TokenView]:
-        return TokenPage.model_validate(self._api.get("/tokens", {"user": user})).items
+        return [token for page in self._pages("/tokens", TokenPage, user=user) for token in page.items]
 
     def make_token(
         self,
@@ -77,7 +81,7 @@ class Access:
         self._api.request("DELETE", f"/tokens/{_part(token_id)}")
 
     def projects(self) -> list[ProjectView]:
-        return ProjectPage.model_validate(self._api.get("/projects")).items
+        return [project for page in self._pages("/projects", ProjectPage) for project in page.items]
 
     def add_project(self, name: str) -> ProjectView:
         return ProjectView.model_validate(self._post("/projects", {"name": name}))
@@ -93,7 +97,9 @@ class Access:
 
     def secrets(self, project: str | None = None) -> list[SecretView]:
         """Names; values are never told."""
-        return SecretPage.model_validate(self._api.get("/secrets", {"project": project})).items
+        return [
+            secret for page in self._pages("/secrets", SecretPage, project=project) for secret in page.items
+        ]
 
     def set_secret(self, project: str, name: str, value: str) -> SecretView:
         path = f"/secrets/{_part(project)}/{_part(name)}"
@@ -112,6 +118,15 @@ class Access:
             found = AuditPage.model_validate(self._api.get("/audit", wanted))
             yield from found.items
             if (before := found.next) is None:
+                return
+
+    def _pages(self, path: str, kind: type[Page], **wanted: str | None) -> Iterator[Page]:
+        """All pages of a list."""
+        cursor = None
+        while True:
+            page = kind.model_validate(self._api.get(path, {**wanted, "limit": MOST, "cursor": cursor}))
+            yield page
+            if (cursor := page.next_cursor) is None:
                 return
 
     def _post(self, path: str, body: Any) -> Any:

@@ -142,8 +142,13 @@ class Job:
 
     def artifacts(self) -> list[dict[str, Any]]:
         """What the job saved: name and size of each."""
-        answer = self._api.get(self._path("/artifacts"))
-        return list(answer["items"] if isinstance(answer, dict) else answer)
+        found: list[dict[str, Any]] = []
+        cursor = None
+        while True:
+            page = self._api.get(self._path("/artifacts"), {"limit": 200, "cursor": cursor})
+            found += page["items"]
+            if (cursor := page.get("next_cursor")) is None:
+                return found
 
     def download(self, name: str, path: str | Path) -> Path:
         """Fetch an artifact. The file appears at `path` whole or not at all.

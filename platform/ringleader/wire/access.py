@@ -57,6 +57,7 @@ class UserView(View):
 
 class UserPage(View):
     items: list[UserView]
+    next_cursor: str | None = None
 
 
 class TokenView(View):
@@ -81,6 +82,7 @@ class NewTokenView(TokenView):
 
 class TokenPage(View):
     items: list[TokenView]
+    next_cursor: str | None = None
 
 
 class Quota(View):
@@ -119,6 +121,7 @@ class ProjectView(View):
 
 class ProjectPage(View):
     items: list[ProjectView]
+    next_cursor: str | None = None
 
 
 class SecretView(View):
@@ -132,6 +135,7 @@ class SecretView(View):
 
 class SecretPage(View):
     items: list[SecretView]
+    next_cursor: str | None = None
 
 
 class AuditEntry(View):

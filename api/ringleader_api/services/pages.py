@@ -1,0 +1,34 @@
+"""Keyset cursors: each names the last item shown, so that what comes or goes meanwhile repeats and hides nothing."""
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+
+from ringleader_api.problems import Unprocessable
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The cursors of one list. A key is the text it is in order of; `pattern` tells those that this list gives out from
+    everything else, cursors of other lists among it."""
+
+    pattern: re.Pattern[str]
+
+    def cursor(self, key: str) -> str:
+        return base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+
+    def parts(self, cursor: str) -> tuple[str, ...]:
+        """The groups of the pattern in the key behind `cursor`. Raises Unprocessable: this list gives out no such."""
+        try:
+            key = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        except (binascii.Error, ValueError):
+            key = ""
+        found = self.pattern.fullmatch(key)
+        if found is None or self.cursor(key) != cursor:
+            raise Unprocessable(
+                f"the cursor {cursor!r} is not one that this list gave out.",
+                hint="Start without one.",
+                code="bad_cursor",
+            )
+        return found.groups()
