@@ -79,16 +79,18 @@ def carried_out(snapshot: Snapshot, decisions: Iterable[Decision], pass_s: float
         deed = deeds[claim.job_id]
         if isinstance(deed, Admit):
             workers = claim.holds if deed.workers is None else deed.workers
-            admitted.append(
-                replace(claim, holds=workers, wants=claim.holds, ran_s=pass_s, settled_s=pass_s, waited_s=0)
-            )
+            begun = replace(claim, holds=workers, wants=claim.holds, waited_s=0, overtook=deed.overtakes)
+            admitted.append(replace(begun, ran_s=pass_s, settled_s=pass_s))
         else:
             queued.append(replace(claim, waited_s=claim.waited_s + pass_s))
     at_work = []
     for claim in snapshot.admitted:
         match deeds.get(claim.job_id):
             case Evict():
-                queued.append(replace(claim, holds=claim.wants or claim.holds, wants=None, waited_s=0.0))
+                again = replace(
+                    claim, holds=claim.wants or claim.holds, wants=None, waited_s=0.0, overtook=False
+                )
+                queued.append(again)
             case Grant(workers=workers):
                 wants = claim.holds if claim.wants is None else claim.wants
                 at_work.append(

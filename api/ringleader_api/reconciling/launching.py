@@ -54,9 +54,9 @@ class Launching:
         self._ingest_base = ingest_base
         self._home = home
 
-    def admit(self, job_id: str, workers: int | None = None) -> int | None:
+    def admit(self, job_id: str, workers: int | None = None, *, overtakes: bool = False) -> int | None:
         """Give the queued job its next attempt with up to `workers` (None: as many as it wants); None when it is not
-        queued any more."""
+        queued any more. One that `overtakes` makes room again for who waits before it."""
         with self._store.write() as session:
             job = session.get(Job, job_id, with_for_update=True)
             if job is None or job.state is not State.QUEUED:
@@ -64,6 +64,7 @@ class Launching:
             job.attempt += 1
             job.granted = workers if workers is not None and workers < job.spec["workers"]["max"] else None
             job.granted_at = self._now()
+            job.overtook = overtakes
             move(session, job, State.STARTING, at=self._now(), who="scheduler")
             return job.attempt
 

@@ -40,8 +40,8 @@ class Queue:
         waiting: dict[str, Why] = {}
         for decision in decisions:
             match decision:
-                case Admit(job_id=job_id, workers=workers):
-                    self._start(job_id, workers)
+                case Admit():
+                    self._start(decision)
                 case Hold(job_id=job_id, why=why):
                     if told[job_id] != why.model_dump():
                         waiting[job_id] = why
@@ -86,8 +86,9 @@ class Queue:
             job.preempted = True
             move(session, job, State.STOPPING, at=self._now(), who="scheduler", why=why, target=State.PAUSED)
 
-    def _start(self, job_id: str, workers: int | None) -> None:
-        attempt = self._launching.admit(job_id, workers)
+    def _start(self, decided: Admit) -> None:
+        job_id = decided.job_id
+        attempt = self._launching.admit(job_id, decided.workers, overtakes=decided.overtakes)
         if attempt is None:
             return
         try:

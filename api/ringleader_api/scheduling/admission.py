@@ -2,13 +2,16 @@
 
 A gang is admitted whole or not at all. The queue is served in turn (`shares.in_turn`); the first job that could run on
 this cluster but finds no room is the head, for which others make room (`vacating`), and which nobody overtakes but jobs
-that will have ended before it can start. While there is a head nobody grows; without one what is left over is given out
-(`surplus`). A job that only its project's quota holds back holds back its own project alone; one that cannot run at all
-holds nobody back.
+that will have ended before it can start. Where nobody knows when that will be, because it takes the end of a job
+without a known one, or of others than jobs, all may overtake it once it has waited for `hold_s`; they make room for it
+again, and for whoever else waited then, as soon as that lets one of these start. While there is a head nobody grows;
+without one what is left over is given out (`surplus`). A job that only its project's quota holds back holds back its
+own project alone; one that cannot run at all holds nobody back.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from ringleader.wire.views import Why
@@ -60,6 +63,7 @@ class _Pass:
         self._holders = list(snapshot.admitted)
         self._fresh: list[Claim] = []
         self._admitted: set[str] = set()
+        self._overtaking: set[str] = set()
         self._held_back: dict[str, Why] = {}
         self._head_at_s = 0.0
         self._head: Claim | None = None
@@ -97,7 +101,8 @@ class _Pass:
         asked = self._growth.ask(claim)
         if whole < claim.gang:
             return self._wait_for_nodes(claim, asked=asked)
-        if self._head is not None and not self._ends_in_time(claim):
+        overtakes = self._head is not None and not self._ends_in_time(claim)
+        if self._head is not None and not self._may_go_before(self._head, claim):
             return self._waits_behind(self._head, claim.project)
         if self._promises.most(claim.need, claim.gang) < claim.gang:
             return self._waits_behind(self._head, claim.project) if self._head else self._wait(claim, level)
@@ -107,6 +112,8 @@ class _Pass:
         self._holders.append(claim)
         self._fresh.append(claim)
         self._admitted.add(claim.job_id)
+        if overtakes:
+            self._overtaking.add(claim.job_id)
         return None
 
     def _beyond_quota(self, claim: Claim) -> Why | None:
@@ -116,7 +123,7 @@ class _Pass:
         if claim.project in self._stopped:
             return self._stopped[claim.project]
         if (left := self._usage.quota_left(claim.project, claim.need)) < claim.least:
-            self._stopped[claim.project] = words.behind(claim, claim.project)
+            self._stopped[claim.project] = words.behind(claim, claim.project, None)
             return words.over_quota(claim, left)
         return None
 
@@ -134,7 +141,8 @@ class _Pass:
     def _waits_behind(self, head: Claim, project: str) -> Why:
         """What is told to the many of a project, made once."""
         if project not in self._behind:
-            self._behind[project] = words.behind(head, project)
+            hold_s = self._snapshot.rules.hold_s if self._head_at_s == inf else None
+            self._behind[project] = words.behind(head, project, hold_s)
         return self._behind[project]
 
     def _wait(self, head: Claim, level: int) -> Why:
@@ -153,15 +161,19 @@ class _Pass:
         self._head_at_s = 0.0
         for claim, count in way.shrink:
             self._grants[claim.job_id] = min(claim.told - count, self._grants.get(claim.job_id, claim.told))
-        self._evicted = [Evict(claim.job_id, words.preempted(head, claim.project)) for claim in way.evict]
+        self._evicted = [
+            Evict(claim.job_id, words.preempted(head, claim)) for claim in way.evict if claim.evictable
+        ]
         return words.making_room(head, [*way.going, *(claim for claim, _ in way.shrink)], way.evict)
 
     def _stays_first(self, head: Claim, evicted: Sequence[Claim]) -> bool:
-        """Whether it is still its turn when they are gone: their projects hold less by then."""
+        """Whether it is still its turn when they are gone: their projects hold less by then, and they wait, too."""
         snapshot = self._snapshot
         for claim in evicted:
             self._usage.add(claim, -claim.holds - claim.servers)
+        again = [replace(claim, waited_s=0.0) for claim in evicted]
         waiting = [claim for claim in snapshot.queued if claim.job_id not in self._admitted]
+        waiting = sorted([*waiting, *again], key=lambda claim: claim.job_id) if again else waiting
         turns = in_turn(waiting, self._usage, snapshot.projects, snapshot.rules)
         first = next(claim for claim, _ in turns if claim is head or self._may_start(claim))
         for claim in evicted:
@@ -174,8 +186,13 @@ class _Pass:
         return quota >= claim.least and self._whole(claim.need) >= claim.gang
 
     def _ends_in_time(self, claim: Claim) -> bool:
-        """Whether the job may go before the head. Only so many shapes of worker are tried: a pass stays short."""
-        if claim.ends_in_s is None or not claim.ends_in_s <= self._head_at_s < inf:
+        """Whether the job has let go of everything when the head can start."""
+        return claim.ends_in_s is not None and claim.ends_in_s <= self._head_at_s < inf
+
+    def _may_go_before(self, head: Claim, claim: Claim) -> bool:
+        """Only so many shapes of worker are tried: a pass stays short."""
+        is_held = self._head_at_s < inf or head.waited_s < self._snapshot.rules.hold_s
+        if is_held and not self._ends_in_time(claim):
             return False
         self._tried.add(claim.need)
         return len(self._tried) <= MOST_SHAPES
@@ -192,7 +209,8 @@ class _Pass:
     def _answer(self, claim: Claim) -> Decision:
         if claim.job_id not in self._admitted:
             return Hold(claim.job_id, self._held_back[claim.job_id])
-        return Admit(claim.job_id, self._grants.get(claim.job_id, claim.floor) if claim.elastic else None)
+        workers = self._grants.get(claim.job_id, claim.floor) if claim.elastic else None
+        return Admit(claim.job_id, workers, overtakes=claim.job_id in self._overtaking)
 
     def _whole(self, need: Need) -> int:
         if need not in self._most:

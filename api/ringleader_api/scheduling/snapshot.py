@@ -22,6 +22,7 @@ class Claim:
         wants: `workers.max` of an admitted job. None: what it is granted.
         evictable: it can be taken off the cluster with a checkpoint, and queued again.
         ran_s: since the attempt of an admitted job began.
+        overtook: it was let past a head of which nobody knew when it can start, and makes room for who waited then.
         settled_s: since what it is granted was last changed.
         ends_in_s: when it will have let go of everything at the latest; for a queued job from its start on. None:
             nobody knows.
@@ -43,6 +44,7 @@ class Claim:
     wants: int | None = None
     evictable: bool = False
     ran_s: float = 0.0
+    overtook: bool = False
     settled_s: float = inf
     ends_in_s: float | None = None
     placed: Sequence[tuple[str, int]] | None = field(default=None, hash=False)
@@ -91,12 +93,14 @@ class Rules:
         patience_s: after this a job whose project has less than its fair share goes before all others.
         settle_s: a job is not given more, nor asked for more for fairness' sake, sooner after its last change.
         min_run_s: an attempt is not evicted before.
+        hold_s: a head of which nobody knows when it can start is overtaken once it has waited so long.
     """
 
     age_s: float = 600.0
     patience_s: float = 3600.0
     settle_s: float = 30.0
     min_run_s: float = 300.0
+    hold_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +162,12 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Start this job now, with up to so many workers (None: as many as it wants)."""
+    """Start this job now, with up to so many workers (None: as many as it wants). One that `overtakes` makes room again
+    for who waits before it."""
 
     job_id: str
     workers: int | None = None
+    overtakes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

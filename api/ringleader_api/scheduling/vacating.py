@@ -16,7 +16,7 @@ class Way:
     Attributes:
         going: those who have been told before and still hold something.
         shrink: who is asked for how many workers of its surplus.
-        evict: who is taken off the cluster.
+        evict: who is taken off the cluster, as soon as it is `evictable`: one that starts is waited for.
     """
 
     going: Sequence[Claim]
@@ -37,8 +37,8 @@ def make_room(
     """The way to room for `head`, or None where there is none: then nobody is asked for anything.
 
     Surplus is asked of jobs of no higher priority than the level that the head waits on, lowest priority and greatest
-    share first. Only jobs of a lower priority than its own are evicted, those that have run for the shortest time
-    first.
+    share first. Evicted are only jobs that went before it when nobody knew when it can start, and those of a lower
+    priority than its own; those that have run for the shortest time first.
     """
     vacated = Vacated(free, head.need, head.gang)
     going = [claim for claim in admitted if claim.holds > claim.told]
@@ -73,8 +73,18 @@ def _donors(admitted: Sequence[Claim], level: int, usage: Usage) -> list[Claim]:
 
 
 def _victims(admitted: Sequence[Claim], head: Claim, rules: Rules) -> list[Claim]:
-    found = [c for c in admitted if c.evictable and c.priority < head.priority and c.ran_s >= rules.min_run_s]
-    return sorted(found, key=lambda c: (c.priority, c.ran_s, c.job_id))
+    found = [c for c in admitted if _overtook(c, head) or _is_below(c, head, rules)]
+    return sorted(found, key=lambda c: (not _overtook(c, head), c.priority, c.ran_s, c.job_id))
+
+
+def _overtook(claim: Claim, head: Claim) -> bool:
+    """Whether the head waited already when the job was let past another one or itself. One that starts is no less in
+    the head's room: were it not counted on, others could go before the head for ever, always one of them starting."""
+    return claim.overtook and claim.ran_s <= head.waited_s
+
+
+def _is_below(claim: Claim, head: Claim, rules: Rules) -> bool:
+    return claim.evictable and claim.priority < head.priority and claim.ran_s >= rules.min_run_s
 
 
 def _shrink(vacated: Vacated, donors: Sequence[Claim], held: Mapping[str, Spots]) -> dict[Claim, int]:

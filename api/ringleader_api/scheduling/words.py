@@ -17,13 +17,25 @@ def too_big(claim: Claim, most: int, reach: Reach | None) -> Why:
     )
 
 
-def behind(blocker: Claim, project: str) -> Why:
-    """Told to a job of `project`."""
+def behind(blocker: Claim, project: str, hold_s: float | None) -> Why:
+    """Told to a job of `project`.
+
+    Args:
+        hold_s: for how long nobody overtakes a blocker of which nobody knows when it can start. None: it is known.
+    """
+    first = "It starts in its turn, or before"
+    if hold_s is None:
+        hint = f"{first} with a max_runtime_s that ends before that one can start."
+    else:
+        hint = (
+            f"{first} where there is room once that one has waited for {hold_s / 60:g} minutes: nobody knows when that "
+            "one can start, and this one makes room for it again."
+        )
     theirs = f" and needs {gang(blocker)}" if blocker.project == project else ""
     return Why(
         code="behind_in_queue",
         message=f"waits behind {_named(blocker, project)}, which comes first{theirs}",
-        hint="It starts in its turn, or before with a max_runtime_s that ends before that one can start.",
+        hint=hint,
     )
 
 
@@ -99,12 +111,18 @@ def making_room(claim: Claim, shrinking: Sequence[Claim], leaving: Sequence[Clai
     )
 
 
-def preempted(head: Claim, project: str) -> Why:
-    """Told to a job of `project`."""
-    level = f"priority {head.priority}" if head.project == project else "a higher priority"
+def preempted(head: Claim, claim: Claim) -> Why:
+    """Told to `claim`."""
+    level = (
+        f"which has priority {head.priority}"
+        if head.project == claim.project
+        else "which has a higher priority"
+    )
+    if claim.overtook:
+        level = "before which it had been let go"
     return Why(
         code="preempted",
-        message=f"made room for {_named(head, project)}, which has {level}",
+        message=f"made room for {_named(head, claim.project)}, {level}",
         hint="It goes on from its checkpoint when there is room again; no failure is spent.",
     )
 

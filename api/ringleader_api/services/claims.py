@@ -31,6 +31,7 @@ _READ = (
         Job.attempt_at,
     ),
     *(Job.granted, Job.granted_at, Job.sized_max, Job.world_size, Job.running_since, Job.ran_s, Job.grace_s),
+    Job.overtook,
 )
 """All that is read of a job in a pass over a queue that may be long."""
 Spots = Sequence[tuple[str, int]]
@@ -139,6 +140,7 @@ def _at_work(job: Job, now: datetime, placed: Spots | None) -> Claim:
         elastic=not leaving,
         evictable=job.state is State.RUNNING,
         ran_s=(now - began).total_seconds(),
+        overtook=job.overtook,
         placed=placed,
         settled_s=(now - (job.granted_at or began)).total_seconds(),
         ends_in_s=None if left_s is None else left_s + starting_s + job.grace_s + TEARDOWN_S,

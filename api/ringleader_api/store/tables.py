@@ -19,6 +19,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -80,9 +81,10 @@ class Job(Base):
 
     `spec` follows PATCH, `submitted` does not. `launched` says that the backend confirmed the attempt's
     supervisor. `granted` is how many workers the scheduler lets it have (None: as many as it wants); one that is
-    `preempted` is queued again once it is paused. `target` is the end that `stopping` leads to. `version` counts
-    changes a user could collide with. `heard_at` is when the attempt's supervisor posted, to within a few seconds.
-    `log_bytes` are those of all log lines that were ever stored.
+    `preempted` is queued again once it is paused; an attempt that `overtook` others makes room for them again.
+    `target` is the end that `stopping` leads to. `version` counts changes a user could collide with. `heard_at` is
+    when the attempt's supervisor posted, to within a few seconds. `log_bytes` are those of all log lines that were
+    ever stored.
     """
 
     __tablename__ = "jobs"
@@ -121,6 +123,7 @@ class Job(Base):
     granted: Mapped[int | None]
     granted_at: Mapped[datetime | None]
     preempted: Mapped[bool] = mapped_column(Boolean, default=False)
+    overtook: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     sized_min: Mapped[int | None]
     sized_max: Mapped[int | None]
     grace_s: Mapped[float] = mapped_column(Float, default=GRACE_S)
