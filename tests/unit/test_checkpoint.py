@@ -1,6 +1,8 @@
 """Checkpoints are read back equal, at any number of writers, and never half."""
 
+import errno
 import shutil
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -282,6 +284,68 @@ def test_what_an_attempt_had_to_pass_over_takes_the_place_of_none_that_can_be_re
     assert harmed.exists(), "somebody may still want to look at it"
     assert harmed.name in commit_at(folder, 1100, attempt=2, keep=1).removed
     assert not harmed.exists()
+
+
+def test_a_file_that_finds_no_room_leaves_none_behind_that_takes_some(tmp_path: Path) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    folder = Folder(str(tmp_path), chunk_bytes=8, rest=full)
+    with pytest.raises(OSError, match="no space left"):
+        folder.write(name_of(1), "state-0-1-of-1.safetensors", bytes(64))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_of_two_checkpoints_of_one_step_the_later_generation_has_finished_more(tmp_path: Path) -> None:
+    """Behind the step that the first holds an evaluation was finished, and then everybody paused."""
+    folder, positions = Folder(str(tmp_path)), [Position(500, 500 + more, 1, 9 + more) for more in (0, 1)]
+    committer = Committer(folder, keep=1, spec={})
+    for position in positions:
+        pieces = tuple(Snapshot({"w": torch.zeros(3)}, Part()).write(folder, position.name))
+        committer.add(Saved(position, 0, 1, pieces, 0.0))
+    committed = committer.settle(500)
+    assert committed is not None
+    assert committed.manifest.position == positions[1]
+    assert committer.settle(500) is None
+    folder.commit(positions[0].name, Manifest(positions[0], (), {}))
+    assert folder.names() == [positions[1].name, positions[0].name]
+    assert list(folder.thin_out(1)) == [positions[0].name]
+
+
+def test_a_checkpoint_exists_though_old_ones_cannot_be_removed_and_the_next_removes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(str(tmp_path))
+    for step in (1, 2):
+        commit_at(folder, step, attempt=1, keep=2)
+
+    def refuse(_place: str) -> None:
+        raise OSError("503 slow down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "_fs", Refusing(folder._fs, refuse))
+        committed = commit_at(folder, 3, attempt=1, keep=1)
+    assert committed.manifest.position.step == 3
+    assert (committed.removed, committed.not_removed) == ((name_of(1),), "OSError: 503 slow down")
+    assert folder.names() == [name_of(3), name_of(2)], "what was told as removed is no checkpoint"
+    committed = commit_at(folder, 4, attempt=1, keep=1)
+    assert (sorted(committed.removed), committed.not_removed) == ([name_of(n) for n in (1, 2, 3)], "")
+    assert [path.name for path in tmp_path.iterdir()] == [name_of(4)]
+
+
+def name_of(step: int) -> str:
+    return Position(step, step, 1, 1).name
+
+
+class Refusing:
+    """A file system that removes no folder."""
+
+    def __init__(self, inner: Any, delete_dir: Callable[[str], None]) -> None:
+        self._inner = inner
+        self.delete_dir = delete_dir
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def test_an_attempt_that_was_replaced_sets_nothing_aside_of_a_later_one(tmp_path: Path) -> None:

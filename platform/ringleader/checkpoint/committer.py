@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ringleader.checkpoint.folder import Folder
@@ -14,12 +15,14 @@ class Committed:
 
     Attributes:
         removed: names of older ones that had to go for it, and of those that its attempt had passed over.
+        not_removed: why more of them could not go; empty: all are gone.
     """
 
     manifest: Manifest
     uri: str
     copied_s: float
     removed: tuple[str, ...]
+    not_removed: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -38,13 +41,14 @@ class Committer:
         self._folder = folder
         self._keep = keep
         self._spec = spec
-        self._written: dict[str, dict[int, Saved]] = {}
+        self._written: dict[Position, dict[int, Saved]] = {}
 
     def add(self, saved: Saved) -> None:
-        self._written.setdefault(saved.position.name, {})[saved.number] = saved
+        self._written.setdefault(saved.position, {})[saved.number] = saved
 
     def settle(self, step: float) -> Committed | None:
-        """All steps up to `step` are settled: commit the newest of them that is complete; older ones are let go."""
+        """All steps up to `step` are settled: commit the newest of them that is complete; older ones are let go. Of two
+        of one step the later generation's has finished more, as an evaluation behind that step."""
         complete = [
             parts
             for parts in self._written.values()
@@ -52,10 +56,10 @@ class Committer:
         ]
         if not complete:
             return None
-        parts = max(complete, key=lambda parts: parts[0].position.step)
+        parts = max(complete, key=lambda parts: parts[0].position.order)
         first = parts[0]
         # A worker may still be writing an older one: that is never complete here, and goes with the next.
-        self._written = {name: other for name, other in self._written.items() if name > first.position.name}
+        self._written = {at: other for at, other in self._written.items() if at.order > first.position.order}
         return self._commit(first.position, [parts[number] for number in range(first.count)])
 
     def _commit(self, position: Position, parts: list[Saved]) -> Committed:
@@ -63,8 +67,17 @@ class Committer:
         self._folder.check_there(position.name, pieces)
         manifest = Manifest(position, pieces, self._spec, self._folder.job)
         self._folder.commit(position.name, manifest)
-        aside = self._folder.set_aside(position)
-        removed = self._folder.thin_out(self._keep, but=position.name)
+        removed, why = self._make_room(position)
         copied_s = max(saved.copied_s for saved in parts)
-        place = self._folder.place_of(position.name)
-        return Committed(manifest, place, copied_s, (*aside, *removed))
+        return Committed(manifest, self._folder.place_of(position.name), copied_s, removed, why)
+
+    def _make_room(self, position: Position) -> tuple[tuple[str, ...], str]:
+        """The names of those that are no checkpoints any more, and why there are not more of them: the new one exists,
+        whatever becomes of them, and the next one tries again."""
+        folder, gone = self._folder, list[str]()
+        try:
+            for name in chain(folder.set_aside(position), folder.thin_out(self._keep, but=position.name)):
+                gone.append(name)
+        except Exception as error:  # of whatever file system
+            return tuple(gone), f"{type(error).__name__}: {error}"
+        return tuple(gone), ""

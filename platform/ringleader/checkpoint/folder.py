@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from ringleader.checkpoint.manifest import (
     Manifest,
     Piece,
     Position,
+    order_of,
 )
 
 MANIFEST = "manifest.json"
@@ -86,18 +88,24 @@ class Folder:
         return self.uri.rpartition("/")[2]
 
     def write(self, name: str, file: str, *parts: bytes | memoryview) -> Piece:
-        """One file of a checkpoint, made of these parts; returns what its manifest has to say of it."""
+        """One file of a checkpoint, made of these parts; returns what its manifest has to say of it. Where that fails
+        there is no such file."""
         folder, digest, size_bytes = f"{self._root}/{name}", hashlib.sha256(), 0
         self._fs.create_dir(folder, recursive=True)
-        with self._fs.open_output_stream(f"{folder}/{file}") as stream:
-            for part in parts:
-                for start in range(0, len(part), self._chunk_bytes):
-                    # Neither call holds the interpreter: whoever trains in this process goes on meanwhile.
-                    chunk = part[start : start + self._chunk_bytes]
-                    digest.update(chunk)
-                    stream.write(pa.py_buffer(chunk))
-                    self._rest()
-                size_bytes += len(part)
+        try:
+            with self._fs.open_output_stream(f"{folder}/{file}") as stream:
+                for part in parts:
+                    for start in range(0, len(part), self._chunk_bytes):
+                        # Neither call holds the interpreter: whoever trains in this process goes on meanwhile.
+                        chunk = part[start : start + self._chunk_bytes]
+                        digest.update(chunk)
+                        stream.write(pa.py_buffer(chunk))
+                        self._rest()
+                    size_bytes += len(part)
+        except Exception:
+            with suppress(OSError):  # where there is no room, what is torn must not take what is left of it
+                self._fs.delete_file(f"{folder}/{file}")
+            raise
         return Piece(file, size_bytes, digest.hexdigest())
 
     def commit(self, name: str, manifest: Manifest) -> None:
@@ -123,7 +131,7 @@ class Folder:
         except OSError as error:
             raise CheckpointsUnreachable(self.uri, str(error)) from None
         paths = (info.path for info in infos if info.base_name == MANIFEST)
-        return sorted((path.split("/")[-2] for path in paths), reverse=True)
+        return sorted((path.split("/")[-2] for path in paths), key=_age, reverse=True)
 
     def place_of(self, name: str) -> str:
         """Its URI."""
@@ -165,35 +173,33 @@ class Folder:
                 raise CheckpointUnreadable(place, wrong)
         return manifest, contents
 
-    def set_aside(self, position: Position) -> list[str]:
+    def set_aside(self, position: Position) -> Iterator[str]:
         """Whatever earlier attempts have written of this step and later ones is no checkpoint any more: the attempt of
         `position` could not read it, and began before it. It stays there, under another manifest, until `thin_out`
         comes past it.
 
-        Returns:
-            its names.
+        Yields:
+            each name once it is done.
         """
-        outdone = [name for name in self.names() if position.outdoes(name)]
-        for name in outdone:
-            self._fs.move(f"{self._root}/{name}/{MANIFEST}", f"{self._root}/{name}/{SET_ASIDE}")
-        return outdone
+        for name in self.names():
+            if position.outdoes(name):
+                self._fs.move(f"{self._root}/{name}/{MANIFEST}", f"{self._root}/{name}/{SET_ASIDE}")
+                yield name
 
-    def thin_out(self, keep: int, but: str = "") -> list[str]:
+    def thin_out(self, keep: int, but: str = "") -> Iterator[str]:
         """Remove all but the newest `keep` checkpoints, and what is none before the oldest kept. `but` stays.
 
-        Returns:
-            the names removed.
+        Yields:
+            each name that is no checkpoint any more, before the rest of its files goes.
         """
         kept = self.names()[:keep]
-        if not kept:
-            return []
-        doomed = [name for name in self._folders() if name < kept[-1] and name != but]
-        for name in doomed:
+        doomed = [name for name in self._folders() if kept and _age(name) < _age(kept[-1]) and name != but]
+        for name in sorted(doomed, key=_age):
             # The manifest goes first: what is half removed is no checkpoint.
             if self._fs.get_file_info(f"{self._root}/{name}/{MANIFEST}").type is fs.FileType.File:
                 self._fs.delete_file(f"{self._root}/{name}/{MANIFEST}")
+            yield name
             self._fs.delete_dir(f"{self._root}/{name}")
-        return doomed
 
     def _folders(self) -> Iterator[str]:
         selector = fs.FileSelector(self._root, allow_not_found=True)
@@ -210,6 +216,11 @@ class Folder:
             if isinstance(self._fs, fs.LocalFileSystem) or isinstance(error, FileNotFoundError):
                 raise _unread(place, file, error) from None
             raise CheckpointsUnreachable(place, f"{file}: {error}") from None
+
+
+def _age(name: str) -> tuple[int, ...]:
+    """Sorts by what the name of a checkpoint says, its numbers as numbers; what is no such name comes first."""
+    return order_of(name) or ()
 
 
 def _unread(place: str, file: str, error: Exception) -> CheckpointUnreadable:

@@ -15,6 +15,16 @@ from ringleader.errors import RingleaderError
 FORMAT = 1
 """Of the files; a reader refuses what it does not know."""
 
+NAME = re.compile(r"step-(\d+)-a(\d+)-g(\d+)")
+Order = tuple[int, int, int]
+"""A later one holds no older state: (step, attempt, generation)."""
+
+
+def order_of(name: str) -> Order | None:
+    """Of a checkpoint of that name; None: no checkpoint is called so."""
+    found = NAME.fullmatch(name)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+
 
 class CheckpointUnreadable(RingleaderError):
     """A checkpoint is torn, corrupt, or of another program."""
@@ -84,13 +94,18 @@ class Position:
 
     @property
     def name(self) -> str:
-        """Of the checkpoint in its job's folder; names sort by step."""
+        """Of the checkpoint in its job's folder."""
         return f"step-{self.step:012d}-a{self.attempt}-g{self.generation}"
+
+    @property
+    def order(self) -> Order:
+        """Of two in one folder the later one goes before the other."""
+        return (self.step, self.attempt, self.generation)
 
     def outdoes(self, name: str) -> bool:
         """Whether the one of that name is of an earlier attempt and of no earlier step."""
-        found = re.fullmatch(r"step-(\d+)-a(\d+)-g\d+", name)
-        return found is not None and int(found[1]) >= self.step and int(found[2]) < self.attempt
+        order = order_of(name)
+        return order is not None and order[0] >= self.step and order[1] < self.attempt
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ class Checkpoints:
             return
         with self._heard:
             self.newest_uri = committed.uri
-            self._open = tuple(s for s in self._open if s.position.name > committed.manifest.position.name)
+            self._open = tuple(s for s in self._open if s.position.order > committed.manifest.position.order)
         data = {
             "step": committed.manifest.position.step,
             "uri": committed.uri,
@@ -162,4 +162,13 @@ class Checkpoints:
             "copied_s": round(committed.copied_s, 4),
             "removed": list(committed.removed),
         }
+        if committed.not_removed:
+            data["not_removed"] = committed.not_removed
         self._tell("checkpoint.saved", committed.manifest.position.generation, data)
+
+
+def _add(committer: "Committer", written: list[Saved]) -> None:
+    """Nothing is left in `written`."""
+    for saved in written:
+        committer.add(saved)
+    written.clear()
