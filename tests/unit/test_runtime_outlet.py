@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from integration.ray_home import IngestServer
+from waiting import wait_for
 
 from ringleader.checkpoint.folder import Folder
-from ringleader.checkpoint.manifest import Position, Saved
+from ringleader.checkpoint.manifest import CheckpointsUnreachable, Position, Saved
 from ringleader.elastic.instructions import End
 from ringleader.runtime.messages import Beat, Happened, Identity, Launch, Line, Metrics, Rows
 from ringleader.runtime.outlet import Outlet
@@ -175,6 +176,33 @@ def test_a_checkpoint_whose_files_an_earlier_process_heard_of_becomes_one(
     assert (told["step"], folder.names()) == (2, [position.name])
     for outlet in (first, second):
         outlet.discard()
+
+
+def test_a_place_that_did_not_answer_at_first_has_the_checkpoint_once_it_does(
+    server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As S3, which is asked for the bucket's region before anything else."""
+    positions = [Position(step, step, attempt=1, generation=1) for step in (2, 4)]
+    folder = Folder(f"{tmp_path / 'checkpoints'}/job_a")
+    pieces = [folder.write(position.name, "piece", b"x") for position in positions]
+    saved = [Saved(at, 0, 1, (piece,), copied_s=0.1) for at, piece in zip(positions, pieces, strict=True)]
+    outlet = open_outlet(server, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("ringleader.checkpoint.folder.Folder", unanswered)
+        outlet.beat(beat(1, range(1, 4), saved=(saved[0],)))
+        wait_for("the failure", lambda: server.events("checkpoint.failed"), HANG_GUARD_S)
+    outlet.beat(beat(2, range(4, 7), saved=(saved[1],)))
+    outlet.outcome(SUCCEEDED, finished())
+    assert outlet.poster.drained(10)
+    assert "region" in server.events("checkpoint.failed")[0]["why"]
+    assert folder.names()[0] == positions[1].name
+    (told,) = server.stream("outcome")
+    assert told["result"]["checkpoint_uri"].endswith(positions[1].name)
+    outlet.discard()
+
+
+def unanswered(uri: str) -> Folder:
+    raise CheckpointsUnreachable(uri, "no answer for the bucket's region")
 
 
 def assert_platform_error(server: IngestServer, error: str) -> None:

@@ -128,21 +128,37 @@ class Checkpoints:
         return any(at.step < self._recorded for at in written)
 
     def _serve(self) -> None:
+        committer: Committer | None = None
+        early: list[Saved] = []
+        while (news := self._queue.get()) is not None:
+            early += news.saved
+            committer = committer or self._committer(told=not news.saved)
+            if committer is not None:
+                _add(committer, early)
+                self._settle(committer, news.settled)
+        committer = committer or self._committer()
+        if committer is not None:
+            _add(committer, early)
+            self._settle(committer, inf)
+
+    def _committer(self, *, told: bool = False) -> "Committer | None":
+        """None: the place does not answer. Files there become a checkpoint once it does.
+
+        Args:
+            told: somebody was told so.
+        """
         # Only now: the file systems' library takes its time, and a supervisor starts fast.
         from ringleader.checkpoint.committer import Committer
         from ringleader.checkpoint.folder import Folder
 
-        launch = self._launch
-        committer = Committer(
-            Folder(launch.checkpoints),
-            keep=launch.spec.checkpoint.keep,
-            spec=launch.spec.model_dump(mode="json"),
-        )
-        while (news := self._queue.get()) is not None:
-            for saved in news.saved:
-                committer.add(saved)
-            self._settle(committer, news.settled)
-        self._settle(committer, inf)
+        spec = self._launch.spec
+        try:
+            folder = Folder(self._launch.checkpoints)
+        except Exception as error:  # of whatever file system
+            if not told:
+                self._tell("checkpoint.failed", 0, {"why": str(error)})
+            return None
+        return Committer(folder, keep=spec.checkpoint.keep, spec=spec.model_dump(mode="json"))
 
     def _settle(self, committer: "Committer", step: float) -> None:
         try:
