@@ -23,7 +23,6 @@ PATIENCE_S = 60.0
 LOOK_S = 0.05
 """Who waits looks so often whether it is to go on."""
 TOLD_S = 1.0
-LOOK_S = 0.1
 
 
 class Saver:
