@@ -11,6 +11,7 @@ from cast import ANY, FaultPlan, Play
 from threaded_cast import ThreadedCast
 from torch import Tensor, nn
 from torch.utils.data import Dataset
+from waiting import wait_for
 
 from ringleader.spec import JobSpec
 from ringleader.sync.circulation import WEIGHTS
@@ -93,7 +94,11 @@ class Nets:
         for _ in range(EPOCHS):
             for rows in session.batches(Numbers(), shuffle=False):
                 session.step(net(rows).sum(dim=1).mean(), first=rows.float().mean())
+            self.between(session, net)
         session.evaluate(Numbers(), lambda rows: {"moved": net(rows).sum(dim=1).detach()})
+
+    def between(self, session: Session, net: nn.Embedding) -> None:
+        """Behind each loop."""
 
 
 def check(play: Play, nets: Nets) -> None:
@@ -318,9 +323,9 @@ def test_what_crosses_between_nodes_does_not_depend_on_the_workers_inside(
     assert crossed == CROSSED[kind, nodes] * size
 
 
-def restarted(spec: JobSpec, where: dict[str, int], place: Path) -> int:
+def restarted(spec: JobSpec, where: dict[str, int], place: Path, nets: Nets | None = None) -> int:
     """The step that the second attempt begins with; it ends with every row applied once by all attempts together."""
-    nets = Nets()
+    nets = nets or Nets()
     play = ThreadedCast(
         spec, nets, artifacts=place, nodes=where, checkpoints=str(place / "saved"), attempt=2
     ).play()
@@ -339,6 +344,36 @@ def test_a_paused_job_goes_on_with_every_row_once(kind: str, tmp_path: Path) -> 
     play = ThreadedCast(spec, Nets(), faults, tmp_path, nodes=where, checkpoints=saved).play()
     assert play.outcome == "paused", (play.reason, play.message)
     assert restarted(spec, where, tmp_path) >= 2
+
+
+class Scored(Nets):
+    """With an evaluation behind each loop. `paused`: the pause is asked for when the first loop is over for all."""
+
+    def __init__(self, *, paused: bool) -> None:
+        super().__init__()
+        self._paused = paused
+
+    def between(self, session: Session, net: nn.Embedding) -> None:
+        if self._paused and session.epoch == 0 and session._group.seat is not None:
+            self._ask(session)
+        session.evaluate(Numbers(), lambda rows: {"moved": net(rows).sum(dim=1).detach()})
+
+    def _ask(self, session: Session) -> None:
+        behind = STEPS // EPOCHS + 1
+        session._outlet.progress(step=behind, total_steps=None, epoch=0, phase="committed", rows=0)
+        wait_for("the pause", session._group.coordinator.plan_pending)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_paused_between_two_loops_goes_on_with_the_first_row_of_the_next(
+    kind: str, tmp_path: Path
+) -> None:
+    spec = job(KINDS[kind], checkpoint={"every_steps": None})
+    where, saved = homes(NODES["pairs"], spec.sync.server_count), str(tmp_path / "saved")
+    faults = FaultPlan().pause(at_step=STEPS // EPOCHS + 1)
+    play = ThreadedCast(spec, Scored(paused=True), faults, tmp_path, nodes=where, checkpoints=saved).play()
+    assert play.outcome == "paused", (play.reason, play.message)
+    assert restarted(spec, where, tmp_path, Scored(paused=False)) == STEPS // EPOCHS
 
 
 @pytest.mark.parametrize("kind", KINDS)

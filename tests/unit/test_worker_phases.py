@@ -184,3 +184,19 @@ def test_a_worker_killed_where_a_checkpoint_is_due_leaves_none_that_is_not_whole
     assert [made.manifest.position.step for made in done.checkpoints] == [STEPS]
     assert [name for name in Folder(uri).names() if Folder(uri).read(name)] == Folder(uri).names()
     assert len(Folder(uri).names()) == 1
+
+
+def test_a_pause_in_an_evaluation_saves_what_it_gave_though_its_step_is_saved_already(
+    alone, tmp_path: Path
+) -> None:
+    spec, uri = job(checkpoint={"every_steps": STEP + 1, "keep": 1}), (tmp_path / "checkpoints").as_uri()
+    faults = FaultPlan().pause(at_step=STEP + 1)
+    faults = faults.hold("w0", at_step=STEP + 1, phase="evaluate", for_generation=2)
+    first = ThreadedCast(spec, Script(), faults, artifacts=tmp_path / "out", checkpoints=uri).play()
+    assert first.outcome == "paused", (first.reason, first.message)
+    positions = [made.manifest.position for made in first.checkpoints]
+    assert [(at.step, at.applied) for at in positions] == [(STEP + 1, STEP + 2)]
+    second = ThreadedCast(spec, Script(), artifacts=tmp_path / "out", checkpoints=uri, attempt=2).play()
+    assert second.outcome == "succeeded", (second.reason, second.message)
+    assert second.digest == alone
+    assert [made["step"] for made in second.reported("checkpoint.restored")] == [STEP + 1]

@@ -345,9 +345,7 @@ class Laps:
 
     def _keeps(self) -> dict[str, Any]:
         """Between two stretches, or between two loops."""
-        loop = self._loop
-        open_call = loop is not None and not self._group.calls.is_finished(loop.number)
-        return self.tokens.position(loop.number if loop is not None and open_call else -1)
+        return self.tokens.position()
 
     def _broke(self, error: ExchangeBroken) -> None:
         self._circulation = None

@@ -91,12 +91,10 @@ class Tokens:
             self._go_on(loop, self._group.inside)
             self._group.inside = {}
 
-    def position(self, call: int) -> dict[str, Any]:
-        """What the tokens list while all copies are equal, for a checkpoint.
-
-        Args:
-            call: the number of the running loop, or -1.
-        """
+    def position(self) -> dict[str, Any]:
+        """What the tokens list while all copies are equal, for a checkpoint: `call` is the loop whose items those are,
+        which may not be the one that is about to begin; -1 between two loops."""
+        call = -1 if self._group.calls.is_finished(self._loop) else self._loop
         return {"call": call, "items": self.spans.everywhere().encode(), "known": self.news.all()}
 
     def _go_on(self, loop: Loop, inside: dict[str, Any]) -> None:
