@@ -1,20 +1,16 @@
 """The seam to the cluster: what the control plane asks of it. The only importer of `ringleader.runtime`."""
 
-import os
 import socket
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ringleader.errors import RingleaderError
+from ringleader.runtime import cluster, messages, spool
+from ringleader.runtime.cluster_process import ClusterProcess, OutOfReach
 from ringleader.spec import JobSpec
 from ringleader_api.scheduling import Demand, Need, Node, Seen
-
-if TYPE_CHECKING:
-    from ringleader.runtime.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,6 @@ class Launch:
 
 
 REACH_S = 3.0
-NEVER_S = "1000000"
 
 
 class AttemptGone(RingleaderError):
@@ -96,24 +91,32 @@ class Backend(Protocol):
 
 
 class RayBackend:
-    """`Backend` over a Ray cluster. Connects on first use, and again after the connection broke.
+    """`Backend` over a Ray cluster, with Ray in a process of its own.
 
-    A connection that a fault is using is let go of when that is over, by whoever did it; nobody waits for it.
+    A call that misses its deadline ends that process, and with it all calls that are under way. They raise OutOfReach,
+    and so do all that follow, at once: a round that has lost the cluster waits for nothing else. `supervisors`, which
+    begins a round, raises it once more, and connects when it is asked again.
+
+    Args:
+        process: makes one.
     """
 
-    def __init__(self, address: str, *, warm_per_node: int, idle_s: float | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        warm_per_node: int,
+        idle_s: float | None = None,
+        process: Callable[[], ClusterProcess] = ClusterProcess,
+    ) -> None:
         self._address = address
         self._warm_per_node = warm_per_node
         self._grows = idle_s is not None
         self._idle_s = idle_s
-        self._connected: Cluster | None = None
-        self._lock = threading.Lock()  # held for a few statements, never during a call
-        self._faults = 0
-        self._leaving = False
+        self._process = process
+        self._connected: ClusterProcess | None = None
 
     def start(self, launch: Launch) -> None:
-        from ringleader.runtime import cluster
-
         order = cluster.Launch(
             job_id=launch.job_id,
             attempt=launch.attempt,
@@ -124,116 +127,94 @@ class RayBackend:
             home=launch.home,
         )
         try:
-            self._cluster().start(order)
+            self._call("start", order)
         except cluster.AttemptUsed as used:
             raise AttemptGone(used.message, hint=used.hint) from None
 
     def supervisors(self) -> set[tuple[str, int]]:
         try:
-            _reach(self._address)  # with the head gone, Ray's calls hang, and after a minute end this process
-            return set(self._cluster().supervisors())
+            if self._connected is None:
+                self._connected = self._connect()
+            return set(self._call("supervisors"))
         except Exception:
-            self.close()  # a broken connection does not heal: the next call makes a new one
+            self.close()  # a broken connection does not heal
             raise
 
     def answers(self, asked: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bool]:
-        return self._cluster().answers(asked)
+        return dict(self._call("answers", list(asked)))
 
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
-        self._cluster().resize(job_id, attempt, workers_min, workers_max)
+        self._call("resize", job_id, attempt, workers_min, workers_max)
 
     def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
-        self._cluster().cancel(job_id, attempt, grace_s)
+        self._call("cancel", job_id, attempt, grace_s)
 
     def pause(self, job_id: str, attempt: int, grace_s: float) -> None:
-        self._cluster().pause(job_id, attempt, grace_s)
+        self._call("pause", job_id, attempt, grace_s)
 
     def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
-        from ringleader.runtime.cluster import FaultMissed
-
-        with self._in_use() as cluster:
-            try:
-                _reach(self._address)
-                return cluster.fault(job_id, attempt, fault, worker, for_s)
-            except FaultMissed as missed:
-                raise NobodyThere(missed.message) from None
-            except OSError as error:
-                raise NobodyThere(f"the cluster is out of reach ({type(error).__name__}).") from None
+        try:
+            return str(self._call("fault", job_id, attempt, fault, worker, for_s))
+        except cluster.FaultMissed as missed:
+            raise NobodyThere(missed.message) from None
+        except OutOfReach as error:
+            raise NobodyThere(f"the cluster is out of reach: {error.message}") from None
 
     def release(self, job_id: str, attempt: int) -> None:
-        self._cluster().release(job_id, attempt)
+        self._call("release", job_id, attempt)
 
     def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
-        from ringleader.runtime import messages, spool
-
         return spool.unposted(messages.spool_of(home, job_id, attempt))
 
     def forget(self, job_id: str) -> None:
-        self._cluster().forget(job_id)
+        self._call("forget", job_id)
 
     def capacity(self) -> Seen:
-        layout = self._cluster().layout()
+        layout = self._call("layout")
         return Seen(
             nodes=[Node(node, *has) for node, has in layout.nodes.items()],
             others={node: Need(*used) for node, used in layout.others.items()},
             places=layout.places,
-            trouble=self._cluster().autoscaler_trouble() if self._grows else "",
+            trouble=self._call("autoscaler_trouble") if self._grows else "",
         )
 
     def ask(self, demand: Demand) -> None:
-        self._cluster().ask({(need.cpus, need.gpus, need.memory_gb): n for need, n in demand.items()})
+        self._call("ask", {(need.cpus, need.gpus, need.memory_gb): n for need, n in demand.items()})
 
     def close(self) -> None:
-        with self._lock:
-            self._leaving = self._leaving or self._connected is not None
-        self._leave_if_unused()
+        connected, self._connected = self._connected, None
+        if connected is not None:
+            connected.close()
 
-    @contextmanager
-    def _in_use(self) -> "Iterator[Cluster]":
-        """The connection, which stays until the end of the block. Raises NobodyThere."""
-        with self._lock:
-            cluster = None if self._leaving else self._connected
-            if cluster is None:
-                raise NobodyThere("the cluster is out of reach.")
-            self._faults += 1
+    def _call(self, method: str, *args: Any) -> Any:
+        """What that method of the cluster returns or raises. Raises OutOfReach."""
+        connected = self._connected
+        if connected is None:
+            raise OutOfReach("there is no connection to the cluster now.", hint="The next round makes one.")
+        _reach(self._address)
+        return connected.call(method, *args)
+
+    def _connect(self) -> ClusterProcess:
+        _reach(self._address)
+        connecting = self._process()
         try:
-            yield cluster
-        finally:
-            with self._lock:
-                self._faults -= 1
-            self._leave_if_unused()
-
-    def _leave_if_unused(self) -> None:
-        with self._lock:
-            if not self._leaving or self._faults or self._connected is None:
-                return
-            cluster, self._connected = self._connected, None
-        try:
-            cluster.close()
-        finally:
-            self._leaving = False
-
-    def _cluster(self) -> "Cluster":
-        if self._leaving:  # a process has one connection to Ray at a time
-            raise RingleaderError("a fault that is under way still uses the connection that broke.")
-        if self._connected is None:
-            from ringleader.runtime.cluster import Cluster
-
-            _reach(self._address)
-            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", NEVER_S)
-            cluster = Cluster.connect(self._address)
+            connecting.call("connect", self._address)
             if self._warm_per_node:
-                cluster.warm(self._warm_per_node, self._idle_s)
-            self._connected = cluster
-        return self._connected
+                connecting.call("warm", self._warm_per_node, self._idle_s)
+        except BaseException:
+            connecting.close()
+            raise
+        return connecting
 
 
 def _reach(address: str) -> None:
-    """Raise unless somebody listens there: Ray's own connect would go on trying for minutes."""
+    """Raise OutOfReach at once where nobody listens: Ray would try until the deadline."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise RingleaderError(
             f"RINGLEADER_RAY_ADDRESS is {address!r}, not host:port.", hint="`ringleader up` sets it."
         )
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S):
-        pass
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+    except OSError as error:
+        raise OutOfReach(f"nobody answers at {address} ({error}).", hint="Is Ray's head running?") from None

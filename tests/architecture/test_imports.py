@@ -66,6 +66,10 @@ def test_a_supervisor_starts_without_what_only_workers_need() -> None:
     assert _import_without(("torch", "numpy", "pyarrow"), "import ringleader.runtime.supervisor") == ""
 
 
+def test_the_control_plane_starts_without_ray() -> None:
+    assert _import_without(("ray", "torch", "numpy", "mlflow"), "import ringleader_api.__main__") == ""
+
+
 def test_the_import_contracts_hold() -> None:
     lint = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run(

@@ -3,7 +3,6 @@
 import json
 import pickle
 from pathlib import Path
-from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -67,7 +66,7 @@ def test_no_secret_is_in_what_ray_keeps_of_an_actor(here: Stage, monkeypatch: py
     job_id = here.started(**NAMED)
     orders: list[cluster.Launch] = []
     backend = RayBackend("127.0.0.1:1", warm_per_node=0)
-    monkeypatch.setattr(RayBackend, "_cluster", lambda self: SimpleNamespace(start=orders.append))
+    monkeypatch.setattr(RayBackend, "_call", lambda self, method, order: orders.append(order))
     backend.start(here.cluster.alive[job_id, 1])
     arguments = pickle.dumps(orders[0].set_down())
     assert (b"HF_TOKEN" in arguments, b"hub" in arguments) == (True, True), "the job file is there"

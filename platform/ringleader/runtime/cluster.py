@@ -18,6 +18,7 @@ CALL_S = 20.0
 ANSWER_S = 2.0
 LOOK_UP_S = 1.0
 GONE_S = 20.0
+WARM_S = 60.0
 
 
 class AttemptUsed(RingleaderError):
@@ -250,7 +251,7 @@ class Cluster:
 
         from ringleader.runtime.warm import pool
 
-        ray.get(pool().keep.remote(per_node, idle_s), timeout=60)
+        ray.get(pool().keep.remote(per_node, idle_s), timeout=WARM_S)
 
     def warmed(self) -> dict[str, int]:
         """How many warm processes are ready, by node."""
