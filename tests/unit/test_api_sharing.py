@@ -272,3 +272,16 @@ def test_the_dry_run_knows_that_a_short_job_goes_before_the_head(here: Stage) ->
         for limit_s in (60, 9000, None)
     ]
     assert starts == [True, False, False]
+
+
+@pytest.mark.parametrize("limit_s", [1e12, 1e300])
+def test_a_limit_of_running_time_beyond_all_dates_keeps_nobody_from_anything(
+    here: Stage, limit_s: float
+) -> None:
+    endless = here.running(workers=fixed(1), max_runtime_s=limit_s)
+    other = here.started(workers=fixed(1))
+    here.time.pass_s(60)
+    here.client.post(f"/api/v1/jobs/{endless}/cancel")
+    here.tick()
+    assert [act[:2] for act in here.cluster.told] == [("cancel", endless)]
+    assert [here.state(endless), here.state(other)] == ["stopping", "starting"]

@@ -8,6 +8,8 @@ from ringleader_api.services.attempts import TRUE_STATES
 from ringleader_api.services.claims import allowed
 from ringleader_api.store.tables import Job
 
+FOREVER_S = 100 * 365 * 86_400.0
+"""What a longer limit of running time counts for: a job file may name one that no date can hold."""
 PAUSE_GRACE_S = 600.0
 """How long a step, and the writing of a checkpoint, may take. After that the job is paused as its last one left it."""
 
@@ -39,4 +41,4 @@ def _due_at(job: Job) -> datetime | None:
     limit_s = job.spec["max_runtime_s"]
     if limit_s is None or job.running_since is None or job.state not in TRUE_STATES:
         return None
-    return job.running_since + timedelta(seconds=max(0.0, limit_s - job.ran_s))
+    return job.running_since + timedelta(seconds=min(FOREVER_S, max(0.0, limit_s - job.ran_s)))
