@@ -169,6 +169,27 @@ def test_too_many_entries_are_refused(tmp_path: Path) -> None:
     assert _refusal(data, tmp_path).entry == f"f{package.MAX_ENTRIES}"
 
 
+def test_names_that_ask_for_more_folders_than_may_be_are_refused(tmp_path: Path) -> None:
+    depth = 400
+    deep = [f"{i}/" + "d/" * (depth - 1) + "f" for i in range(package.MAX_ENTRIES // depth + 1)]
+    assert _refusal(_zip(*((name, b"") for name in deep)), tmp_path).entry == deep[-1]
+    upload = tmp_path / "upload.zip"
+    upload.write_bytes(_zip(*((name, b"") for name in deep[:-1])))
+    package.check(upload)
+
+
+def test_a_folder_with_more_folders_than_may_be_is_not_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = _folder(tmp_path / "source", {"a/b/c.py": "", "d.py": ""})
+    monkeypatch.setattr(package, "MAX_ENTRIES", 2)
+    package.pack(source)
+    monkeypatch.setattr(package, "MAX_ENTRIES", 1)
+    (source / "d.py").unlink()
+    with pytest.raises(PackageRefused, match="more than 1 folders"):
+        package.pack(source)
+
+
 @pytest.mark.parametrize(
     "spoil",
     [

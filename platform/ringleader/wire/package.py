@@ -52,11 +52,14 @@ def pack(directory: Path) -> bytes:
         raise PackageRefused(str(directory), "it is not a folder")
     packed = io.BytesIO()
     total = 0
+    folders: set[PurePosixPath] = set()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for count, (name, path) in enumerate(_files(root), start=1):
             status = path.stat()
             total += status.st_size
             _within(count, total, name)
+            folders.update(PurePosixPath(name).parents)
+            _few_folders(len(folders) - 1, name)  # the working directory itself is none
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.create_system = 3
@@ -172,6 +175,7 @@ def _check_table(entries: list[zipfile.ZipInfo]) -> None:
             )
         folders |= parents
         (folders if entry.is_dir() else files).add(folded)
+        _few_folders(len(folders), entry.filename)
 
 
 def _plain(entry: zipfile.ZipInfo) -> None:
@@ -204,6 +208,12 @@ def _safe_name(name: str) -> None:
         raise PackageRefused(name[:200], "its name has an empty or overlong part")
     if any(unicodedata.category(c) in {"Cc", "Cs"} for c in name):
         raise PackageRefused(name, "its name holds a control character")
+
+
+def _few_folders(count: int, name: str) -> None:
+    """Names alone can ask for millions of folders, each of which takes memory here and room on the disk there."""
+    if count > MAX_ENTRIES:
+        raise PackageRefused(name, f"there are more than {MAX_ENTRIES} folders")
 
 
 def _within(count: int, total_bytes: int, name: str) -> None:
