@@ -184,3 +184,38 @@ def test_a_job_that_starts_and_ends_between_two_rounds_is_copied(tmp_path: Path)
     exporter.round()
     assert mlflow.metrics == {job_id: ["loss"]}
     here.control.close()
+
+
+def test_a_deleted_job_that_mlflow_has_not_seen_yet_stays_until_it_has(tmp_path: Path) -> None:
+    here: Stage = stage(tmp_path, mlflow_url="http://127.0.0.1:9/mlflow")
+    seen, never_begun = here.running(), here.submit()
+    here.client.post(f"/api/v1/jobs/{never_begun}/cancel")
+    here.post(seen, records=[metric(1, 1, loss=0.5), outcome(1, "failed", "no_step")])
+    here.tick(2)
+    for job_id in (seen, never_begun):
+        assert here.client.delete(f"/api/v1/jobs/{job_id}").status_code == 204
+    here.tick()
+    assert here.cluster.forgotten == [never_begun], "the other one has a run to get"
+    Exporter(here.control.store, mlflow := Keeping(broken=""), now=here.time).round()
+    here.tick()
+    assert (here.cluster.forgotten, mlflow.metrics) == ([never_begun, seen], {seen: ["loss"]})
+    here.control.close()
+
+
+class NoRuns(Keeping):
+    """Takes none."""
+
+    def create_run(self, experiment_id: str, name: str, start_ms: int, tags: dict[str, str]) -> str:
+        raise TrackerRefused("INVALID_PARAMETER_VALUE")
+
+
+def test_a_deleted_job_that_mlflow_makes_no_run_for_goes_without(tmp_path: Path) -> None:
+    here: Stage = stage(tmp_path, mlflow_url="http://127.0.0.1:9/mlflow")
+    job_id = here.running()
+    here.post(job_id, records=[outcome(1, "failed", "no_step")])
+    here.tick(2)
+    here.client.delete(f"/api/v1/jobs/{job_id}")
+    Exporter(here.control.store, NoRuns(broken=""), now=here.time).round()
+    here.tick()
+    assert here.cluster.forgotten == [job_id]
+    here.control.close()

@@ -68,11 +68,13 @@ class Forgetting:
     def purge(self, alive: Collection[str]) -> None:
         """Everything of deleted jobs: what the cluster keeps, files, rows last. Those of which something still lives
         are released first."""
-        query = select(Job.id, ExportCursor.finished).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
+        query = select(Job.id, Job.attempt, ExportCursor.finished)
+        query = query.outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
         with self._store.read() as session:
             rows = session.execute(query.where(Job.deleted_at.is_not(None))).all()
-        for job_id, exported in rows:
-            if job_id in alive or (self._exporting and exported is False):
+        for job_id, attempt, exported in rows:
+            # One that began has a run to get, also where the tracker has not been reached since.
+            if job_id in alive or (self._exporting and attempt and not exported):
                 continue
             try:
                 self._let_go(job_id)

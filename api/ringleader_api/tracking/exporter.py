@@ -129,9 +129,7 @@ class Exporter:
             if session.scalar(select(Job.deleted_at).where(Job.id == job_id)) is None:
                 return False
         with self._store.write() as session:
-            cursor = session.get(ExportCursor, job_id)
-            if cursor is not None:
-                cursor.finished = True
+            session.merge(ExportCursor(job_id=job_id, finished=True))  # also where no run could be made
         self._refused.pop(job_id, None)
         self._certain.discard(job_id)
         self._keys.pop(job_id, None)
