@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from control_plane import SPEC, Stage, event, line, metric, outcome, stage
+from control_plane import RESULT, SPEC, Stage, event, line, metric, outcome, stage
 from sqlalchemy import update
 
 from ringleader.errors import SpecInvalid
@@ -95,6 +95,25 @@ def test_what_a_job_tells_is_masked_even_where_it_prints_its_secret(here: Stage)
     assert here.client.get(f"/api/v1/jobs/{job_id}/metrics").json()["names"] == ["loss_***"]
 
 
+def test_names_of_scores_are_masked_too(here: Stage) -> None:
+    job_id = here.running(**NAMED)
+    result = {**RESULT, "scores": {f"is {VALUE}": 1.0}, "reproducible_why": f"{VALUE} is odd"}
+    here.post(job_id, records=[outcome(1, "succeeded", result=result)])
+    told = here.job(job_id)["result"]
+    assert (told["scores"], told["reproducible_why"]) == ({"is ***": 1.0}, "*** is odd")
+
+
+@pytest.mark.parametrize("word", ["message", "scores", "samples"])
+def test_a_secret_that_reads_like_a_word_of_an_end_keeps_no_job_from_it(here: Stage, word: str) -> None:
+    here.client.put("/api/v1/secrets/vision/hub", json={"value": word})
+    failed, succeeded = here.running(**NAMED), here.submit(**NAMED, workers={"min": 1, "max": 1})
+    here.post(failed, records=[outcome(1, "failed", "entrypoint_raised")])
+    here.tick(3)
+    here.post(succeeded, records=[outcome(1, "succeeded", result=RESULT)])
+    here.tick(2)
+    assert [here.state(failed), here.state(succeeded)] == ["failed", "succeeded"]
+
+
 def test_a_secret_that_reads_like_one_of_our_own_words_breaks_nothing(here: Stage) -> None:
     here.client.put("/api/v1/secrets/vision/hub", json={"value": "metrics"})
     job_id = here.running(**NAMED)
@@ -149,6 +168,14 @@ def test_a_refused_value_is_not_told_back(here: Stage, body: object) -> None:
     assert (answer.status_code, answer.json()["code"]) == (422, "bad_secret")
     assert VALUE not in answer.text
     assert "short" not in json.dumps(answer.json()["errors"])
+
+
+@pytest.mark.parametrize("body", ['{"value": "%s", "value": "%s"}', '{"%s": 1, "%s": 2}'])
+def test_a_value_that_is_given_twice_is_not_told_back(here: Stage, body: str) -> None:
+    as_json = {"Content-Type": "application/json"}
+    answer = here.client.put("/api/v1/secrets/vision/hub", content=body % (VALUE, VALUE), headers=as_json)
+    assert (answer.status_code, answer.json()["code"]) == (422, "key_twice")
+    assert VALUE not in answer.text
 
 
 def test_a_variable_comes_from_one_place() -> None:

@@ -92,6 +92,14 @@ async def _says_json(request: Request) -> None:
         )
 
 
+async def _says_json_untold(request: Request) -> None:
+    """The same; nothing of a body that is refused is told back."""
+    try:
+        await _says_json(request)
+    except Unprocessable as refused:
+        raise Unprocessable("the body names a key twice.", hint=refused.hint, code=refused.code) from None
+
+
 BySupervisor = Annotated[Supervisor, Depends(_supervisor)]
 ByReader = Annotated[Caller, Depends(_over_job(Action.READ))]
 BySteerer = Annotated[Caller, Depends(_over_job(Action.STEER))]
@@ -104,6 +112,7 @@ ByAdmitter = Annotated[Caller, Depends(_everywhere(Action.ADMIT))]
 ByKeeper = Annotated[Caller, Depends(_in_project(Action.KEEP_SECRETS))]
 ByGranter = Annotated[Caller, Depends(_in_project(Action.GRANT))]
 AsJson = Depends(_says_json)
+AsSecretJson = Depends(_says_json_untold)
 
 
 def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:

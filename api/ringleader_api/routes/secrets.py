@@ -6,7 +6,7 @@ from fastapi import APIRouter, Body, Depends, Path, Response
 
 from ringleader.wire.access import SecretName, SecretPage, SecretView
 from ringleader_api.routes.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
-from ringleader_api.routes.here import AsJson, ByCaller, ByKeeper, Here, refusals
+from ringleader_api.routes.here import AsSecretJson, ByCaller, ByKeeper, Here, refusals
 
 router = APIRouter(prefix="/secrets", tags=["secrets"])
 
@@ -42,7 +42,7 @@ def list_secrets(
 
 
 @router.put(
-    "/{project}/{name}", dependencies=[AsJson], openapi_extra=VALUE, responses=refusals(404, 415, 422)
+    "/{project}/{name}", dependencies=[AsSecretJson], openapi_extra=VALUE, responses=refusals(404, 415, 422)
 )
 def put_secret(
     *,

@@ -36,8 +36,13 @@ MAX_NAME = 250
 HEARD_EVERY = timedelta(seconds=3)
 """How often it is noted that a supervisor posts: each note is a write to the disk. The last one may be another
 replica's, whose clock is ahead."""
-FREE_TEXT = {"logs": "line", "events": "data", "metrics": "values", "outcome": "reason"}
-"""Which field of a record of each stream holds what user code may have put there."""
+FREE_TEXT = {
+    "logs": ["line"],
+    "events": ["data"],
+    "metrics": ["values"],
+    "outcome": ["reason.message", "reason.hint", "result.scores", "result.reproducible_why"],
+}
+"""Which fields of a record of each stream hold what user code may have put there."""
 
 
 class Intake:
@@ -188,8 +193,12 @@ def _fresh(records: Iterable[Record], positions: dict[str, int]) -> list[Record]
 
 def _masked(told: Record, masks: Sequence[str]) -> Record:
     fields = told.model_dump()
-    free = FREE_TEXT[told.stream]
-    return type(told).model_validate({**fields, free: masked(fields[free], masks)})
+    for path in FREE_TEXT[told.stream]:
+        *outer, name = path.split(".")
+        part = fields[outer[0]] if outer else fields
+        if part is not None:
+            part[name] = masked(part[name], masks)
+    return type(told).model_validate(fields)
 
 
 def _advance(session: Session, job: Job, positions: dict[str, int]) -> None:
