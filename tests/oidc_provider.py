@@ -34,6 +34,10 @@ def by_ec(claims: dict[str, Any]) -> str:
     return jwt.encode(claims, EC, "ES256", headers={"kid": "ec"})
 
 
+def by_new_rsa(claims: dict[str, Any]) -> str:
+    return jwt.encode(claims, OTHER_RSA, "RS256", headers={"kid": "rsa"})
+
+
 @dataclass
 class FakeProvider:
     """`claims` go into the next tokens; None takes one out. `asked` lists the paths of requests."""
@@ -95,7 +99,8 @@ class FakeProvider:
 def _published(name: str) -> dict[str, Any]:
     if name == "ec":
         return {**json.loads(ECAlgorithm.to_jwk(EC.public_key())), "kid": name, "use": "sig"}
-    return {**json.loads(RSAAlgorithm.to_jwk(RSA.public_key())), "kid": name, "use": "sig", "alg": "RS256"}
+    key = OTHER_RSA if name == "new rsa" else RSA
+    return {**json.loads(RSAAlgorithm.to_jwk(key.public_key())), "kid": "rsa", "use": "sig", "alg": "RS256"}
 
 
 @contextmanager

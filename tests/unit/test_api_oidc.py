@@ -10,7 +10,7 @@ import pytest
 from control_plane import URL, Stage, stage
 from fastapi.testclient import TestClient
 from httpx2 import Response
-from oidc_provider import CLIENT, OTHER_RSA, RSA_PEM, FakeProvider, by_ec, by_rsa, provider
+from oidc_provider import CLIENT, OTHER_RSA, RSA_PEM, FakeProvider, by_ec, by_new_rsa, by_rsa, provider
 
 from ringleader_api.settings import Settings, SettingsInvalid
 
@@ -240,6 +240,19 @@ def test_keys_are_asked_for_again_when_one_is_new_but_not_all_the_time(
     here.control.provider._keys_at -= 31  # type: ignore[union-attr]
     assert log_in(here.holding(""), idp).status_code == 200
     assert (idp.asked.count("/keys"), idp.asked.count("/.well-known/openid-configuration")) == (2, 1)
+
+
+def test_a_key_that_another_takes_the_place_of_is_believed_for_some_minutes_only(
+    here: Stage, idp: FakeProvider
+) -> None:
+    assert log_in(here.holding(""), idp).status_code == 200
+    idp.published, idp.sign = ("new rsa",), by_new_rsa
+    assert log_in(here.holding(""), idp).status_code == 403
+    here.control.provider._keys_at -= 601  # type: ignore[union-attr]
+    assert log_in(here.holding(""), idp).status_code == 200
+    idp.sign = by_rsa
+    assert log_in(here.holding(""), idp).status_code == 403
+    assert idp.asked.count("/keys") == 2
 
 
 def test_a_provider_that_is_down_is_said_and_tokens_still_open(tmp_path: Path) -> None:

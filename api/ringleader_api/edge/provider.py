@@ -22,7 +22,9 @@ ALGORITHMS = ("RS256", "ES256")
 """Pinned: neither `none` nor one that would take a public key for a shared secret."""
 LEEWAY_S = 60
 TIMEOUT_S = 10.0
-KEYS_AGAIN_S = 30.0
+KEYS_AGAIN_S, KEYS_LAST_S = 30.0, 600.0
+"""After which keys are asked for again: where one is unknown, and anyway. The provider may have withdrawn one, or put
+another under the same id; some give no ids."""
 MOST_BYTES = 1 << 20
 CLAIMS = ["iss", "sub", "aud", "exp", "iat", "nonce"]
 
@@ -36,7 +38,8 @@ class Identity:
 
 
 class Provider:
-    """One provider. Its description and keys are fetched when first needed; keys again when one is unknown."""
+    """One provider. Its description and keys are fetched when first needed; keys again when one is unknown, and
+    after some minutes."""
 
     def __init__(self, issuer: str, client_id: str, client_secret: str, redirect_uri: str) -> None:
         self._issuer = issuer
@@ -118,8 +121,8 @@ class Provider:
 
     def _key(self, kid: str) -> jwt.PyJWK:
         with self._lock:
-            stale = time.monotonic() - self._keys_at > KEYS_AGAIN_S
-            if kid not in self._keys and stale:  # new keys; made-up ones must not make us ask all the time
+            age_s = time.monotonic() - self._keys_at  # made-up ids must not make us ask all the time
+            if age_s > (KEYS_LAST_S if kid in self._keys else KEYS_AGAIN_S):
                 self._keys_at = time.monotonic()
                 told = self._ask("GET", str(self._description()["jwks_uri"]))
                 self._keys = _signing_keys(told)
