@@ -67,6 +67,20 @@ def test_who_was_refused_is_told_and_strangers_and_supervisors_are_not(here: Sta
     assert told(here)[before:] == [("eve", "POST", f"/api/v1/jobs/{job_id}/cancel", job_id, "403")]
 
 
+def test_what_was_refused_in_a_project_is_told_to_its_admins(here: Stage) -> None:
+    ada, eve = here.user("ada", vision="admin"), here.user("eve", vision="viewer")
+    stranger = here.user("mal", default="operator")
+    assert eve.post("/api/v1/jobs", json={**SPEC, "project": "vision"}).status_code == 403
+    assert eve.put("/api/v1/secrets/vision/hub", json={"value": "hunter22"}).status_code == 403
+    assert stranger.delete("/api/v1/secrets/vision/hub").status_code == 404
+    seen = [(e["who"], e["path"], e["outcome"]) for e in ada.get("/api/v1/audit").json()["items"]]
+    assert seen[:3] == [
+        ("mal", "/api/v1/secrets/vision/hub", "404"),
+        ("eve", "/api/v1/secrets/vision/hub", "403"),
+        ("eve", "/api/v1/jobs", "403"),
+    ]
+
+
 def test_log_ins_are_told_with_the_user_that_they_turned_out_to_be(here: Stage) -> None:
     before = len(told(here))
     page = here.holding("")

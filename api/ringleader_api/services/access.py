@@ -30,6 +30,8 @@ def permit(who: Caller, action: Action, project: str) -> None:
         NotFound: `who` may not know of the project.
         Forbidden: they may, but not do this.
     """
+    if project != EVERY:
+        audit.about(project=project)
     if may(who, action, project):
         return
     if project != EVERY and not may(who, Action.READ, project):
