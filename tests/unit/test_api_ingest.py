@@ -195,3 +195,13 @@ def test_a_stream_of_an_ended_job_tells_all_ends_and_resumes(here: Stage) -> Non
     assert streamed(here, f"{path}?after=2") == whole[2:]
     level = here.client.get(path, headers={"Accept": "text/event-stream", "Last-Event-ID": str(len(whole))})
     assert level.status_code == 204, "EventSource stops asking at 204"
+
+
+def test_a_checkpoint_that_is_not_told_whole_is_none(here: Stage) -> None:
+    job_id = here.running()
+    whole = {"step": 5, "uri": "file:///c/step-5", "size_bytes": 10, "removed": []}
+    told = [whole, {}, {**whole, "removed": None}, {**whole, "uri": 5}]
+    rows = [event(seq, "checkpoint.saved", **data) for seq, data in enumerate(told, start=1)]
+    here.post(job_id, records=rows)
+    answer = here.client.get(f"/api/v1/jobs/{job_id}/checkpoints")
+    assert [item["step"] for item in answer.json()["items"]] == [5]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
 
 from ringleader.checkpoint.manifest import CheckpointUnreadable
@@ -32,6 +33,15 @@ class Checkpoint(View):
     size_bytes: int
     attempt: int
     at: datetime
+
+
+class _Saved(BaseModel):
+    """What the event of a checkpoint says."""
+
+    step: int
+    uri: str
+    size_bytes: int
+    removed: list[str]
 
 
 class CheckpointPage(View):
@@ -113,13 +123,16 @@ def checkpoints(store: Store, job_id: str) -> CheckpointPage:
     with store.read() as session:
         load(session, job_id)
         for event in session.scalars(query):
-            data = event.data
-            for name in data["removed"]:
+            try:
+                saved = _Saved.model_validate(event.data)
+            except ValidationError:  # nothing can begin with what is not told whole
+                continue
+            for name in saved.removed:
                 found.pop(name, None)
-            found[data["uri"].rpartition("/")[2]] = Checkpoint(
-                step=data["step"],
-                uri=data["uri"],
-                size_bytes=data["size_bytes"],
+            found[saved.uri.rpartition("/")[2]] = Checkpoint(
+                step=saved.step,
+                uri=saved.uri,
+                size_bytes=saved.size_bytes,
                 attempt=event.attempt,
                 at=event.at,
             )
