@@ -17,6 +17,7 @@ from ringleader_api.app import create_app
 from ringleader_api.backend import Backend, RayBackend
 from ringleader_api.control import Control
 from ringleader_api.edge.credentials import require_set_up
+from ringleader_api.edge.protocol import Http
 from ringleader_api.log import to_stderr
 from ringleader_api.settings import Settings
 
@@ -76,6 +77,7 @@ def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """How it is served. A request comes from the peer's address, unless a proxy that is trusted says another."""
     return uvicorn.Config(
         app,
+        http=Http,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=GRACE_S,

@@ -38,6 +38,7 @@ HINTS = {
     "project_exists": "Use it, or choose another name.",
     "provider_down": "Log in with a token, or try again in a minute.",
     "provider_mismatch": "Compare RINGLEADER_OIDC_ISSUER with what the provider calls itself.",
+    "request_header_fields_too_large": "Send fewer or shorter headers and a shorter address, 64 KiB together.",
     "secret_missing": "Set it with `ringleader secret set`.",
     "service_unavailable": "Try again in a moment.",
     "spec_invalid": "`errors` names each key with its value and what is allowed; `ringleader validate` checks a file.",
