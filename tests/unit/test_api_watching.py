@@ -262,6 +262,23 @@ def test_lines_are_found_by_worker_level_and_text(here: Stage) -> None:
     assert here.client.get(f"/api/v1/jobs/{job_id}/logs?level=loud").status_code == 422
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_text_is_found_in_either_case_on_both_databases(
+    tmp_path: Path, database: str, request: pytest.FixtureRequest
+) -> None:
+    if database == "postgresql":
+        request.getfixturevalue("on_postgres")
+    here = stage(tmp_path)
+    job_id = here.running()
+    here.post(job_id, records=[line(1, "Traceback"), line(2, "no trace of it"), line(3, "100%_done")])
+
+    def found(text: str) -> list[int]:
+        page = here.client.get(f"/api/v1/jobs/{job_id}/logs", params={"text": text})
+        return [item["seq"] for item in page.json()["items"]]
+
+    assert [found(text) for text in ("traceback", "TRACE", "%_d", "_t")] == [[1], [1, 2], [3], []]
+
+
 def test_a_trace_leads_from_the_request_to_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

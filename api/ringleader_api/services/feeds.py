@@ -77,7 +77,7 @@ class Feeds:
         if wanted.level is not None:
             query = query.where(LogRow.level == wanted.level)
         if wanted.text is not None:
-            query = query.where(LogRow.line.contains(wanted.text, autoescape=True))
+            query = query.where(LogRow.line.icontains(wanted.text, autoescape=True))
         query = query.order_by(LogRow.seq).limit(limit)
         with self._store.read() as session:
             return [
