@@ -21,7 +21,7 @@ from ringleader_api.scheduling.places import Need, Node, place, room
 from ringleader_api.scheduling.promises import taken
 from ringleader_api.scheduling.shares import Usage, in_turn
 from ringleader_api.scheduling.snapshot import Admit, Claim, Decision, Demand, Evict, Grant, Hold, Snapshot
-from ringleader_api.scheduling.vacating import ends_at, make_room
+from ringleader_api.scheduling.vacating import ends_at, make_room, may_leave
 
 MOST_SHAPES = 64
 """Shapes of worker that are tried behind the head in one pass."""
@@ -60,6 +60,7 @@ class _Pass:
         self._kinds = Counter((n.cpus, n.gpus, n.memory_gb) for n in snapshot.nodes)
         self._most: dict[Need, int] = {}
         self._tried: set[Need] = set()
+        self._no_room: dict[Need, int] = {}
         self._holders = list(snapshot.admitted)
         self._fresh: list[Claim] = []
         self._admitted: set[str] = set()
@@ -104,7 +105,7 @@ class _Pass:
         overtakes = self._head is not None and not self._ends_in_time(claim)
         if self._head is not None and not self._may_go_before(self._head, claim):
             return self._waits_behind(self._head, claim.project)
-        if self._promises.most(claim.need, claim.gang) < claim.gang:
+        if not self._finds_room(claim):
             return self._waits_behind(self._head, claim.project) if self._head else self._wait(claim, level)
         self._promises.add(claim.need, claim.least)
         self._usage.add(claim, claim.least)
@@ -115,6 +116,15 @@ class _Pass:
         if overtakes:
             self._overtaking.add(claim.job_id)
         return None
+
+    def _finds_room(self, claim: Claim) -> bool:
+        """Room only gets less in a pass: no gang of a shape looks for it where one as small has found none."""
+        if claim.gang >= self._no_room.get(claim.need, inf):
+            return False
+        if self._promises.most(claim.need, claim.gang) >= claim.gang:
+            return True
+        self._no_room[claim.need] = claim.gang
+        return False
 
     def _beyond_quota(self, claim: Claim) -> Why | None:
         """Why the quotas do not let it start; None when they do."""
@@ -161,9 +171,8 @@ class _Pass:
         self._head_at_s = 0.0
         for claim, count in way.shrink:
             self._grants[claim.job_id] = min(claim.told - count, self._grants.get(claim.job_id, claim.told))
-        self._evicted = [
-            Evict(claim.job_id, words.preempted(head, claim)) for claim in way.evict if claim.evictable
-        ]
+        leaving = [claim for claim in way.evict if may_leave(claim, self._snapshot.rules)]
+        self._evicted = [Evict(claim.job_id, words.preempted(head, claim)) for claim in leaving]
         return words.making_room(head, [*way.going, *(claim for claim, _ in way.shrink)], way.evict)
 
     def _stays_first(self, head: Claim, evicted: Sequence[Claim]) -> bool:

@@ -16,7 +16,7 @@ class Way:
     Attributes:
         going: those who have been told before and still hold something.
         shrink: who is asked for how many workers of its surplus.
-        evict: who is taken off the cluster, as soon as it is `evictable`: one that starts is waited for.
+        evict: who is taken off the cluster, as soon as it `may_leave`: one that has just begun is waited for.
     """
 
     going: Sequence[Claim]
@@ -52,6 +52,11 @@ def make_room(
     return Way(going, spared, evict)
 
 
+def may_leave(claim: Claim, rules: Rules) -> bool:
+    """Whether it can be evicted now."""
+    return claim.evictable and claim.ran_s >= rules.min_run_s
+
+
 def ends_at(head: Claim, admitted: Sequence[Claim], held: Mapping[str, Spots], free: Room) -> float:
     """When the head fits at the latest, in seconds from now; infinite where it hangs on jobs without a known end."""
     vacated = Vacated(free, head.need, head.gang)
@@ -78,13 +83,13 @@ def _victims(admitted: Sequence[Claim], head: Claim, rules: Rules) -> list[Claim
 
 
 def _overtook(claim: Claim, head: Claim) -> bool:
-    """Whether the head waited already when the job was let past another one or itself. One that starts is no less in
-    the head's room: were it not counted on, others could go before the head for ever, always one of them starting."""
+    """Whether the head waited already when the job was let past another one or itself. One that has just begun counts,
+    too: else others could go before the head for ever, always one of them just begun."""
     return claim.overtook and claim.ran_s <= head.waited_s
 
 
 def _is_below(claim: Claim, head: Claim, rules: Rules) -> bool:
-    return claim.evictable and claim.priority < head.priority and claim.ran_s >= rules.min_run_s
+    return may_leave(claim, rules) and claim.priority < head.priority
 
 
 def _shrink(vacated: Vacated, donors: Sequence[Claim], held: Mapping[str, Spots]) -> dict[Claim, int]:
