@@ -101,11 +101,16 @@ HUGE = 10**30
 STATUS = {"state": "running", "generation": 1, "world_size": 0, "progress": {"step": 1}, "workers": []}
 
 
+BEYOND = ("0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00")
+"""Dates that there are, but not in UTC."""
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
         *[{"records": [{**line(1, "x"), "seq": value}]} for value in (True, "1", HUGE)],
         *[{"records": [{**line(1, "x"), "at": value}]} for value in (0, "0", "2026-11-20", AT[:-1])],
+        *[{"records": [{**line(1, "x"), "at": value}]} for value in BEYOND],
         *[{"records": [{**event(1, "a.b"), "generation": value}]} for value in (True, HUGE)],
         *[{"records": [metric(1, value, loss=1.0)]} for value in (True, HUGE)],
         {"records": [{**metric(1, 1), "values": {"loss": True}}]},

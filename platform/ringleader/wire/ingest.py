@@ -5,10 +5,10 @@ record sent twice is stored once. `acked` tells the sender what it may forget.
 """
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, Field
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
 from ringleader.wire.states import State
 from ringleader.wire.views import Progress, Result, View, Why, WorkerView
@@ -24,7 +24,16 @@ def _spelt_out(given: object) -> object:
 
 
 _DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
-Moment = Annotated[AwareDatetime, BeforeValidator(_spelt_out)]
+
+
+def _of_utc(given: datetime) -> datetime:
+    try:
+        return given.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{given.isoformat()} is no moment in UTC") from None
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_spelt_out), AfterValidator(_of_utc)]
 """Seconds since 1970, and a time that does not say of which zone, are none."""
 
 
