@@ -201,11 +201,18 @@ def test_seeded_kills_lose_and_repeat_nothing(seed: int, tmp_path: Path) -> None
 @pytest.mark.parametrize("mode", MODES, ids=name_of)
 def test_resizes_up_and_down_lose_and_repeat_nothing(mode, tmp_path: Path) -> None:
     nets = Nets()
-    faults = FaultPlan().resize(at_step=1, minimum=1, maximum=4).resize(at_step=4, minimum=1, maximum=2)
+    faults = (
+        FaultPlan()
+        .resize(at_step=1, minimum=4, maximum=4)
+        .hold("s0", at_step=2, phase="committed", for_generation=2)
+        .resize(at_step=4, minimum=2, maximum=2)
+        .hold("s0", at_step=6, phase="committed", for_generation=3)
+    )
     first = 1 + mode.get("backup_workers", 0)
     spec = job(mode, workers={"min": 1, "max": first})
     play = ThreadedCast(spec, nets, cues=faults, artifacts=tmp_path).play()
     check(play, nets, mode)
+    assert play.worlds == [first, 4, 2]
     assert not play.reported("worker.lost")
 
 

@@ -81,10 +81,12 @@ def test_every_row_is_applied_once_on_every_server_whoever_is_killed(
 
 def test_a_joiner_takes_over_the_rows_of_a_loop_that_it_missed(tmp_path: Path) -> None:
     nets = TabledNets()
-    faults = FaultPlan().resize(at_step=1, minimum=1, maximum=4).resize(at_step=4, minimum=1, maximum=2)
+    faults = FaultPlan().resize(at_step=1, minimum=4, maximum=4)
+    faults = faults.hold("s0", at_step=2, phase="committed", for_generation=2)
     spec = job(SSP | {"servers": 2}, workers={"min": 1, "max": 1})
     play = ThreadedCast(spec, nets, cues=faults, artifacts=tmp_path).play()
     check(play, nets, SSP)
+    assert play.worlds == [1, 4]
 
 
 class Ratings(nn.Module):
