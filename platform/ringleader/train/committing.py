@@ -40,7 +40,7 @@ class Commits:
         group.calls.offset += 1
         group.loss = means.loss
         group.samples += sum(len(_rows(loop, one.push.item)) for one in counted)
-        group.held.after_update()
+        group.held.after_update(group.spec.seed, group.step)
         self._recorder.follow(1)
         group.reporter.open([self._record(loop, counted, means, names)])
         self._progress(loop, "committed")

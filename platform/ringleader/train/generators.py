@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ringleader.train.streams import key
 
@@ -51,6 +52,17 @@ def generators_of(models: Iterable[nn.Module]) -> list[tuple[str, Generator]]:
         (f"{name}.{attribute}", value)
         for name, part in named
         for attribute, value in vars(part).items()
+        if isinstance(value, Generator)
+    ]
+
+
+def generators_of_optimizers(optimizers: Iterable[Optimizer]) -> list[tuple[str, Generator]]:
+    """Those that optimisers hold in attributes and in the options of their parameter groups."""
+    return [
+        (f"{n}.{name}", value)
+        for n, optimizer in enumerate(optimizers)
+        for number, options in enumerate([vars(optimizer), *optimizer.param_groups])
+        for name, value in ((f"{number}.{key}", option) for key, option in options.items())
         if isinstance(value, Generator)
     ]
 

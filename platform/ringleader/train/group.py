@@ -19,6 +19,7 @@ from ringleader.train.buffers import Buffers
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.clock import Split
 from ringleader.train.donating import Donations
+from ringleader.train.draws import Draws
 from ringleader.train.healing import Healing
 from ringleader.train.held import Held
 from ringleader.train.outer import Outer
@@ -107,6 +108,7 @@ class Group:
         self._outer: Outer | None = None
         self.scaling = Scaling() if spec.precision == "fp16" else None
         self.unkept = Unkept(self)
+        self.draws = Draws(self)
         self.healing = Healing(self)
         self.donations = Donations(self)
         self.shadowing = Shadowing(self)

@@ -105,6 +105,7 @@ class Healing:
             "scaling": group.scaling.state_dict() if group.scaling else {},
             "machines": self.machines.state(),
             "unkept": group.unkept.state(),
+            "draws": group.draws.state(),
         }
 
     def restore(self, rest: dict[str, Any], *, whole: bool) -> None:
@@ -132,6 +133,7 @@ class Healing:
             group.scaling.load_state_dict(rest["scaling"])
         self.machines.restore(rest.get("machines", []))  # checkpoints of before have none
         group.unkept.restore(rest.get("unkept", []))  # nor this
+        group.draws.restore(rest.get("draws", False))
         group.inside, group.boundary = rest["inside"], group.step
         group.heals += 1
         group.buffers.adopt()

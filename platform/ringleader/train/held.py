@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ringleader.errors import StepMisuse
 from ringleader.train.norms import BLOCK, Complete, block_sums, clip, itself
 from ringleader.train.optimizer_states import load
+from ringleader.train.streams import seed_all
 from ringleader.train.tables import step
 
 
@@ -186,16 +187,19 @@ class Held:
             for block in block_sums([p for group in optimizer.param_groups for p in group["params"]])
         ]
 
-    def after_update(self, *, published: bool = False, skipped: bool = False) -> None:
+    def after_update(self, seed: int, step: int, *, published: bool = False, skipped: bool = False) -> None:
         """What happens once per committed step on every member.
 
         Args:
+            seed, step: what callbacks draw follows from them, not from what the update drew here.
             published: the weights here are what servers have made of them, who ran the callbacks themselves.
             skipped: no optimiser made a step, so schedules make none either.
 
         Raises:
             StepMisuse: a callback changed such weights.
         """
+        if self.callbacks:
+            seed_all(seed, "commit", step)
         for scheduler in () if skipped else self.schedulers:
             scheduler.step()
         named = self.spoken_parameters if published and self.callbacks else {}

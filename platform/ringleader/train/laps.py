@@ -26,7 +26,6 @@ from ringleader.train.settling import Settling, encode
 from ringleader.train.slices import Slice, to_device
 from ringleader.train.steps import Loop
 from ringleader.train.stint import Stint
-from ringleader.train.streams import seed_all
 from ringleader.train.tokens import Stretch, Tokens
 from ringleader.train.turns import Turns
 from ringleader.train.word import BATCHES
@@ -107,7 +106,7 @@ class Laps:
         item = doing.offset * loop.epoch.shards + turn.shard
         # Whoever gets a token with this item gets the report with it.
         self.tokens.news.report(item, encode(report))
-        seed_all(self._group.spec.seed, "update", *turn.stream)
+        self._group.draws.begin(*turn.stream)
         self._backward(loop, turn, loss)
         if turn.shard == 0:
             self.tokens.keep_buffers(item)
@@ -212,7 +211,7 @@ class Laps:
         if group.timeline is not None:
             group.timeline.begin("local step", slice=doing.shards[0])
         if not mates.alone:
-            seed_all(group.spec.seed, "update", *stint.slice(doing.offset, doing.shards[0]).stream)
+            group.draws.begin(*stint.slice(doing.offset, doing.shards[0]).stream)
         if not (mates.follow and self.tokens.place.serves):
             group.held.update()
         if group.timeline is not None:
@@ -365,9 +364,8 @@ class Laps:
         """Schedules and callbacks follow this member's own slices: they run once for each step before `step`."""
         group = self._group
         while group.ticked < step:
-            seed_all(group.spec.seed, "tick", group.ticked)
             group.ticked += 1
-            group.held.after_update(published=group.spec.sync.server_count > 0)
+            group.held.after_update(group.spec.seed, group.ticked, published=group.spec.sync.server_count > 0)
 
     def _backward(self, loop: Loop, turn: Slice, loss: Tensor) -> None:
         """The slice's part in the mean gradient of the round."""

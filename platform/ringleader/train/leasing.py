@@ -263,7 +263,7 @@ class Leasing:
         while group.step < step:
             group.step += 1
             group.calls.offset += 1
-            group.held.after_update()
+            group.held.after_update(group.spec.seed, group.step)
         self.recorder.follow(news)
         if news:
             self._outlet.settled(step + 1)

@@ -22,7 +22,6 @@ from ringleader.train.replicas import Replica, Replicas
 from ringleader.train.seams import Outlet
 from ringleader.train.slices import Ahead, Slice, to_device
 from ringleader.train.steps import Loop
-from ringleader.train.streams import seed_all
 from ringleader.train.turns import Turns
 from ringleader.train.word import BATCHES, SliceReport, StepReport
 
@@ -175,7 +174,7 @@ class Rounds:
         if group.coordinator.interrupted():  # the exchange would say so only at the end of the round
             why = "the generation was given up"
             raise ExchangeBroken(rank=group.seat.rank, phase="forward", bucket=None, why=why)
-        seed_all(group.spec.seed, "update", *turn.stream)
+        group.draws.begin(*turn.stream)
         if group.timeline is not None:
             group.timeline.begin("inner step", slice=turn.shard)
         self._outer.inner_step(loss)
@@ -302,12 +301,11 @@ class Rounds:
         group.applied += 1
         self._leaving.committed(turns=bool(self._mine))
         for offset, report in zip(span.offsets, reports, strict=True):
-            seed_all(group.spec.seed, "update", group.step)
             group.step += 1
             group.calls.offset += 1
             group.samples += loop.epoch.batch_rows(offset)
             group.loss = report.loss
-            group.held.after_update()
+            group.held.after_update(group.spec.seed, group.step)
             if group.held.callbacks:
                 group.buffers.adopt()  # what they have set in buffers is committed with the step
         names = self.turns.names

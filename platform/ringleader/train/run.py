@@ -148,7 +148,7 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
     outlet.settled(session.global_step + 1)
     group.close()
     assert group.seat is not None
-    found = [group.healing.machines.why_other_bits, group.unkept.why_other_bits]
+    found = [part.why_other_bits for part in (group.healing.machines, group.unkept, group.draws)]
     why = "; ".join(filter(None, [session._spec.sync.why_other_bits or "", *found]))
     return Finished(
         digest=digest,
@@ -184,6 +184,7 @@ def _leave_behind(session: Session, outlet: Outlet, artifacts: Path) -> None:
         if group.coordinator.interrupted():
             raise ExchangeBroken(rank=rank, phase="finish", bucket=None, why="the generation was given up")
 
+    group.draws.tell()
     if rank == 0:
         weights.write(session._held.module, artifacts / WEIGHTS)
     group.saver.written(look)

@@ -21,7 +21,6 @@ from ringleader.train.held import unpacked
 from ringleader.train.norms import scale_by
 from ringleader.train.prints import first_difference, prints
 from ringleader.train.seams import Parked, Shadow
-from ringleader.train.streams import seed_all
 
 if TYPE_CHECKING:
     from ringleader.train.group import Group
@@ -87,7 +86,7 @@ class Shadowing:
             parameter.grad = laid_out_as(parameter, grad)
             if head["factor"] != 1:
                 scale_by(parameter.grad, head["factor"])
-        seed_all(group.spec.seed, "update", group.step)
+        group.draws.begin(group.step)
         group.held.set(head["settings"])
         group.held.set_kept(head["kept"])
         if not head["skipped"]:
@@ -96,7 +95,7 @@ class Shadowing:
             group.buffers.commit(head["buffers"])
         group.step += 1
         group.loss = head["loss"]
-        group.held.after_update(skipped=head["skipped"])
+        group.held.after_update(group.spec.seed, group.step, skipped=head["skipped"])
         if group.held.callbacks:
             group.buffers.adopt()  # as members do
         if group.scaling is not None:

@@ -17,7 +17,6 @@ from ringleader.train.norms import scale_by
 from ringleader.train.scaling import finite, unscale
 from ringleader.train.seams import Outlet
 from ringleader.train.slices import Ahead, Collate, Slice, load, to_device
-from ringleader.train.streams import seed_all
 from ringleader.train.tables import check_optimizers
 from ringleader.train.turns import Turns
 from ringleader.train.word import BATCHES, SliceReport, StepReport
@@ -233,7 +232,7 @@ class Steps:
             return
         slices = {lane: self._shards_of_lane(lane) for lane in self._present}
         check(report, loop.epoch, group.calls.offset, group.step + 1, slices)
-        seed_all(group.spec.seed, "update", group.step)
+        group.draws.begin(group.step)
         skipped = self._overflowed(report)
         # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
         if exchange.updates:
@@ -298,7 +297,8 @@ class Steps:
             elif report.weight != rows and parameter.grad is not None:
                 scale_by(parameter.grad, rows / report.weight)
         if not skipped:
-            group.held.update(self._complete, applied=group.ahead)
+            with group.draws.watched():
+                group.held.update(self._complete, applied=group.ahead)
         if group.timeline is not None:
             group.timeline.end()
 
@@ -331,7 +331,7 @@ class Steps:
         group.loss = report.loss
         self._reports = {}
         self._leaving.committed(turns=self._last_lane >= 0)
-        group.held.after_update(published=not exchange.updates, skipped=skipped)
+        group.held.after_update(group.spec.seed, group.step, published=not exchange.updates, skipped=skipped)
         if group.held.callbacks:
             group.buffers.adopt()  # what they have set in buffers is committed with the step
         if group.scaling is not None:

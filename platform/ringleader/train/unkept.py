@@ -38,7 +38,7 @@ class Unkept:
 
     def begin_turn(self) -> None:
         """The loop body gets a slice."""
-        self._before = self._look() if self._matters and _looked_at(self._turns) else None
+        self._before = self._look() if self._matters and looked_at(self._turns) else None
         self._turns += 1
 
     def end_turn(self) -> None:
@@ -124,7 +124,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return kinds[0] == kinds[1] and (one.is_meta or (one.layout is torch.strided and torch.equal(one, other)))
 
 
-def _looked_at(turn: int) -> bool:
-    """The second turn to the seventh, then three from every power of two on: in the first one modules that are lazy
-    take their shape, and tables are made."""
+def looked_at(turn: int) -> bool:
+    """Counted from 0, the second turn to the seventh, then three from every power of two on: in the first one modules
+    that are lazy take their shape, and tables are made."""
     return turn > 0 and turn - (1 << turn.bit_length() - 1) < IN_A_ROW

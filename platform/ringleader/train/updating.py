@@ -20,7 +20,6 @@ from ringleader.train.group import Group
 from ringleader.train.norms import itself, scale_by
 from ringleader.train.steps import Loop
 from ringleader.train.stock import Stock
-from ringleader.train.streams import seed_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,10 @@ class Updates:
             group.timeline.begin("update", items=len(gathered.pushes))
         means = Means.of(gathered.pushes)
         self._check(gathered.pushes, means)
-        seed_all(group.spec.seed, "update", group.step)
+        group.draws.begin(group.step)
         self._expose(gathered, stock)
-        self._step(gathered.pushes, version, means.weight)
+        with group.draws.watched():
+            self._step(gathered.pushes, version, means.weight)
         for parameter in group.parameters:
             parameter.grad = None
         gathered.let_go()
