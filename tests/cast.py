@@ -240,6 +240,7 @@ class Prompter:
             self._cues.remove(cue)
             if cue.act == "kill":
                 if cue.sign != Path():
+                    self._let_out()  # heartbeats go on
                     await_checkpoint(cue.sign)
                 self.die()
             if cue.act == "stumble":
