@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ringleader.bench.broken import PeerFailed
+from ringleader.bench.children import peer_answers
 from ringleader.bench.commits import Commits
 from ringleader.bench.peers.first_step import take
 from ringleader.bench.peers.ray_jobs import FIRST_STEP, first_steps
@@ -43,6 +44,17 @@ def test_a_ray_job_commits_one_step_and_the_job_that_warms_the_cluster_is_not_co
 def test_a_ray_job_that_takes_no_step_is_no_measurement(tmp_path: Path) -> None:
     with pytest.raises(PeerFailed, match="a first step did not happen"):
         list(first_steps(Jobs(lambda folder: None), tmp_path, runs=1))
+
+
+def test_a_peer_that_fails_is_told_of_with_its_last_line_and_the_figure_stays_alone(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert peer_answers("ringleader.bench.peers.nobody", [], 60.0) == []
+    assert "nobody failed: " in capfd.readouterr().err
+    alone = [f.line(bench="", machine="", command="") for f in figures([0.5], {name: [] for name in PEERS})]
+    assert [(line.ringleader, line.peer_name, line.ratio, line.met) for line in alone] == [
+        (0.5, None, None, True)
+    ] * 2
 
 
 def test_each_peer_has_its_line_beside_the_same_runs_of_ours() -> None:

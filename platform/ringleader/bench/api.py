@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ringleader.bench.assault import DATABASES, assault
-from ringleader.bench.children import Child
+from ringleader.bench.children import peer_answers
 from ringleader.bench.crowd import Caller, Plane, at_once, p99, plane
 from ringleader.bench.followers import lateness
 from ringleader.bench.history import fill
@@ -50,15 +50,15 @@ def _submissions(wish: Wish) -> Iterator[Figure]:
     for _ in range(6 if wish.full else 3):
         ours += _rates(runs=2)
         arguments = ["submissions", f"--clients={CLIENTS}", "--each=5", "--runs=2"]
-        with Child("ringleader.bench.peers.ray_jobs", arguments) as peer:
-            theirs += [answer["per_s"] for answer in peer.answers(PEER_DEADLINE_S)]
+        answers = peer_answers("ringleader.bench.peers.ray_jobs", arguments, PEER_DEADLINE_S)
+        theirs += [answer["per_s"] for answer in answers]
     yield Figure(
         case="submissions",
         unit="1/s",
         better="higher",
         ours=ours,
         peers=theirs,
-        peer_name="ray_jobs",
+        peer_name="ray_jobs" if theirs else None,
         target=Target("ratio", ">=", 5),
         settings=f"submissions: {CLIENTS} clients; ours: {PLAIN}; ray_jobs: JobSubmissionClient, entrypoint `true`, "
         f"no runtime environment, in the memory of Ray's head",

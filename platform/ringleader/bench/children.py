@@ -123,6 +123,18 @@ class Child:
             self._news.notify_all()
 
 
+def peer_answers(module: str, arguments: Sequence[str], deadline_s: float) -> list[dict[str, Any]]:
+    """What a peer measured. One that fails is said on standard error, with its last line, and has no answers: the
+    figure stays without a comparison."""
+    with Child(module, arguments) as peer:
+        try:
+            return peer.answers(deadline_s)
+        except PeerFailed as error:
+            last = str(error).strip().splitlines()[-1]
+            print(f"  {module.rpartition('.')[2]} failed: {last}", file=sys.stderr, flush=True)
+            return []
+
+
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
         found = json.loads(line)

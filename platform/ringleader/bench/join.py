@@ -1,6 +1,5 @@
 """What a worker that joins costs the running pair: the longest gap between two commits, beside Ray Train's resize."""
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,8 +8,7 @@ from statistics import median
 from typing import Self
 
 from ringleader.bench import stack
-from ringleader.bench.broken import PeerFailed
-from ringleader.bench.children import Child
+from ringleader.bench.children import peer_answers
 from ringleader.bench.commits import wait_for
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.registry import Wish
@@ -143,11 +141,6 @@ def _await_members(run: stack.Run, count: int) -> set[int]:
 
 
 def _peer(case: str, joins: int) -> list[Join]:
-    """A peer that fails is said, the line stays without a comparison."""
-    found: list[Join] = []
-    with Child("ringleader.bench.peers.ray_train", [case, f"--runs={joins}"]) as child:
-        try:
-            found += [Join(**answer) for answer in child.answers((joins + 1) * PEER_DEADLINE_S)]
-        except PeerFailed as error:
-            print(f"  ray_train failed: {str(error).strip().splitlines()[-1]}", file=sys.stderr, flush=True)
-    return found
+    arguments = [case, f"--runs={joins}"]
+    answers = peer_answers("ringleader.bench.peers.ray_train", arguments, (joins + 1) * PEER_DEADLINE_S)
+    return [Join(**answer) for answer in answers]

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from ringleader.bench import stack
-from ringleader.bench.children import Child
+from ringleader.bench.children import peer_answers
 from ringleader.bench.commits import wait_for
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.registry import Wish
@@ -34,9 +34,9 @@ def run(wish: Wish) -> Iterator[Figure]:
         with stack.up() as opened:
             ours += [_submit(opened, f"warm{number}-{i}") for i in range(runs // 2 + 1)][1:]
         for name, taken in theirs.items():
-            with Child(f"ringleader.bench.peers.{name}", ["submit", f"--runs={runs // 2}"]) as child:
-                answers = child.answers((runs + 1) * PEER_RUN_DEADLINE_S)
-                taken += [answer["seconds"] for answer in answers]
+            arguments, deadline_s = ["submit", f"--runs={runs // 2}"], (runs + 1) * PEER_RUN_DEADLINE_S
+            answers = peer_answers(f"ringleader.bench.peers.{name}", arguments, deadline_s)
+            taken += [answer["seconds"] for answer in answers]
     yield from figures(ours, theirs)
 
 
@@ -49,7 +49,7 @@ def figures(ours: Sequence[float], theirs: Mapping[str, Sequence[float]]) -> Ite
             better="lower",
             ours=ours,
             peers=taken,
-            peer_name=name,
+            peer_name=name if taken else None,
             target=TARGET,
             settings=SETTINGS + THEIRS[name],
         )

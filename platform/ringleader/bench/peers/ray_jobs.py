@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,6 +41,11 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     import ray
     from ray.job_submission import JobSubmissionClient
+
+    if find_spec("aiohttp_cors") is None:
+        sys.exit(
+            f"Ray's dashboard, which takes its jobs, is not here: pip install 'ray[default]=={ray.__version__}'"
+        )
 
     with tempfile.TemporaryDirectory(prefix="rj", ignore_cleanup_errors=True) as folder:
         told = ray.init(
