@@ -57,6 +57,13 @@ def test_a_change_that_fails_leaves_no_row_that_says_done(here: Stage) -> None:
     assert [row[-1] for row in told(here)[before:]] == ["409", "422"]
 
 
+def test_a_token_that_was_not_made_is_not_named(here: Stage) -> None:
+    body = {"name": "laptop", "user": "nobody"}
+    assert here.client.post("/api/v1/tokens", json=body).status_code == 404
+    made = here.client.post("/api/v1/tokens", json={**body, "user": "admin"}).json()
+    assert [row[3:] for row in told(here)[-2:]] == [("nobody", "404"), (f"admin {made['id']}", "done")]
+
+
 def test_who_was_refused_is_told_and_strangers_and_supervisors_are_not(here: Stage) -> None:
     job_id = here.running(project="vision")
     eve = here.user("eve", vision="viewer")

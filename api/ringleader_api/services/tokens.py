@@ -80,13 +80,14 @@ class Tokens:
             )
         token = random_token()
         row = new_token(token, user=user, name=name, scope=scope or WHOLE, at=now, expires_at=expires_at)
-        audit.about(target=f"{user} {row.id}")
+        audit.about(target=user)
         with self._store.write() as session:
             self._within_oidc_life(session.get(User, who.name), now, expires_at)
             found = session.get(User, user)
             if found is None or found.disabled_at is not None:
                 raise NotFound(f"there is no user {user!r}.")
             session.add(row)
+            audit.about(target=f"{user} {row.id}")
         return NewTokenView(token=token, **_fields(row))
 
     def _within_oidc_life(self, maker: User | None, now: datetime, expires_at: datetime | None) -> None:
