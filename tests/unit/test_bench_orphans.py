@@ -63,6 +63,18 @@ def test_an_orphan_is_found_though_a_guard_has_adopted_it(tmp_path: Path) -> Non
     wait_for("the orphan's end", lambda: not of_run(tmp_path), 10)
 
 
+def test_a_zygote_is_no_orphan_of_a_job(tmp_path: Path) -> None:
+    """Who starts it ends at once, and it serves until its raylet ends."""
+    adopt = "import ctypes, subprocess, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)"
+    (tmp_path / "zygote.py").write_text("input()")
+    leave = f"import subprocess, sys; subprocess.Popen([sys.executable, '{tmp_path}/zygote.py', '7'], stdin=0)"
+    machine = Machine.now(tmp_path)
+    with started(f"{adopt}; subprocess.run([sys.executable, '-c', {leave!r}])", tmp_path, "guard.py") as guard:
+        assert len(of_run(tmp_path) - {guard}) == 1
+        assert machine.left() == {}
+    wait_for("its end", lambda: not of_run(tmp_path), 10)
+
+
 def test_a_named_segment_is_found_unless_it_is_another_runs(tmp_path: Path) -> None:
     machine, name = Machine.now(tmp_path), f"ringleader-test-{os.getpid()}"
     holds = f"held = open({str(SHARED / name)!r}, 'w')"

@@ -16,6 +16,8 @@ from ringleader.comm.segments import NAME
 FIRST = 1
 """The process that inherits those whose parent, and guard, have ended."""
 GUARD = b"guard.py"
+ZYGOTE = b"/zygote.py"
+"""An orphan by birth: its raylet ends it, and nobody's job is left in it."""
 SHARED = Path("/dev/shm")  # noqa: S108 - looked into, nothing is put there
 _PPID = 1
 """Where the parent stands in /proc/<pid>/stat behind the name, which may hold spaces."""
@@ -62,9 +64,13 @@ def _adopted(home: Path) -> set[int]:
     for pid in of_run(home):
         with suppress(OSError):
             parent = _parent(pid)
-            if parent == FIRST or GUARD in Path(f"/proc/{parent}/cmdline").read_bytes():
+            if (parent == FIRST or GUARD in _command(parent)) and ZYGOTE not in _command(pid):
                 found.add(pid)
     return found
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _pids() -> Iterator[int]:
