@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from cast import ANY, Cast, FaultPlan
+from cast import Cast
+from faults import ANY, FaultPlan
 from integration import test_token_ring_faults as tokens
 from integration.test_group_faults import STEPS, TWO, check, job, train
 

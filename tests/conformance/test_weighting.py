@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cast import Play
+from play import Play
 from threaded_cast import ThreadedCast
 from torch import Tensor, nn
 from torch.nn import functional as F

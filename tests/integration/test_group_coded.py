@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from cast import Cast, FaultPlan, Play
+from cast import Cast
+from faults import FaultPlan
+from play import Play
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from cast import Cast, FaultPlan
+from cast import Cast
+from faults import FaultPlan
 from integration.test_group_faults import TWO, job, register, run_epochs
 from torch import nn
 

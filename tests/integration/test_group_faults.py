@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cast import Cast, FaultPlan, Play, await_file
+from cast import Cast
+from faults import FaultPlan
+from play import Play
+from prompter import await_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from cast import Cast, FaultPlan
+from cast import Cast
+from faults import FaultPlan
 from test_group_faults import EPOCHS, check, job, register, rows, train
 from torch import Tensor
 from torch.nn import functional as F

@@ -3,7 +3,8 @@
 from functools import partial
 from pathlib import Path
 
-from cast import Cast, FaultPlan
+from cast import Cast
+from faults import FaultPlan
 from joining import check, healed, spec, train, undisturbed
 
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from cast import Cast, FaultPlan
+from cast import Cast
+from faults import FaultPlan
 from test_group_faults import EPOCHS, ROWS, STEPS, TWO, register, rows, run_epochs
 from test_group_restart import SAVED, rows_of, saving_job
 from torch import Tensor

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from cast import HANG_GUARD_S, Cast, FaultPlan, Play
+from cast import Cast
+from faults import FaultPlan
+from play import Play
+from prompter import HANG_GUARD_S
 from test_group_faults import ADAM, EPOCHS, ROWS, STEPS, job, train
 
 from ringleader.checkpoint.folder import MANIFEST, Folder

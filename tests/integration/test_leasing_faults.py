@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from cast import ANY, Cast, FaultPlan, Play
+from cast import Cast
+from faults import ANY, FaultPlan
 from integration.runtime_job import start
 from integration.test_group_faults import EPOCHS, ROWS, STEPS, job, train
 from pace import gates
+from play import Play
 from waiting import wait_for
 
 from ringleader.train.local import run_local

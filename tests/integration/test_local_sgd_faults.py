@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from cast import Cast, FaultPlan
+from cast import Cast
+from faults import FaultPlan
 from integration.test_group_faults import STEPS, check, job, train
 
 from ringleader.train.local import run_local

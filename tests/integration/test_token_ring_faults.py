@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cast import ANY, Cast, FaultPlan, Play
+from cast import Cast
+from faults import ANY, FaultPlan
 from integration.test_group_faults import EPOCHS, ROWS, STEPS, job, register, rows, train
+from play import Play
 from torch.nn import functional as F
 
 from ringleader.spec import JobSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cast import Play
+from play import Play
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset

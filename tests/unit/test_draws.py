@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from cast import FaultPlan
+from faults import FaultPlan
 from test_own_state import DRAWS, network, rows, spec
 from threaded_cast import ThreadedCast
 from torch import nn

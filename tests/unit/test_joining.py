@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from cast import ANY, FaultPlan, Play
+from faults import ANY, FaultPlan
 from joining import check, healed, spec, train, undisturbed
+from play import Play
 from threaded_cast import ThreadedCast
 from torch import Tensor, nn
 from waiting import wait_for

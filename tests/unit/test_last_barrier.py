@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from cast import ANY, HANG_GUARD_S, FaultPlan
+from faults import ANY, FaultPlan
+from leasing import ASYNC, Nets
+from leasing import check as check_leased
+from leasing import job as leased
 from membership_world import World
+from prompter import HANG_GUARD_S
 from safetensors.torch import load_file
-from test_leasing import ASYNC, Nets
-from test_leasing import check as check_leased
-from test_leasing import job as leased
 from test_server_backups import DATA, NET, STEPS, check, lost
 from test_worker_phases import Script, job
 from threaded_cast import ThreadedCast

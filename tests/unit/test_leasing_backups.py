@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from cast import ANY, FaultPlan, Play
-from test_leasing import (
+from faults import ANY, FaultPlan
+from leasing import (
     ASYNC,
     BACKUP,
     BATCH,
@@ -29,6 +29,7 @@ from test_leasing import (
     learn,
     name_of,
 )
+from play import Play
 from test_leasing_rows import TabledNets
 from threaded_cast import Shot, ThreadedCast
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from cast import FaultPlan
-from test_leasing import (
+from faults import FaultPlan
+from leasing import (
     ASYNC,
     BACKUP,
     BATCH,

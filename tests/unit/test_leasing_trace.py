@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cast import Play
-from test_leasing import ASYNC, BACKUP, SSP, job, learn, name_of
+from leasing import ASYNC, BACKUP, SSP, job, learn, name_of
+from play import Play
 from threaded_cast import Shot, ThreadedCast
 from trace_file import check_nested, complete, inside, is_step, read, steps_of, workers
 

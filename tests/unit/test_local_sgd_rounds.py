@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cast import FaultPlan
+from faults import FaultPlan
 from threaded_cast import ThreadedCast, ThreadPrompter
 from torch import Tensor, nn
 from torch.nn import functional as F

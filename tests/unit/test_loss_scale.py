@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from cast import FaultPlan, Play
+from faults import FaultPlan
+from play import Play
 from threaded_cast import Shot, ThreadedCast
 from torch import Tensor, nn
 from torch.nn import functional as F

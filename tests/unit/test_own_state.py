@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cast import FaultPlan
+from faults import FaultPlan
 from threaded_cast import ThreadedCast
 from torch import Tensor, nn
 from torch.nn import functional as F

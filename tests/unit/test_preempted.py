@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from cast import FaultPlan, Play
+from faults import FaultPlan
 from joining import STEPS, spec, train, undisturbed
+from play import Play
 from threaded_cast import ThreadedCast
 
 from ringleader.elastic import Membership, Plan, Rules

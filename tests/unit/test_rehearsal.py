@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from cast import FaultPlan
+from faults import FaultPlan
 from test_leaving import COPIES, RING, ROUNDS, SERVERS, job, made, rows
 from threaded_cast import ThreadedCast
 from torch.nn import functional as F

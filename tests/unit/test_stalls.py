@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cast import HANG_GUARD_S
+from prompter import HANG_GUARD_S
 from test_server_backups import DATA, EPOCHS, NET, STEPS_AN_EPOCH, check, lost
 from test_server_backups import job as backed
 from test_worker_phases import job

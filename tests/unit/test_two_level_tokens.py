@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from cast import ANY, FaultPlan, Play
+from faults import ANY, FaultPlan
+from play import Play
 from threaded_cast import ThreadedCast
 from torch import Tensor, nn
 from torch.utils.data import Dataset

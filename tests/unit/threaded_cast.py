@@ -13,7 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from cast import Cast, Prompter
+from cast import Cast
+from prompter import Prompter
 from torch import Tensor
 
 from ringleader.comm.transports import Transport, Work

@@ -1,0 +1,215 @@
+"""One worker of a scripted cast: its coordinator and outlet, and its cues."""
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from faults import ANY, Cue
+
+from ringleader.checkpoint.folder import MANIFEST
+from ringleader.checkpoint.manifest import Saved
+from ringleader.comm.timeline import Stretch
+from ringleader.comm.transports import Transport
+from ringleader.comm.transports.meeting import Call, meet
+from ringleader.elastic import instructions as do
+from ringleader.elastic.plan import Plan
+from ringleader.errors import Dismissed, ExchangeBroken
+from ringleader.train.donating import DONOR, JOINER
+from ringleader.train.seams import Parked, Seat, Shadow
+
+LOOPBACK = "127.0.0.1"
+HANG_GUARD_S = 90.0
+DEADLINE_S = 30.0
+DAWDLE_S = 0.05
+
+
+class Prompter:
+    """One worker's coordinator and outlet: talks to the stage over a pipe, and plays its cues."""
+
+    def __init__(
+        self, me: str, pipe: Connection, store: tuple[str, int], cues: tuple[Cue, ...], host: str = LOOPBACK
+    ) -> None:
+        self._host = host
+        self._me = me
+        self._pipe = pipe
+        self._store = store
+        self._cues = list(cues)
+        self._reached: Counter[tuple[int, str]] = Counter()
+        self._pending = 0
+        self._followed = 0
+        self._members: tuple[str, ...] = ()
+        self._generation = 0
+        self._interrupted = 0
+        self._recorded = 0
+        self._met: list[Transport] = []
+        self._donates = False
+        self._unsaid: list[tuple[str, Any]] = []
+        self._speaking = threading.Lock()
+
+    def next_seat(self, parked: Parked) -> Seat | Shadow:
+        self._cue(parked.step, "parked")
+        self._let_out()
+        self._say(("parked", replace(parked, followed=self._followed)))
+        while True:
+            kind, content = self._receive()
+            if kind == "follow":
+                self._followed = content
+                try:
+                    return Shadow(self._pair(content, JOINER), partial(self._level, content))
+                except ExchangeBroken as error:
+                    self._say(("parked", replace(parked, why=str(error), followed=content)))
+            if kind == "plan":
+                plan: Plan = content
+                self._generation, self._members = plan.generation, plan.members
+                return Seat(plan, plan.rank_of(self._me), self._connect(plan))
+
+    def joiners(self) -> list[Transport]:
+        while self._pipe.poll():
+            self._receive()
+        if self._donates:
+            self._cue(ANY, "donating")
+        met, self._met = self._met, []
+        self._donates = self._donates or bool(met)
+        return met
+
+    def plan_pending(self) -> bool:
+        while self._pipe.poll():
+            self._receive()
+        return self._pending > self._generation
+
+    def interrupted(self) -> bool:
+        while self._pipe.poll():
+            self._receive()
+        return self._interrupted >= self._generation
+
+    def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
+        self._unsaid.append(("metrics", (step, values)))
+
+    def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
+        self._unsaid.append(("ledger", (step, shards, rows)))
+
+    def trace(self, stretch: Stretch) -> None:
+        self._say(("trace", (self._me, stretch)))
+
+    def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        self._say(("event", do.Report(kind, generation, data)))
+
+    def saved(self, saved: Saved) -> None:
+        self._say(("saved", saved))
+
+    def settled(self, step: int) -> None: ...
+
+    def replayed(self) -> None: ...
+
+    def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
+        if phase == "committed":
+            self._say(("committed", (self._generation, step)))
+        self._cue(step, phase)
+        self._let_out()
+
+    def recorded_step(self) -> int:
+        return self._recorded
+
+    def handed_over(self, timeout_s: float) -> bool:
+        self._cue(ANY, "handing over")
+        self._let_out()
+        return True
+
+    def leave(self) -> None:
+        """It has passed the last barrier, and nobody knows yet."""
+        self._cue(ANY, "gone")
+
+    def _let_out(self) -> None:
+        """Records wait for the next words, as they wait for a heartbeat: whoever dies before takes them along."""
+        unsaid, self._unsaid = self._unsaid, []
+        for news in unsaid:
+            self._say(news)
+            if news[0] == "metrics":
+                self._recorded = news[1][0] + 1
+
+    def _say(self, news: tuple[str, Any]) -> None:
+        with self._speaking:
+            self._pipe.send(news)
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _receive(self) -> tuple[str, Any]:
+        if not self._pipe.poll(HANG_GUARD_S):
+            raise AssertionError(f"{self._me} heard nothing for {HANG_GUARD_S} s")
+        kind, content = self._pipe.recv()
+        if kind == "dismiss":
+            raise Dismissed
+        if kind == "announce":
+            self._pending = content
+        if kind == "interrupt":
+            self._interrupted = content
+        if kind == "donate":
+            with suppress(ExchangeBroken):
+                self._met.append(self._pair(content, DONOR))
+        return kind, content
+
+    def _connect(self, plan: Plan) -> Transport | None:
+        if len(plan.members) == 1:
+            return None
+        prefix, rank = f"{plan.attempt}/{plan.generation}", plan.rank_of(self._me)
+        return meet(Call(*self._store, prefix, rank, len(plan.members), DEADLINE_S, host=self._host))
+
+    def _pair(self, number: int, rank: int) -> Transport:
+        return meet(Call(*self._store, f"pair/{number}", rank, 2, DEADLINE_S, host=self._host))
+
+    def _level(self, pair: int) -> None:
+        self._cue(ANY, "level")
+        self._say(("level", pair))
+
+    def _cue(self, step: int, phase: str) -> None:
+        places = [(step, phase), (ANY, phase)]
+        reached = [(*place, self._reached[place]) for place in places]
+        self._reached.update(places)
+        self._dawdle(step, phase)
+        due = [
+            cue for cue in self._cues if (cue.step, cue.phase, cue.past) in reached and cue.act != "dawdle"
+        ]
+        for cue in due:
+            self._cues.remove(cue)
+            if cue.act == "kill":
+                if cue.sign != Path():
+                    self._let_out()  # heartbeats go on
+                    await_checkpoint(cue.sign)
+                self.die()
+            if cue.act == "stumble":
+                await_file(cue.sign)
+                raise ExchangeBroken(rank=-1, phase=phase, bucket=None, why="the script says so")
+            while not (self._heard_of(cue.generation) or cue.joined in self._members):
+                self._receive()
+
+    def _heard_of(self, generation: int) -> bool:
+        """Whether that generation is coming; also where whom this worker follows is gone."""
+        stray = self._generation == 0 and self._interrupted > 0
+        return max(self._pending, self._generation) >= generation or stray
+
+    def _dawdle(self, step: int, phase: str) -> None:
+        for cue in [c for c in self._cues if c.act == "dawdle" and c.phase == phase and c.step <= step]:
+            if self._pending < cue.generation and self._pipe.poll(DAWDLE_S):
+                self._receive()
+
+
+def await_checkpoint(folder: Path) -> None:
+    until = time.monotonic() + HANG_GUARD_S
+    while not folder.is_file() and not [*folder.glob(MANIFEST), *folder.glob(f"*/{MANIFEST}")]:
+        assert time.monotonic() < until, f"no checkpoint came into {folder}"
+
+
+def await_file(path: Path) -> None:
+    until = time.monotonic() + HANG_GUARD_S
+    while not path.exists():
+        assert time.monotonic() < until, f"nobody made {path}"
