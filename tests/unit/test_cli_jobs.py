@@ -8,6 +8,7 @@ import pytest
 from fake_api import (
     AT,
     FAILED,
+    RESULT,
     SUCCEEDED,
     TOKEN,
     URL,
@@ -98,6 +99,14 @@ def test_describe_shows_result_reason_and_events(api: FakeApi, run: Run) -> None
     assert "0.98" in out
     assert "worker.lost" in out
     assert "cause=killed" in out
+
+
+def test_describe_counts_gradients_by_how_stale_they_were(api: FakeApi, run: Run) -> None:
+    counts = [120, 34, *[0] * 14, 2]
+    api.jobs[0] |= SUCCEEDED | {"result": RESULT | {"staleness": counts}}
+    _, out, _ = run("describe", "digits-1")
+    (shown,) = [line.split(maxsplit=1) for line in out.splitlines() if line.strip().startswith("staleness")]
+    assert shown == ["staleness", "0: 120, 1: 34, 16+: 2"]
 
 
 def test_submit_prints_the_id_and_the_page(api: FakeApi, run: Run, job_file: str) -> None:

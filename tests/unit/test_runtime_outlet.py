@@ -74,6 +74,16 @@ def test_a_score_that_is_no_number_is_left_out_and_named_in_the_log(server: Inge
     outlet.discard()
 
 
+def test_a_result_counts_gradients_by_how_stale_they_were(server: IngestServer, tmp_path: Path):
+    outlet = open_outlet(server, tmp_path)
+    outlet.outcome(SUCCEEDED, finished(staleness=[5, 0, 2]))
+    assert outlet.poster.drained(10)
+    told = server.outcome()
+    assert told is not None
+    assert told["result"]["staleness"] == [5, 0, 2]
+    outlet.discard()
+
+
 def test_an_outcome_that_cannot_be_written_is_a_platform_error(server: IngestServer, tmp_path: Path):
     outlet = open_outlet(server, tmp_path)
     outlet.outcome(SUCCEEDED, finished(wall_s=math.nan))
