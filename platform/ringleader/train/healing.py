@@ -106,6 +106,7 @@ class Healing:
             "machines": self.machines.state(),
             "unkept": group.unkept.state(),
             "draws": group.draws.state(),
+            "staleness": group.staleness,
         }
 
     def restore(self, rest: dict[str, Any], *, whole: bool) -> None:
@@ -134,6 +135,7 @@ class Healing:
         self.machines.restore(rest.get("machines", []))  # checkpoints of before have none
         group.unkept.restore(rest.get("unkept", []))  # nor this
         group.draws.restore(rest.get("draws", False))
+        group.staleness = rest.get("staleness", [])
         group.inside, group.boundary = rest["inside"], group.step
         group.heals += 1
         group.buffers.adopt()

@@ -332,6 +332,7 @@ class Leasing:
             if self._keeps_queue and group.serves and group.due:
                 office.drain()
 
+        self._staleness = Counter(dict(enumerate(group.staleness)))  # of the loops before, if elsewhere
         books = Books(group, loop, committed, self._tenant.blocks, self._staleness)
         office = Office(group, books)
         if group.inside.get("call") == loop.number:

@@ -68,6 +68,7 @@ class Updates:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._weight, self._weighed_rows = state["weights"]
+        self._staleness.clear()
         self._staleness.update(state["staleness"])
 
     def make(self, gathered: Gathering, version: int, stock: Stock) -> list[Counted]:
