@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -76,6 +77,24 @@ def test_the_sum_in_place_is_the_canonical_one_on_every_member(world, length):
 
     for result in on_board(world, reduce):
         assert torch.equal(result, expected)
+
+
+def test_other_shards_in_the_same_rows_are_added_along_their_own_tree():
+    """One shard of each member has rows: 1, 2 and 5, then 1, 4 and 5, of which the last two are siblings."""
+    values = (1e8, -1e8, 1.0)
+
+    def reduce(member: SharedTransport) -> list[float]:
+        arena, board, sums = Arena(), member.board(1, rows=1), []
+        home = arena.empty(1, torch.float32)
+        for present in (frozenset({1, 2, 5}), frozenset({1, 4, 5})):
+            tree = tree_over(SHARDS, present)
+            rows = tuple(tree.partials(owned(rank, 3, SHARDS)) for rank in range(3))
+            home.fill_(values[member.rank])
+            board.reduce(0, Part(member.rank, 1, rows, tree), [home], [arena.address(home)])
+            sums.append(home.item())
+        return sums
+
+    assert on_board(3, reduce) == [[1.0, 0.0]] * 3
 
 
 @pytest.mark.parametrize("servers", [0, 2])
@@ -218,6 +237,16 @@ def test_members_that_cannot_map_each_other_say_so():
         member.close()
 
 
+def test_a_control_segment_of_another_member_is_not_taken_for_the_one_that_was_told():
+    """Process id and descriptor are those, as where both were used again."""
+    first, second = (SharedTransport(rank, 2, "here", 1.0) for rank in range(2))
+    before = replace(second.place, nonce=second.place.nonce ^ 1)
+    assert first.attach([first.place, before]) == {0}
+    assert second.attach([first.place, second.place]) == {0, 1}
+    for member in (first, second):
+        member.close()
+
+
 def test_a_descriptor_that_is_no_segment_is_never_mapped(tmp_path):
     with (tmp_path / "precious").open("wb") as file:
         file.write(b"x" * 4096)
@@ -235,6 +264,32 @@ def test_memory_of_a_member_that_has_left_is_never_mapped():
         second.irecv(torch.empty(3), 0, 0).wait()
     assert caught.value.rank == 0
     for member in (first, second):
+        member.close()
+
+
+def test_rows_of_a_member_that_has_left_are_not_written():
+    """It said that they may be used, and left: it may use them for something else."""
+    tree = tree_over(2, frozenset({0, 1}))
+    rows = tuple(tree.partials(range(r, r + 1)) for r in range(2))
+    members, arena = transports(2, shared=True), Arena()
+    homes = [arena.empty(8, torch.float32) for _ in members]
+    posts = [[arena.address(home)] for home in homes]
+
+    def reduce(member: SharedTransport) -> None:
+        part, home = Part(member.rank, 8, rows, tree), homes[member.rank]
+        member.board(1, rows=1).reduce(0, part, [home.fill_(1.0)], posts[member.rank])
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(reduce, members))
+    first, second = members
+    homes[1].fill_(7.0)
+    second.board(1, rows=1).offer(0, posts[1])
+    second.abort()
+    with pytest.raises(ExchangeBroken) as caught:
+        reduce(first)
+    assert caught.value.rank == 1
+    assert homes[1].tolist() == [7.0] * 8
+    for member in members:
         member.close()
 
 
