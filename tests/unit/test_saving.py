@@ -116,6 +116,9 @@ class Told:
         self._line.send(word)
         self.sent.set()
 
+    def poll(self, timeout_s: float) -> bool:
+        return self._line.poll(timeout_s)
+
     def recv(self) -> object:
         return self._line.recv()
 
@@ -194,6 +197,22 @@ def test_where_the_process_that_writes_is_killed_the_next_checkpoint_has_another
     saver.close()
     assert heard.steps == [1, 3]
     assert not Path(f"/proc/{last}").exists()
+
+
+def test_where_the_process_that_writes_stays_stopped_the_next_checkpoint_has_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringleader.checkpoint.writer.LOOK_S", 0.05)
+    heard, state = Heard(), {"weight": torch.ones(4)}
+    saver = Saver(SPEC, str(tmp_path), heard)
+    saver.save(state, Part(), at(1))
+    assert saver.written()
+    saved_while_stopped(saver, state, 2, lambda _: None)
+    assert heard.failed == [(2, "the process that writes ended with -9")]
+    saver.save(state, Part(), at(3))
+    assert saver.written()
+    saver.close()
+    assert heard.steps == [1, 3]
 
 
 def test_the_process_that_writes_is_the_least_urgent_and_who_orders_is_as_urgent_as_training(

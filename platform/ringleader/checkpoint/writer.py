@@ -36,6 +36,9 @@ SHARE = 1 / 4
 
 HURRY = "hurry"
 PATIENCE_S = 10.0
+LOOK_S = 5.0
+"""Whoever waits for an answer looks so often whether it may still come. A process that a signal has stopped may go on;
+one that is stopped at two looks running is ended, and the next checkpoint has another."""
 Answer = tuple[list[Piece], str]
 Line: TypeAlias = "Connection[Any, Any]"
 
@@ -68,8 +71,8 @@ class Order:
 
 
 class Writer:
-    """Starts the process with the first order, and again if it has died. Used by one thread, which outlives it; but
-    `hurry` belongs to any."""
+    """Starts the process with the first order, and again if it has died or was stopped. Used by one thread, which
+    outlives it; but `hurry` belongs to any."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -101,6 +104,7 @@ class Writer:
                 line.send(order)
             if self._haste.is_set():
                 self._press()
+            _await(line, process)
             answer: Answer = line.recv()
         except (OSError, EOFError):
             code = process.wait()
@@ -199,6 +203,23 @@ def _start() -> tuple["subprocess.Popen[bytes]", Line]:
     with there:
         command = [sys.executable, "-c", code]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(number,)), here
+
+
+def _await(line: Line, process: "subprocess.Popen[bytes]") -> None:
+    """Until there is something to receive, which the end of the process is."""
+    stopped = False
+    while not line.poll(LOOK_S):
+        before, stopped = stopped, _is_stopped(process.pid)
+        if before and stopped:
+            process.kill()
+
+
+def _is_stopped(child: int) -> bool:
+    if not hasattr(os, "waitid"):
+        return False
+    with suppress(ChildProcessError):  # it has ended, which the line says
+        return os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    return False
 
 
 def _answer(order: Order, parent: int, line: Line) -> Answer:
