@@ -1,6 +1,5 @@
 """Processes that a benchmark starts: with a deadline, dead with their parent, nothing left behind."""
 
-import ctypes
 import json
 import os
 import signal
@@ -13,14 +12,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from ringleader.bench.broken import PeerFailed
+from ringleader.lifeline import end_with_parent
 
-PR_SET_PDEATHSIG = 1
 TAIL = 40
 
 
 def die_with_parent() -> None:
     """Called first in a child: the kernel kills it when its parent dies, however that happens (Linux)."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     if os.getppid() == 1:
         sys.exit("the parent is gone")
 

@@ -1,6 +1,5 @@
 """A PostgreSQL server of one's own, for a benchmark or a test: started in a folder, gone with whoever started it."""
 
-import ctypes
 import os
 import pwd
 import shutil
@@ -10,11 +9,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.children import PR_SET_PDEATHSIG
+from ringleader.lifeline import end_with_parent
 
 SUPERUSER = "ringleader"
 START_S = 60
@@ -119,7 +119,7 @@ def _running(tools: Path, folder: Path, owner: pwd.struct_passwd | None, durable
             cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call
+            preexec_fn=partial(end_with_parent, signal.SIGQUIT),  # noqa: PLW1509 - one system call
             **_as(owner),  # type: ignore[call-overload]
         )
     try:
@@ -132,7 +132,3 @@ def _running(tools: Path, folder: Path, owner: pwd.struct_passwd | None, durable
     finally:
         process.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
         process.wait(START_S)
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)

@@ -4,10 +4,8 @@ A thread would need the interpreter's lock between two chunks. As the least urge
 the training thread gives it up, and then no core to go on: training waits for both.
 """
 
-import ctypes
 import mmap
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -21,8 +19,8 @@ from typing import Any, TypeAlias
 
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import Piece
+from ringleader.lifeline import end_with_parent
 
-PR_SET_PDEATHSIG = 1
 LEAST_URGENT = 19
 
 CHUNK_BYTES = 256 << 10
@@ -156,8 +154,7 @@ class Writer:
 
 def serve(descriptor: int, parent: int) -> None:
     """The process: write what comes, until nobody can send any more, or `parent` is gone."""
-    with suppress(OSError, AttributeError):  # elsewhere than on Linux the end of the line has to do
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()  # elsewhere than on Linux the end of the line has to do
     if os.getppid() != parent:
         os._exit(1)  # lost before it could be asked for the signal
     give_way()

@@ -11,7 +11,6 @@ pickled, with packages of many MB in them, for both ends are ours, and nobody el
 `python -m ringleader.runtime.cluster_process DESCRIPTOR` is that process.
 """
 
-import ctypes
 import os
 import pickle
 import signal
@@ -27,6 +26,7 @@ from traceback import format_exception
 from typing import Any, NoReturn
 
 from ringleader.errors import RingleaderError
+from ringleader.lifeline import end_with_parent
 from ringleader.runtime.cluster import ANSWER_S, CALL_S, GONE_S, LOOK_UP_S, WARM_S, Cluster
 
 RAY_S = 10.0
@@ -57,7 +57,6 @@ THREADS = 64
 """More than there are threads that ask: 40 of the API take requests, and one reconciles."""
 REAPED_S = 5.0
 CHUNK_BYTES = 1 << 20
-_PR_SET_PDEATHSIG = 1
 
 
 class OutOfReach(RingleaderError):
@@ -156,7 +155,7 @@ def _all_of(answering: socket.socket, until: float) -> bytes:
 
 def serve(connect: Callable[..., Any]) -> NoReturn:
     """Answer calls until the one who asks is gone. `connect` makes the cluster, when it is called."""
-    _die_with_parent()
+    end_with_parent()  # the end of the socket says so as well, but not to a process that is frozen
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent decides
     door, service = socket.socket(fileno=int(sys.argv[-1])), _Service(connect)
     pool = ThreadPoolExecutor(THREADS)
@@ -196,12 +195,6 @@ def _portable(error: BaseException) -> RingleaderError:
     )
     told.add_note("".join(format_exception(error)))
     return told
-
-
-def _die_with_parent() -> None:
-    """The end of the socket says so as well, but not to a process that is frozen."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ when a part of Ray has ended without which there is no cluster.
 """
 
 import argparse
-import ctypes
 import json
 import os
 import secrets
@@ -17,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ringleader.lifeline import end_with_parent
 from ringleader.runtime import environment, fork_worker
 from ringleader.runtime.messages import NAMESPACE
 
@@ -24,7 +24,6 @@ OBJECT_STORE_BYTES = 150_000_000
 LOOK_S = 1.0
 PARTS = frozenset({"gcs_server", "raylet"})
 """Without one of them there is no cluster. A driver of Ray notices after a minute, or never."""
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -36,7 +35,7 @@ def main() -> None:
     options = parser.parse_args()
     ended = threading.Event()
     _on_end(lambda *_: ended.set())
-    _die_with_parent()
+    end_with_parent(signal.SIGTERM)
     environment.for_head(_token(options.home))
     # Unix socket paths are short: not below the home, which may lie deep.
     temp_dir = Path(tempfile.mkdtemp(prefix="rl-", dir="/tmp"))
@@ -119,12 +118,6 @@ def _token(home: Path) -> Path:
             file.write(secrets.token_hex(32))
     path.chmod(0o600)
     return path
-
-
-def _die_with_parent() -> None:
-    """Have the kernel send SIGTERM when the parent ends, however it does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 if __name__ == "__main__":

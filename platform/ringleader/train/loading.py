@@ -1,14 +1,12 @@
 """A loading process's first act: it ends with the worker that forked it, and holds none of that one's connections."""
 
-import ctypes
 import os
-import signal
 import stat
-from contextlib import suppress
 from multiprocessing import get_start_method, parent_process
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1
+from ringleader.lifeline import end_with_parent
+
 _STANDARD = 3
 
 
@@ -18,8 +16,7 @@ def detach(_number: int) -> None:
     A worker's death shows at its peers as the end of its connections, so nobody else may keep these open. What the
     loader itself talks through are pipes; sockets that it opens later are its own.
     """
-    with suppress(OSError, AttributeError):  # prctl is Linux's; elsewhere torch's own watchdog takes seconds
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()  # elsewhere than on Linux torch's own watchdog takes seconds
     worker = parent_process()
     # Who was forked by a server of the worker's has that one for a parent, which ends with the worker.
     forked_here = get_start_method() != "forkserver"

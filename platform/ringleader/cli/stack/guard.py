@@ -44,7 +44,8 @@ def main() -> int:
 
 
 def _die_with_guard() -> None:
-    """In the service, before exec: should the guard be killed, the service is too."""
+    """In the service, before exec: should the guard be killed, the service is too. `lifeline` does the same, but is not
+    in the standard library."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
