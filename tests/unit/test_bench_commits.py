@@ -1,11 +1,20 @@
 """How a recovery is read from what workers wrote down, by the same rule for every system."""
 
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from ringleader.bench.broken import BrokenPromise, PeerFailed
-from ringleader.bench.commits import STEADY_COMMITS, Commit, CommitLog, Commits, wait_for
+from ringleader.bench.commits import (
+    STEADY_COMMITS,
+    Commit,
+    CommitLog,
+    Commits,
+    await_recovery,
+    wait_for,
+)
 
 STEP_S = 0.1
 
@@ -33,6 +42,20 @@ def test_a_step_reduced_before_the_kill_is_no_recovery() -> None:
     assert found is not None
     assert found.seconds == pytest.approx(0.402)
     assert found.steps_lost == 0
+
+
+def test_whoever_measures_a_recovery_computes_nothing_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringleader.bench.commits.QUIET_S", 0.05)
+    began, looks = time.monotonic(), list[float]()
+    before = group([1, 2, 3], 1, 0, at=began - 2.0)
+
+    def read() -> Commits:
+        looks.append(time.monotonic())
+        return Commits(before + group([1, 2], 2, 15, at=began + 0.1) if len(looks) == 3 else before)
+
+    found = await_recovery(read, killed_at=began, victim=3, deadline_s=60, check=lambda: None)
+    assert found.survivors_stayed
+    assert all(later - earlier >= 0.05 for earlier, later in pairwise([began, *looks]))
 
 
 def test_steps_done_again_are_steps_lost() -> None:

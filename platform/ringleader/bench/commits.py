@@ -16,6 +16,9 @@ from ringleader.bench.broken import BrokenPromise, PeerFailed
 
 T = TypeVar("T")
 POLL_S = 0.02
+QUIET_S = 0.5
+"""Whoever measures a kill looks so seldom: reading all that was written takes a core for tens of milliseconds, and the
+times are those that the workers wrote down."""
 STEADY_COMMITS = 10
 """So many commits of a membership, on every member, before it counts as steady."""
 LEAST_MEMBERS = 2
@@ -135,6 +138,22 @@ def wait_for(what: str, look: Callable[[], T | None], deadline_s: float, check: 
             raise PeerFailed(f"{what} did not happen within {deadline_s:g} s.")
         time.sleep(POLL_S)
     return found
+
+
+def await_recovery(
+    read: Callable[[], Commits],
+    killed_at: float,
+    victim: int,
+    deadline_s: float,
+    check: Callable[[], None],
+) -> Recovery:
+    """What a kill cost. Raises PeerFailed after the deadline, or whatever `check` raises."""
+
+    def look() -> Recovery | None:
+        time.sleep(QUIET_S)
+        return read().recovery(killed_at, victim)
+
+    return wait_for("a commit after the kill", look, deadline_s, check)
 
 
 def _parse(path: Path) -> list[Commit]:

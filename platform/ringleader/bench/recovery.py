@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ringleader.bench import absence, stack
 from ringleader.bench.broken import BrokenPromise, PeerFailed
 from ringleader.bench.children import Child
-from ringleader.bench.commits import Recovery, wait_for
+from ringleader.bench.commits import Recovery, await_recovery, wait_for
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.registry import Wish
 from ringleader.bench.workloads import PAUSE_S
@@ -259,9 +259,10 @@ def _kill(
     """What it cost, by the commits of those processes; of all where none are named."""
     killed_at = time.monotonic()
     os.kill(victim, sign)
-    found = wait_for(
-        "a commit after the kill",
-        lambda: (job.commits.of(among) if among else job.commits).recovery(killed_at, victim),
+    found = await_recovery(
+        lambda: job.commits.of(among) if among else job.commits,
+        killed_at,
+        victim,
         RECOVERY_DEADLINE_S,
         job.check,
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ringleader.bench.children import die_with_parent
-from ringleader.bench.commits import Commits, Recovery, wait_for
+from ringleader.bench.commits import Commits, Recovery, await_recovery, wait_for
 from ringleader.bench.join import CASE, DENSE, LOADS, QUIET_S, Join
 from ringleader.bench.workloads import PAUSE_S
 
@@ -152,12 +152,7 @@ def _await_members(folder: Path, count: int) -> set[int]:
 
 
 def _await_recovery(folder: Path, killed_at: float, victim: int) -> Recovery:
-    return wait_for(
-        "a commit after the kill",
-        lambda: Commits.read(folder).recovery(killed_at, victim),
-        DEADLINE_S,
-        lambda: None,
-    )
+    return await_recovery(lambda: Commits.read(folder), killed_at, victim, DEADLINE_S, lambda: None)
 
 
 def _trainer(

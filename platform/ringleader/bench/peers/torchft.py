@@ -19,7 +19,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.broken import PeerFailed
 from ringleader.bench.children import Child, die_with_parent
-from ringleader.bench.commits import CommitLog, Commits, wait_for
+from ringleader.bench.commits import CommitLog, Commits, await_recovery, wait_for
 from ringleader.bench.gate import LOOPBACK
 from ringleader.bench.workloads import PAUSE_S, WORKLOADS
 
@@ -68,9 +68,10 @@ class Field:
         victim = self._replicas[number].pid
         os.kill(victim, self._sign)
         killed_at = time.monotonic()
-        found = wait_for(
-            "a commit after the kill",
-            lambda: Commits.read(self._folder).recovery(killed_at, victim),
+        found = await_recovery(
+            lambda: Commits.read(self._folder),
+            killed_at,
+            victim,
             DEADLINE_S,
             lambda: self._check(but=victim),
         )
