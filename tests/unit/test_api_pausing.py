@@ -170,10 +170,38 @@ def test_a_supervisor_that_vanishes_or_does_not_end_leaves_the_job_paused(here: 
     assert (here.state(stuck), here.cluster.alive) == ("paused", {})
 
 
+def saved(seq: int, step: int, *removed: str) -> dict[str, object]:
+    data = {"step": step, "uri": f"/ck/a/step-{step}", "size_bytes": 3, "copied_s": 0.1}
+    return event(seq, "checkpoint.saved", **data, removed=list(removed))
+
+
+@pytest.mark.parametrize(
+    ("told", "begins"),
+    [
+        ([saved(1, 4), saved(2, 9)], ""),
+        ([saved(1, 4)], "step 4, its newest checkpoint"),
+        ([], "the beginning: it has no checkpoint"),
+    ],
+)
+def test_a_job_that_could_not_be_saved_where_it_was_paused_says_from_where_it_goes_on(
+    here: Stage, told: list[dict[str, object]], begins: str
+) -> None:
+    job_id = here.running()
+    pause(here, job_id)
+    here.tick()
+    here.post(job_id, status=status("running", step=9), records=[*told, outcome(1, "paused")])
+    here.tick(2)
+    job = here.job(job_id)
+    assert job["state"] == "paused"
+    said = f"; step 9 was not saved, and resuming goes on from {begins}" if begins else ""
+    assert job["reason"]["message"] == f"paused by admin{said}"
+    *_, last = here.client.get(f"/api/v1/jobs/{job_id}/events").json()["items"]
+    assert (last["type"], last["data"]["reason"]) == ("job.paused", job["reason"])
+
+
 def test_a_job_can_begin_with_the_weights_of_another_ones_newest_checkpoint(here: Stage) -> None:
     first = here.running()
-    saved = {"step": 4, "uri": "/ck/a/step-4", "size_bytes": 3, "copied_s": 0.1, "removed": []}
-    here.post(first, records=[event(1, "checkpoint.saved", **saved)])
+    here.post(first, records=[saved(1, 4)])
     second = here.submit(name="second", init_from=first)
     assert here.job(second)["spec"]["init_from"] == "/ck/a/step-4"
     unknown = "job_" + "0" * 26

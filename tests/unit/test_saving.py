@@ -315,6 +315,17 @@ def test_a_generation_makes_the_memory_ready_once_halfway_to_its_first_checkpoin
     assert heard.steps == [4, 8, 12]
 
 
+PAUSED = JobSpec.parse(
+    {
+        "name": "pauses",
+        "entrypoint": "a:b",
+        "workers": {"min": 1, "max": 1},
+        "batch": {"global_size": 1, "logical_shards": 1},
+        "checkpoint": {"every_steps": None},
+    }
+)
+
+
 class Pausing(Alone):
     """Pauses behind the first step; `interrupted` is asked while there is something to wait for."""
 
@@ -366,17 +377,8 @@ def test_a_pause_waits_for_its_checkpoint_however_long_it_takes_to_write(tmp_pat
 
     heard, pausing = Heard(), Pausing(looks)
     pausing.listen(heard)
-    spec = JobSpec.parse(
-        {
-            "name": "pauses",
-            "entrypoint": "a:b",
-            "workers": {"min": 1, "max": 1},
-            "batch": {"global_size": 1, "logical_shards": 1},
-            "checkpoint": {"every_steps": None},
-        }
-    )
     run(
-        spec=spec,
+        spec=PAUSED,
         function=train,
         coordinator=pausing,
         outlet=heard,
@@ -385,6 +387,44 @@ def test_a_pause_waits_for_its_checkpoint_however_long_it_takes_to_write(tmp_pat
         checkpoints=str(place),
     )
     assert (pausing.paused_with, looked) == ([1], 2)
+
+
+def test_a_pause_saves_again_what_could_not_be_written(tmp_path: Path) -> None:
+    """Nobody trains meanwhile; what a pause does not save is lost."""
+    place = tmp_path / "saved"
+    place.write_text("no folder can be made here")
+    heard = Heard()
+    pausing = Pausing(lambda: place.unlink(missing_ok=True) if heard.failed else None)
+    pausing.listen(heard)
+
+    def train(session: Session) -> None:
+        net = session.model(torch.nn.Linear(1, 1))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for batch in session.batches([{"x": torch.ones(1)}] * 3):
+            session.step(net(batch["x"]).mean())
+
+    run(
+        spec=PAUSED,
+        function=train,
+        coordinator=pausing,
+        outlet=heard,
+        server=False,
+        artifacts=tmp_path,
+        checkpoints=str(place),
+    )
+    assert [step for step, _ in heard.failed] == [1]
+    assert pausing.paused_with == [1]
+
+
+def test_nobody_tries_again_to_save_what_a_generation_that_was_given_up_holds(tmp_path: Path) -> None:
+    (tmp_path / "saved").write_text("no folder can be made here")
+    heard = Heard()
+    saver = Saver(SPEC, str(tmp_path / "saved"), heard)
+    given_up = iter([False, True])
+    state = {"weight": torch.ones(4)}
+    saver.insist(lambda: saver.save(state, Part(), at(1)), lambda: bool(heard.failed) and next(given_up))
+    assert [step for step, _ in heard.failed] == [1]
+    saver.close()
 
 
 def test_nobody_waits_for_a_checkpoint_whose_generation_was_given_up(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from ringleader_api.reconciling.inheriting import Inheriting
 from ringleader_api.reconciling.launching import Launching
 from ringleader_api.reconciling.queue import Queue
 from ringleader_api.scheduling import Facts, Limits, Seen, Silence, lifecycle, next_act
-from ringleader_api.services.attempts import attempt_failed
+from ringleader_api.services.attempts import attempt_failed, paused_behind
 from ringleader_api.services.claims import ADMITTED
 from ringleader_api.services.packages import KEPT
 from ringleader_api.store import Lease, LeaseLost, Transactions, move, record
@@ -372,6 +372,8 @@ class Reconciler:
 
     def _finish(self, session: Session, job: Job) -> None:
         why = Why(**job.reason) if job.reason else None
+        if why is not None and job.target is State.PAUSED:
+            why = paused_behind(session, job, why)
         move(session, job, job.target or State.FAILED, at=self._now(), who="reconciler", why=why)
         if job.preempted and job.state is State.PAUSED:
             move(session, job, State.QUEUED, at=self._now(), who="scheduler", why=why)

@@ -6,6 +6,7 @@ from sqlalchemy.orm import Session
 
 from ringleader.wire.states import RETRIED, State
 from ringleader.wire.views import Why
+from ringleader_api.services.checkpoints import checkpoints_of
 from ringleader_api.services.views import failures_spent
 from ringleader_api.store import move
 from ringleader_api.store.tables import Job
@@ -31,3 +32,14 @@ def attempt_failed(session: Session, job: Job, why: Why, *, at: datetime, who: s
         hint=f"{spent} of {budget} failures are spent.",
     )
     move(session, job, State.QUEUED, at=at, who=who, why=waits)
+
+
+def paused_behind(session: Session, job: Job, why: Why) -> Why:
+    """`why` a job is paused, and from where it goes on where that is not the step to which it had come."""
+    newest = next(iter(checkpoints_of(session, job.id)), None)
+    step = newest.step if newest else 0
+    if job.step <= step:
+        return why
+    begins = f"step {step}, its newest checkpoint" if newest else "the beginning: it has no checkpoint"
+    message = f"{why.message}; step {job.step} was not saved, and resuming goes on from {begins}"
+    return why.model_copy(update={"message": message})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from ringleader.checkpoint.manifest import CheckpointUnreadable
 from ringleader.wire.views import View
@@ -118,22 +119,27 @@ class Exports:
 
 def checkpoints(store: Store, job_id: str) -> CheckpointPage:
     """Those that were written and not removed since."""
-    query = select(Event).where(Event.job_id == job_id, Event.type == SAVED).order_by(Event.seq)
-    found: dict[str, Checkpoint] = {}
     with store.read() as session:
         load(session, job_id)
-        for event in session.scalars(query):
-            try:
-                saved = _Saved.model_validate(event.data)
-            except ValidationError:  # nothing can begin with what is not told whole
-                continue
-            for name in saved.removed:
-                found.pop(name, None)
-            found[saved.uri.rpartition("/")[2]] = Checkpoint(
-                step=saved.step,
-                uri=saved.uri,
-                size_bytes=saved.size_bytes,
-                attempt=event.attempt,
-                at=event.at,
-            )
-    return CheckpointPage(items=list(reversed(found.values())))
+        return CheckpointPage(items=checkpoints_of(session, job_id))
+
+
+def checkpoints_of(session: Session, job_id: str) -> list[Checkpoint]:
+    """The same, the newest first."""
+    query = select(Event).where(Event.job_id == job_id, Event.type == SAVED).order_by(Event.seq)
+    found: dict[str, Checkpoint] = {}
+    for event in session.scalars(query):
+        try:
+            saved = _Saved.model_validate(event.data)
+        except ValidationError:  # nothing can begin with what is not told whole
+            continue
+        for name in saved.removed:
+            found.pop(name, None)
+        found[saved.uri.rpartition("/")[2]] = Checkpoint(
+            step=saved.step,
+            uri=saved.uri,
+            size_bytes=saved.size_bytes,
+            attempt=event.attempt,
+            at=event.at,
+        )
+    return list(reversed(found.values()))

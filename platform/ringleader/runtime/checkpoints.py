@@ -46,11 +46,10 @@ class Checkpoints:
         self._step = self._settled = self._recorded = 0
         self._heard = threading.Condition()
         self._parts: dict[Position, int] = {}
-        self._failed: set[int] = set()
         self._open: tuple[Saved, ...] = ()
         self.newest_uri, self.slowest_s = "", 0.0
         if kept is not None:
-            self._open, self.newest_uri, self._failed, self.slowest_s = pickle.loads(kept)  # noqa: S301 - our own file
+            self._open, self.newest_uri, self.slowest_s = pickle.loads(kept)  # noqa: S301 - our own file
         if self._open:
             self._count(self._open)
             self._begin()
@@ -59,7 +58,7 @@ class Checkpoints:
     def kept(self) -> bytes:
         """What the supervisor after this one has to know: the files that are no checkpoint yet."""
         with self._heard:
-            return pickle.dumps((self._open, self.newest_uri, self._failed, self.slowest_s))
+            return pickle.dumps((self._open, self.newest_uri, self.slowest_s))
 
     def take(self, beat: Beat, recorded_step: int) -> bool:
         """What a heartbeat says of checkpoints: files written, and steps that others have gone beyond. Returns whether
@@ -86,10 +85,9 @@ class Checkpoints:
             self._heard.notify_all()
 
     def await_complete(self, generation: int) -> None:
-        """Until all writers of that generation have written and the records of its step are here, or one of them says
-        that it cannot, for `LAST_S`."""
+        """Until all writers of that generation have written and the records of its step are here, for `LAST_S`."""
         with self._heard:
-            self._heard.wait_for(lambda: generation in self._failed or self._complete(generation), LAST_S)
+            self._heard.wait_for(lambda: self._complete(generation), LAST_S)
 
     def finish(self) -> str:
         """Everybody passed the last barrier. Returns the newest checkpoint's URI, or nothing."""
@@ -107,14 +105,12 @@ class Checkpoints:
         with self._heard:
             self._recorded = max(self._recorded, recorded_step)
             self._heard.notify_all()
-        failed = {told.generation for told in beat.events if told.kind == "checkpoint.failed"}
-        if not (beat.saved or failed):
+        if not beat.saved:
             return False
         with self._heard:
             self._open += beat.saved
             self.slowest_s = max([self.slowest_s, *(one.copied_s + one.written_s for one in beat.saved)])
             self._count(beat.saved)
-            self._failed |= failed
             self._heard.notify_all()
         return True
 

@@ -323,9 +323,8 @@ class Group:
         assert self.exchange is not None
         given_up = self.coordinator.interrupted
         try:
-            if self.saver.on and self.saver.finish(given_up):  # the one before, of which there may be a copy
-                self._save()
-                self.saver.finish(given_up)
+            if self.saver.on:
+                self.saver.insist(self._save, given_up)
             self.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
         except ExchangeBroken as error:
             self.broke(error)

@@ -23,6 +23,8 @@ PATIENCE_S = 60.0
 LOOK_S = 0.05
 """Who waits looks so often whether it is to go on."""
 TOLD_S = 1.0
+AGAIN_S, SELDOM_S = 1.0, 60.0
+"""What has to be written is tried again after so long, then after twice that and so on, at last so seldom."""
 
 
 class Saver:
@@ -45,7 +47,7 @@ class Saver:
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
-        self._waited = False
+        self._waited = self._missed = False
         self._copied_at = -inf
         self._thread: threading.Thread | None = None
 
@@ -95,6 +97,17 @@ class Saver:
             if given_up():
                 return False
         return True
+
+    def insist(self, save: Work, given_up: Callable[[], bool]) -> None:
+        """Have `save` copied and written, again and again where it cannot be, until there is no point in it any more:
+        nobody trains meanwhile, and what is not saved is lost."""
+        again_s = AGAIN_S
+        while self.finish(given_up):  # the one before, of which there may be a copy
+            self._missed = False
+            save()
+            if not (self.finish(given_up) and self._missed and _rested(again_s, given_up)):
+                return
+            again_s = min(2 * again_s, SELDOM_S)
 
     def newest(self) -> Found | None:
         """Where to start from; what cannot be read is told and passed over. Raises CheckpointsUnreachable."""
@@ -191,7 +204,18 @@ class Saver:
         return snapshot.write(Folder(self._place), name)
 
     def _failed(self, position: Position, why: str) -> None:
+        self._missed = True
         self._outlet.event("checkpoint.failed", position.generation, {"why": why, "step": position.step})
+
+
+def _rested(for_s: float, given_up: Callable[[], bool]) -> bool:
+    """Whether there still is a point in it after so long."""
+    until = time.perf_counter() + for_s
+    while time.perf_counter() < until:
+        if given_up():
+            return False
+        time.sleep(LOOK_S)
+    return True
 
 
 def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
