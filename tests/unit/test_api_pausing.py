@@ -203,7 +203,6 @@ def test_a_job_can_begin_with_the_weights_of_another_ones_newest_checkpoint(here
     first = here.running()
     here.post(first, records=[saved(1, 4)])
     second = here.submit(name="second", init_from=first)
-    assert here.job(second)["spec"]["init_from"] == "/ck/a/step-4"
     unknown = "job_" + "0" * 26
     for source, why in ((second, "has none"), (unknown, "is unknown")):
         answer = here.client.post(
@@ -212,3 +211,37 @@ def test_a_job_can_begin_with_the_weights_of_another_ones_newest_checkpoint(here
         assert answer.status_code == 422
         assert answer.json()["errors"][0]["pointer"] == "/init_from"
         assert why in answer.json()["detail"]
+
+
+def test_a_job_begins_with_the_checkpoint_that_is_newest_when_it_starts_and_stays_with_it(
+    here: Stage,
+) -> None:
+    """While it waits its source goes on, and keeps few."""
+    first = here.running(workers={"min": 4, "max": 4})
+    here.post(first, records=[saved(1, 4)])
+    second = here.submit(name="second", init_from=first, workers={"min": 4, "max": 4})
+    here.tick()
+    assert (here.state(second), here.job(second)["spec"]["init_from"]) == ("queued", first)
+    here.post(first, records=[saved(2, 8, "step-4"), outcome(3, "succeeded")])
+    here.tick(2)
+    assert here.cluster.alive[second, 1].spec.init_from == "/ck/a/step-8"
+    assert here.job(second)["spec"]["init_from"] == "/ck/a/step-8"
+    here.client.delete(f"/api/v1/jobs/{first}")
+    here.post(second, records=[outcome(1, "failed", "platform_error")])
+    here.tick(2)
+    assert here.cluster.alive[second, 2].spec.init_from == "/ck/a/step-8"
+
+
+def test_a_job_whose_source_is_gone_when_it_starts_says_so(here: Stage) -> None:
+    first = here.running()
+    here.post(first, records=[saved(1, 4)])
+    second = here.submit(name="second", init_from=first)
+    pause(here, second)
+    here.post(first, records=[outcome(2, "succeeded")])
+    here.tick(2)
+    assert here.client.delete(f"/api/v1/jobs/{first}").status_code == 204
+    resume(here, second)
+    here.tick(3)
+    job = here.job(second)
+    assert (job["state"], job["reason"]["code"]) == ("failed", "checkpoint_unreadable")
+    assert f"{first}, with whose weights" in job["reason"]["message"]

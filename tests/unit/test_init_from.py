@@ -74,3 +74,10 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     uri = saved(tmp_path, nn.Sequential(nn.Identity(), nn.Identity(), nn.Identity(), nn.Linear(2, 2)))
     with pytest.raises(CheckpointUnreadable, match="no entry of this job's models"):
         run_local(job(uri), Tuned(classes=3), tmp_path / "artifacts")
+
+
+def test_a_checkpoint_that_its_job_has_removed_is_named_as_such(tmp_path: Path) -> None:
+    uri = saved(tmp_path, net_of(3, seed=1))
+    (Path(uri) / "manifest.json").unlink()
+    with pytest.raises(CheckpointUnreadable, match="it is not there; a job keeps its newest"):
+        run_local(job(uri), Tuned(classes=3), tmp_path / "artifacts")

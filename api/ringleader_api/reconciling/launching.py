@@ -6,13 +6,14 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from ringleader.spec import JobSpec
-from ringleader.wire.states import Reason, State
+from ringleader.wire.states import State
 from ringleader.wire.views import Why
 from ringleader_api.backend import Backend, Launch
 from ringleader_api.clock import Clock
 from ringleader_api.edge.credentials import sha256
 from ringleader_api.log import Log
 from ringleader_api.services.attempts import attempt_failed
+from ringleader_api.services.checkpoints import NoneLeft, beginning_of
 from ringleader_api.services.claims import allowed
 from ringleader_api.services.packages import Packages
 from ringleader_api.services.secrets import SecretMissing, Secrets
@@ -77,14 +78,15 @@ class Launching:
             if job is None or job.state is not State.STARTING:
                 return
             session.merge(IngestToken(job_id=job_id, attempt=attempt, sha256=sha256(token)))
-            spec, package = JobSpec.model_validate(job.spec), job.package
-            workers = spec.workers.model_copy(update={"max": allowed(job)})
             try:
+                spec = _begun(session, job)
                 self._secrets.values(session, job.project, spec.secrets)
-            except SecretMissing as error:
-                why = Why(code=Reason.SECRET_MISSING, message=error.message, hint=error.hint)
+            except (SecretMissing, NoneLeft) as error:
+                why = Why(code=error.code, message=error.message, hint=error.hint)
                 attempt_failed(session, job, why, at=self._now(), who="scheduler")
                 return
+            package = job.package
+            workers = spec.workers.model_copy(update={"max": allowed(job)})
         launch = Launch(
             job_id=job_id,
             attempt=attempt,
@@ -121,3 +123,14 @@ class Launching:
         job = session.get(Job, job_id, with_for_update=True)
         alive = job is not None and job.attempt == attempt and job.state.holds
         return job if alive else None
+
+
+def _begun(session: Session, job: Job) -> JobSpec:
+    """The job file of a job that starts: later attempts begin with the same weights as the first. Raises NoneLeft."""
+    spec = JobSpec.model_validate(job.spec)
+    beginning = beginning_of(session, spec.init_from)
+    if beginning != spec.init_from:
+        spec = spec.model_copy(update={"init_from": beginning})
+        job.spec = spec.model_dump(mode="json")
+        job.version += 1
+    return spec

@@ -11,11 +11,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from ringleader.checkpoint.manifest import CheckpointUnreadable
+from ringleader.errors import RingleaderError
+from ringleader.spec.job import JOB_ID
+from ringleader.wire.states import Reason
 from ringleader.wire.views import View
 from ringleader_api.problems import Conflict, NotFound, TooMany
 from ringleader_api.services.access import load
 from ringleader_api.store import Store
-from ringleader_api.store.tables import Event
+from ringleader_api.store.tables import Event, Job
 
 if TYPE_CHECKING:
     from ringleader.checkpoint.export import Weights
@@ -43,6 +46,12 @@ class _Saved(BaseModel):
     uri: str
     size_bytes: int
     removed: list[str]
+
+
+class NoneLeft(RingleaderError):
+    """A job has no checkpoint any more that another one could begin with."""
+
+    code = Reason.CHECKPOINT_UNREADABLE
 
 
 class CheckpointPage(View):
@@ -122,6 +131,25 @@ def checkpoints(store: Store, job_id: str) -> CheckpointPage:
     with store.read() as session:
         load(session, job_id)
         return CheckpointPage(items=checkpoints_of(session, job_id))
+
+
+def beginning_of(session: Session, init_from: str | None) -> str | None:
+    """The checkpoint that a job begins with whose first attempt starts now: of a job the newest. Those that were newest
+    when it was submitted may be gone by now, for its source keeps few.
+
+    Raises:
+        NoneLeft: the source was deleted.
+    """
+    if init_from is None or not JOB_ID.fullmatch(init_from):
+        return init_from
+    source = session.get(Job, init_from)
+    found = checkpoints_of(session, init_from) if source is not None and source.deleted_at is None else []
+    if not found:
+        raise NoneLeft(
+            f"{init_from}, with whose weights this job was to begin, has no checkpoint any more.",
+            hint="Submit again, with `init_from` a job or a checkpoint that is there.",
+        )
+    return found[0].uri
 
 
 def checkpoints_of(session: Session, job_id: str) -> list[Checkpoint]:

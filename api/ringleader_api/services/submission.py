@@ -152,15 +152,16 @@ class Submissions:
             self._package_present(spec.working_dir)
         self._secrets_present(spec)
         if spec.init_from is not None:
-            spec = spec.model_copy(update={"init_from": self._beginning(who, spec.init_from)})
+            self._beginning_readable(who, spec.init_from)
         if seen is not None:
             placeable(spec, seen)
         return spec
 
-    def _beginning(self, who: Caller, given: str) -> str:
-        """The URI of the checkpoint that is meant. One in the folder of a job is that job's, wherever it lies."""
+    def _beginning_readable(self, who: Caller, given: str) -> None:
+        """A checkpoint in the folder of a job is that job's, wherever it lies."""
         if JOB_ID.fullmatch(given):
-            return self._newest_checkpoint(who, given)
+            self._has_checkpoint(who, given)
+            return
         for job_id in dict.fromkeys(JOB_ID.findall(given) + JOB_ID.findall(unquote(given))):
             with self._store.read() as session:
                 known = session.get(Job, job_id)
@@ -171,10 +172,9 @@ class Submissions:
                     "the id of a job that you may read (job_…), or the URI of another checkpoint",
                     f"belongs to {job_id}, which is unknown",
                 )
-        return given
 
-    def _newest_checkpoint(self, who: Caller, job_id: str) -> str:
-        """Of another job, as it is now: later attempts begin with the same weights as the first."""
+    def _has_checkpoint(self, who: Caller, job_id: str) -> None:
+        """Which one it is that a new job begins with is known once that one starts."""
         try:
             permit_job(self._store, who, Action.READ, job_id)
             found = checkpoints(self._store, job_id).items
@@ -184,7 +184,6 @@ class Submissions:
             ) from None
         if not found:
             raise _wrong("/init_from", job_id, "a job that has a checkpoint", "has none")
-        return found[0].uri
 
     def _package_present(self, name: str) -> None:
         if not PACKAGE.fullmatch(name):

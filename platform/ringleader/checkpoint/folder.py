@@ -211,9 +211,11 @@ class Folder:
             with self._fs.open_input_stream(f"{self._root}/{name}/{file}") as stream:
                 content: bytes = stream.read()
                 return content
+        except FileNotFoundError as error:
+            raise (_gone(place) if file == MANIFEST else _unread(place, file, error)) from None
         except OSError as error:
             # Of files elsewhere only that one is missing is certain: the network may fail for all of them alike.
-            if isinstance(self._fs, fs.LocalFileSystem) or isinstance(error, FileNotFoundError):
+            if isinstance(self._fs, fs.LocalFileSystem):
                 raise _unread(place, file, error) from None
             raise CheckpointsUnreachable(place, f"{file}: {error}") from None
 
@@ -225,6 +227,10 @@ def _age(name: str) -> tuple[int, ...]:
 
 def _unread(place: str, file: str, error: Exception) -> CheckpointUnreadable:
     return CheckpointUnreadable(place, f"{file} cannot be read ({error})")
+
+
+def _gone(place: str) -> CheckpointUnreadable:
+    return CheckpointUnreadable(place, "it is not there; a job keeps its newest checkpoint.keep of them")
 
 
 def _local(path: str) -> tuple[fs.FileSystem, str]:
