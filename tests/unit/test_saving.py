@@ -116,9 +116,6 @@ class Told:
         self._line.send(word)
         self.sent.set()
 
-    def poll(self, timeout_s: float) -> bool:
-        return self._line.poll(timeout_s)
-
     def recv(self) -> object:
         return self._line.recv()
 
@@ -202,12 +199,15 @@ def test_where_the_process_that_writes_is_killed_the_next_checkpoint_has_another
 def test_where_the_process_that_writes_stays_stopped_the_next_checkpoint_has_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also one that is told more than a line holds."""
     monkeypatch.setattr("ringleader.checkpoint.writer.LOOK_S", 0.05)
-    heard, state = Heard(), {"weight": torch.ones(4)}
+    heard, state = Heard(), {"weight": torch.ones(4), "kept": bytes(4 << 20)}
     saver = Saver(SPEC, str(tmp_path), heard)
     saver.save(state, Part(), at(1))
     assert saver.written()
-    saved_while_stopped(saver, state, 2, lambda _: None)
+    os.kill(process_of(saver), signal.SIGSTOP)
+    saver.save(state, Part(), at(2))
+    assert saver._idle.wait(HANG_GUARD_S)
     assert heard.failed == [(2, "the process that writes ended with -9")]
     saver.save(state, Part(), at(3))
     assert saver.written()

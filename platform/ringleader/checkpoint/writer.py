@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import inf
 from multiprocessing import Pipe
@@ -35,8 +36,8 @@ SHARE = 1 / 4
 HURRY = "hurry"
 PATIENCE_S = 10.0
 LOOK_S = 5.0
-"""Whoever waits for an answer looks so often whether it may still come. A process that a signal has stopped may go on;
-one that is stopped at two looks running is ended, and the next checkpoint has another."""
+"""So often somebody looks whether a process that has an order may still answer. One that a signal has stopped may go
+on; who is stopped at two looks running is ended, and the next checkpoint has another."""
 Answer = tuple[list[Piece], str]
 Line: TypeAlias = "Connection[Any, Any]"
 
@@ -98,12 +99,12 @@ class Writer:
         order = replace(order, rest_s=min(order.rest_s, SHARE * spare_s))
         process, line = self._running()
         try:
-            with self._sends:
-                line.send(order)
-            if self._haste.is_set():
-                self._press()
-            _await(line, process)
-            answer: Answer = line.recv()
+            with _watched(process):
+                with self._sends:
+                    line.send(order)
+                if self._haste.is_set():
+                    self._press()
+                answer: Answer = line.recv()
         except (OSError, EOFError):
             code = process.wait()
             self.close()
@@ -202,13 +203,25 @@ def _start() -> tuple["subprocess.Popen[bytes]", Line]:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(number,)), here
 
 
-def _await(line: Line, process: "subprocess.Popen[bytes]") -> None:
-    """Until there is something to receive, which the end of the process is."""
-    stopped = False
-    while not line.poll(LOOK_S):
-        before, stopped = stopped, _is_stopped(process.pid)
-        if before and stopped:
-            process.kill()
+@contextmanager
+def _watched(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Neither an order that is being sent nor an answer that is awaited has an end of its own."""
+    over = threading.Event()
+
+    def watch() -> None:
+        stopped = False
+        while not over.wait(LOOK_S):
+            before, stopped = stopped, _is_stopped(process.pid)
+            if before and stopped:
+                process.kill()
+
+    watcher = threading.Thread(target=watch, name="ringleader-saver-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def _is_stopped(child: int) -> bool:
