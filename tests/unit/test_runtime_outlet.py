@@ -13,7 +13,7 @@ from integration.ray_home import IngestServer
 from waiting import wait_for
 
 from ringleader.checkpoint.folder import Folder
-from ringleader.checkpoint.manifest import CheckpointsUnreachable, Position, Saved
+from ringleader.checkpoint.manifest import CheckpointsUnreachable, Manifest, Position, Saved
 from ringleader.elastic.instructions import End
 from ringleader.runtime.messages import Beat, Happened, Identity, Launch, Line, Metrics, Rows
 from ringleader.runtime.outlet import Outlet
@@ -208,6 +208,31 @@ def test_a_place_that_did_not_answer_at_first_has_the_checkpoint_once_it_does(
     assert folder.names()[0] == positions[1].name
     (told,) = server.stream("outcome")
     assert told["result"]["checkpoint_uri"].endswith(positions[1].name)
+    outlet.discard()
+
+
+def test_a_manifest_that_could_not_be_written_at_the_end_is_written_again(
+    server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no later checkpoint of a job that is paused."""
+    monkeypatch.setattr("ringleader.runtime.checkpoints.AGAIN_S", (0.0, 0.0))
+    position = Position(2, 2, attempt=1, generation=1)
+    folder = Folder(f"{tmp_path / 'checkpoints'}/job_a")
+    saved = Saved(position, 0, 1, (folder.write(position.name, "piece", b"x"),), copied_s=0.1)
+    commit, refused = Folder.commit, iter([True, True, False])
+
+    def failing(self: Folder, name: str, manifest: Manifest) -> None:
+        if next(refused):
+            raise OSError("try again")
+        commit(self, name, manifest)
+
+    monkeypatch.setattr(Folder, "commit", failing)
+    outlet = open_outlet(server, tmp_path)
+    outlet.beat(beat(1, range(1, 3), saved=(saved,)))
+    outlet.outcome(End("paused"), None)
+    assert outlet.poster.drained(10)
+    assert [told["why"] for told in server.events("checkpoint.failed")] == ["try again"]
+    assert [told["step"] for told in server.events("checkpoint.saved")] == [2]
     outlet.discard()
 
 

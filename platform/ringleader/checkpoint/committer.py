@@ -48,7 +48,8 @@ class Committer:
 
     def settle(self, step: float) -> Committed | None:
         """All steps up to `step` are settled: commit the newest of them that is complete; older ones are let go. Of two
-        of one step the later generation's has finished more, as an evaluation behind that step."""
+        of one step the later generation's has finished more, as an evaluation behind that step. Where that fails it can
+        be done again."""
         complete = [
             parts
             for parts in self._written.values()
@@ -58,9 +59,10 @@ class Committer:
             return None
         parts = max(complete, key=lambda parts: parts[0].position.order)
         first = parts[0]
+        committed = self._commit(first.position, [parts[number] for number in range(first.count)])
         # A worker may still be writing an older one: that is never complete here, and goes with the next.
         self._written = {at: other for at, other in self._written.items() if at.order > first.position.order}
-        return self._commit(first.position, [parts[number] for number in range(first.count)])
+        return committed
 
     def _commit(self, position: Position, parts: list[Saved]) -> Committed:
         pieces = tuple(piece for saved in parts for piece in saved.pieces)

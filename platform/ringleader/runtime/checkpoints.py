@@ -3,6 +3,7 @@
 import pickle
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -26,6 +27,8 @@ class News:
 Tell = Callable[[str, int, dict[str, Any]], None]
 LAST_S = 60.0
 """How long the end of an attempt waits for its last checkpoint."""
+AGAIN_S = (1.0, 2.0, 4.0)
+"""After so long what could not be committed at the end is tried again: there is no later one."""
 
 
 class Checkpoints:
@@ -48,6 +51,7 @@ class Checkpoints:
         self._parts: dict[Position, int] = {}
         self._open: tuple[Saved, ...] = ()
         self.newest_uri, self.slowest_s = "", 0.0
+        self._why = ""
         if kept is not None:
             self._open, self.newest_uri, self.slowest_s = pickle.loads(kept)  # noqa: S301 - our own file
         if self._open:
@@ -135,7 +139,10 @@ class Checkpoints:
         committer = committer or self._committer()
         if committer is not None:
             _add(committer, early)
-            self._settle(committer, inf)
+            for again_s in (*AGAIN_S, None):
+                if self._settle(committer, inf) or again_s is None:
+                    break
+                time.sleep(again_s)
 
     def _committer(self, *, told: bool = False) -> "Committer | None":
         """None: the place does not answer. Files there become a checkpoint once it does.
@@ -156,14 +163,18 @@ class Checkpoints:
             return None
         return Committer(folder, keep=spec.checkpoint.keep, spec=spec.model_dump(mode="json"))
 
-    def _settle(self, committer: "Committer", step: float) -> None:
+    def _settle(self, committer: "Committer", step: float) -> bool:
+        """Whether nothing is left to be done. The same failure is told once."""
         try:
             committed = committer.settle(step)
-        except Exception as error:  # of whatever file system: the next one may be written
-            self._tell("checkpoint.failed", 0, {"why": str(error)})
-            return
+        except Exception as error:  # of whatever file system: it may be done with the next news
+            if (why := str(error)) != self._why:
+                self._tell("checkpoint.failed", 0, {"why": why})
+            self._why = why
+            return False
+        self._why = ""
         if committed is None:
-            return
+            return True
         with self._heard:
             self.newest_uri = committed.uri
             self._open = tuple(s for s in self._open if s.position.order > committed.manifest.position.order)
@@ -177,6 +188,7 @@ class Checkpoints:
         if committed.not_removed:
             data["not_removed"] = committed.not_removed
         self._tell("checkpoint.saved", committed.manifest.position.generation, data)
+        return True
 
 
 def _add(committer: "Committer", written: list[Saved]) -> None:
