@@ -34,7 +34,7 @@ class FakeCluster:
     """`Backend` in memory. `cut` is called with a name before and after every deed; it may raise.
 
     `starts` are the supervisors that came to be, `calls` says how often each was asked for, `left` is what those that
-    are gone had not posted.
+    are gone had not posted, `uprooted` are those whose node is gone.
     """
 
     def __init__(self, cpus: float = 4) -> None:
@@ -51,6 +51,7 @@ class FakeCluster:
         self.down = False
         self.lingers = False
         self.frozen: set[tuple[str, int]] = set()
+        self.uprooted: set[tuple[str, int]] = set()
         self.asked_whether: list[tuple[str, int]] = []
         self.reached = 1000
         self.cut: Callable[[str], None] = lambda where: None
@@ -96,6 +97,10 @@ class FakeCluster:
             self.told.append(("release", job_id, attempt))
             if not self.lingers:
                 self.alive.pop((job_id, attempt), None)
+
+    def node_lost(self, job_id: str, attempt: int) -> bool:
+        with self._deed("node_lost"):
+            return (job_id, attempt) in self.uprooted
 
     def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
         with self._deed("unposted"):

@@ -76,6 +76,9 @@ class Backend(Protocol):
     def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
         """What a supervisor that is gone for good has not posted; each is forgotten once the next is
         asked for."""
+    def node_lost(self, job_id: str, attempt: int) -> bool:
+        """Whether the node of the attempt's supervisor is gone, alone or with the whole cluster."""
+
 
     def forget(self, job_id: str) -> None:
         """Keep no word of a job that was deleted, of which nothing lives any more."""
@@ -161,7 +164,11 @@ class RayBackend:
             raise NobodyThere(f"the cluster is out of reach: {error.message}") from None
 
     def release(self, job_id: str, attempt: int) -> None:
-        self._call("release", job_id, attempt)
+        with self._watched():
+            self._call("release", job_id, attempt)
+
+    def node_lost(self, job_id: str, attempt: int) -> bool:
+        return bool(self._call("node_lost", job_id, attempt))
 
     def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
         return spool.unposted(messages.spool_of(home, job_id, attempt))

@@ -206,6 +206,28 @@ def test_a_supervisor_that_was_heard_and_vanished_before_it_was_confirmed_costs_
     assert (here.state(job_id), here.cluster.starts) == ("starting", [(job_id, 1), (job_id, 2)])
 
 
+def test_an_attempt_lost_with_its_node_or_the_whole_cluster_spends_no_failure(here: Stage) -> None:
+    job_id = here.running(max_failures=1)
+    for attempt in (1, 2, 3):
+        here.post(job_id, attempt=attempt, status=status("running", failures_spent=int(attempt == 1)))
+        here.cluster.alive.clear()
+        here.cluster.uprooted = {(job_id, attempt)}
+        here.tick()
+        here.time.pass_s(2)
+        here.tick(2)
+        job = here.job(job_id)
+        assert (job["state"], job["attempt"]) == ("starting", attempt + 1)
+        assert job["failures"]["spent"] == 1, (
+            "a worker's death in the first attempt stays spent, and nothing is added"
+        )
+    queued = [
+        e
+        for e in here.client.get(f"/api/v1/jobs/{job_id}/events").json()["items"]
+        if e["type"] == "job.queued"
+    ]
+    assert "no failure is spent" in queued[-1]["data"]["reason"]["hint"]
+
+
 def test_without_budget_a_vanished_supervisor_fails_the_job(here: Stage) -> None:
     job_id = here.running(max_failures=0)
     here.cluster.alive.clear()
@@ -279,6 +301,7 @@ def test_a_start_that_fails_is_tried_again_and_given_up_in_time(here: Stage) -> 
     )
     here.tick(3)
     assert here.state(job_id) == "starting"
+    here.cluster.uprooted = {(job_id, 1)}  # it was never asked for, so the cluster knows of no node
     here.time.pass_s(301)
     here.tick(2)
     assert here.job(job_id)["reason"]["code"] == "platform_error"

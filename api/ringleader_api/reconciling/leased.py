@@ -44,6 +44,9 @@ class Leased:
         self._lease.require()
         self._backend.release(job_id, attempt)
 
+    def node_lost(self, job_id: str, attempt: int) -> bool:
+        return self._backend.node_lost(job_id, attempt)
+
     def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
         for told in self._backend.unposted(home, job_id, attempt):
             self._lease.require()

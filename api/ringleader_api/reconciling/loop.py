@@ -29,7 +29,7 @@ from ringleader_api.reconciling.inheriting import Inheriting
 from ringleader_api.reconciling.launching import Launching
 from ringleader_api.reconciling.queue import Queue
 from ringleader_api.scheduling import Facts, Limits, Seen, Silence, lifecycle, next_act
-from ringleader_api.services.attempts import attempt_failed, paused_behind
+from ringleader_api.services.attempts import attempt_failed, attempt_uprooted, paused_behind
 from ringleader_api.services.claims import ADMITTED
 from ringleader_api.services.packages import KEPT
 from ringleader_api.store import Lease, LeaseLost, Transactions, move, record
@@ -335,12 +335,14 @@ class Reconciler:
 
     def _lose(self, facts: Facts, why: Why) -> None:
         """Free what the attempt still holds, then decide about the next one."""
-        log.warning("attempt.lost", job=facts.job_id, attempt=facts.attempt, why=why.message)
-        self._free(facts)
-        self._note(
-            facts,
-            lambda session, job: attempt_failed(session, job, why, at=self._now(), who="reconciler"),
+        began = facts.launched or facts.heard_at is not None  # one that never had a supervisor has no node
+        uprooted = began and self._backend.node_lost(facts.job_id, facts.attempt)
+        log.warning(
+            "attempt.lost", job=facts.job_id, attempt=facts.attempt, why=why.message, uprooted=uprooted
         )
+        self._free(facts)
+        end = attempt_uprooted if uprooted else attempt_failed
+        self._note(facts, lambda session, job: end(session, job, why, at=self._now(), who="reconciler"))
         self.wake()
 
     def _free(self, facts: Facts) -> None:

@@ -24,14 +24,21 @@ def attempt_failed(session: Session, job: Job, why: Why, *, at: datetime, who: s
         move(session, job, State.STOPPING, at=at, who=who, why=why, target=State.FAILED)
         return
     spent = job.failures_before + max(1, job.failures_reported)
+    _follow(session, job, why, spent, f"{spent} of {budget} failures are spent.", at=at, who=who)
+
+
+def attempt_uprooted(session: Session, job: Job, why: Why, *, at: datetime, who: str) -> None:
+    """Queue the next attempt: the node or the cluster under this one is gone, which is no failure of the job. What
+    the attempt had spent stays spent."""
+    hint = "Its node or the whole cluster was lost: no failure is spent."
+    _follow(session, job, why, failures_spent(job), hint, at=at, who=who)
+
+
+def _follow(session: Session, job: Job, why: Why, spent: int, hint: str, *, at: datetime, who: str) -> None:
     job.failures_before = spent
     job.failures_reported = 0
-    waits = Why(
-        code="retrying",
-        message=f"attempt {job.attempt} ended ({why.message}); attempt {job.attempt + 1} follows",
-        hint=f"{spent} of {budget} failures are spent.",
-    )
-    move(session, job, State.QUEUED, at=at, who=who, why=waits)
+    message = f"attempt {job.attempt} ended ({why.message}); attempt {job.attempt + 1} follows"
+    move(session, job, State.QUEUED, at=at, who=who, why=Why(code="retrying", message=message, hint=hint))
 
 
 def paused_behind(session: Session, job: Job, why: Why) -> Why:

@@ -66,6 +66,9 @@ class FolderCluster:
         with suppress(FileNotFoundError):
             (self._alive / name).rename(self._gone / name)
 
+    def node_lost(self, job_id: str, attempt: int) -> bool:
+        return False
+
     def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
         return iter(())
 

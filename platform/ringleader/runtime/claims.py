@@ -1,11 +1,11 @@
-"""Which attempts have had a supervisor, and which are over: written down in the cluster, so that none is run twice."""
+"""Which attempts have had a supervisor, where, and which are over: written down in the cluster, so that none is run
+twice."""
 
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 _PREFIX = b"ringleader/attempt/"
-
-
 _OVER = b"over"
+_NODE = b"/node"
 
 
 def claim(job_id: str, attempt: int) -> bool:
@@ -23,6 +23,16 @@ def give_up(job_id: str, attempt: int) -> None:
 
 def claimed(job_id: str, attempt: int) -> bool:
     return _internal_kv_get(_key(job_id, attempt)) is not None
+
+
+def settle(job_id: str, attempt: int, node: str) -> None:
+    """The attempt's supervisor is to run on that node."""
+    _internal_kv_put(_key(job_id, attempt) + _NODE, node.encode(), overwrite=True)
+
+
+def node_of(job_id: str, attempt: int) -> str:
+    """Where the attempt's supervisor was to run; empty where this cluster has never heard of it."""
+    return (_internal_kv_get(_key(job_id, attempt) + _NODE) or b"").decode()
 
 
 def forget(job_id: str) -> None:

@@ -108,6 +108,8 @@ class Cluster:
                 f"attempt {launch.attempt} of job {launch.job_id} has had its supervisor, which is gone.",
                 hint="Start the next attempt.",
             )
+        # Before there is a supervisor: one that is found without it was on a cluster that is no more.
+        claims.settle(launch.job_id, launch.attempt, ray.get_runtime_context().get_node_id())
         (
             ray.remote(Supervisor)
             .options(
@@ -210,6 +212,14 @@ class Cluster:
                     f"{name} still holds resources after {GONE_S:.0f} s.", hint="Release it again."
                 )
             ray.wait([ray.put(None)], timeout=0.05)
+
+    def node_lost(self, job_id: str, attempt: int) -> bool:
+        """Whether the node of the attempt's supervisor is gone, alone or with the whole cluster."""
+        import ray
+
+        from ringleader.runtime import claims
+
+        return claims.node_of(job_id, attempt) not in {n["NodeID"] for n in ray.nodes() if n["Alive"]}
 
     def forget(self, job_id: str) -> None:
         """Let nothing on the cluster speak of a job that is over for good and has no supervisor."""

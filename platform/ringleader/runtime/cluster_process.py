@@ -46,6 +46,7 @@ DEADLINES_S: Mapping[str, float] = {
     "pause": CALL_S + RAY_S,
     "fault": CALL_S + RAY_S,
     "release": 2 * CALL_S + 2 * ANSWER_S + GONE_S + RAY_S,
+    "node_lost": RAY_S,
     "forget": RAY_S,
     "layout": RAY_S,
     "ask": RAY_S,
