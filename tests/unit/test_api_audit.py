@@ -1,5 +1,6 @@
 """The audit log: who changed what, in the transaction of the change; who was refused; readable by admins alone."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,31 @@ def test_who_was_refused_is_told_and_strangers_and_supervisors_are_not(here: Sta
     here.holding("").post(f"/api/v1/jobs/{job_id}/cancel")
     here.post(job_id)
     assert told(here)[before:] == [("eve", "POST", f"/api/v1/jobs/{job_id}/cancel", job_id, "403")]
+
+
+def test_a_change_asked_for_from_another_site_is_told_as_refused(here: Stage) -> None:
+    stranger = here.holding("")
+    logged_in = stranger.post("/api/v1/login", json={"token": here.token()})
+    cookie = {"Cookie": logged_in.headers["set-cookie"].partition(";")[0]}
+    before = len(told(here))
+    site, host = {"Origin": "http://evil.example"}, {"Host": "evil.example"}
+    for client, headers in ((here.client, site), (here.client, host), (here.holding(""), site | cookie)):
+        refused = client.post("/api/v1/projects", json={"name": "x"}, headers=headers)
+        assert refused.status_code == 403
+    assert here.holding("").get("/api/v1/jobs", headers=host | cookie).status_code == 403
+    assert told(here)[before:] == [("admin", "POST", "/api/v1/projects", "", "403")] * 3
+
+
+def test_who_asks_too_often_fills_metrics_and_not_the_log(tmp_path: Path) -> None:
+    here = stage(tmp_path, requests_per_s=0.5)
+    evil = {"Origin": "http://evil.example"}
+    for _ in range(20):
+        here.client.post("/api/v1/projects", json={"name": "x"}, headers=evil)
+    counted = r'_count\{method="POST",route="unmatched",status="429"\} (\S+)'
+    many = int(float(re.findall(counted, here.control.telemetry.text().decode())[0]))
+    with here.control.store.read() as session:
+        rows = session.scalar(text("SELECT count(*) FROM audit"))
+    assert (many > 0, rows) == (True, 20 - many)
 
 
 def test_what_was_refused_in_a_project_is_told_to_its_admins(here: Stage) -> None:

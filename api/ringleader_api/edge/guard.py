@@ -70,12 +70,16 @@ class Guard:
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
             await _close(scope, send)  # no route is a websocket
-        elif (refusal := await self._refusal(scope)) is not None:
-            await refusal(scope, receive, send)
+        elif (refusal := await self._refusal(scope)) is None:
+            await self._carry_out(self._app, scope, receive, send)
+        elif PRINCIPAL in scope:
+            await self._carry_out(refusal, scope, receive, send)
         else:
-            await self._carry_out(scope, receive, send)
+            await refusal(scope, receive, send)
 
     async def _refusal(self, scope: Scope) -> Response | None:
+        """The `PRINCIPAL` is known where it is only the site that is refused: that is told in the audit log, and no
+        more often than they may ask."""
         headers = Headers(scope=scope)
         try:
             if (scope["method"], scope["path"]) in OPEN:
@@ -86,6 +90,8 @@ class Guard:
             self._asked.spend(who.name if isinstance(who, Caller) else who.job_id)
             scope[PRINCIPAL] = who
             scope[AGAIN] = functools.partial(self._who, scope, headers)
+            if scope["method"] not in SAFE or _bearer(headers) is None:
+                self._same_site(scope, headers)
         except Unauthorized as error:
             return _to_login(scope) if _is_navigation(scope, headers) else _answer(error, scope)
         except Refused as error:
@@ -102,8 +108,6 @@ class Guard:
                     "the token is not valid here.",
                     hint="It was revoked, has expired or is another one's. The first is in RINGLEADER_HOME/token.",
                 )
-            if scope["method"] not in SAFE:
-                self._same_site(scope, headers)
             return found
         value = _cookies(headers).get(self._credentials.cookie)
         caller = self._credentials.by_cookie(value) if value is not None else None
@@ -111,7 +115,6 @@ class Guard:
             raise Unauthorized(
                 "a credential is needed.", hint="Send 'Authorization: Bearer TOKEN', or log in at /login."
             )
-        self._same_site(scope, headers)
         return caller
 
     def _by_token(self, scope: Scope, token: str) -> Principal | None:
@@ -138,11 +141,11 @@ class Guard:
         if origin is None and "sec-fetch-site" not in headers and _cookies(headers):
             raise Forbidden("a request with a cookie must name its origin.", code="cross_origin")
 
-    async def _carry_out(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let it pass. What changes something, or asked to and was refused, leaves a row in the audit log."""
+    async def _carry_out(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have `app` answer. What changes something, or asked to and was refused, leaves a row in the audit log."""
         who = scope.get(PRINCIPAL)
         if who is not None and (scope["method"] in SAFE or not isinstance(who, Caller)):
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         deed = Deed(
             at=self._now(),
@@ -162,7 +165,7 @@ class Guard:
 
         before = AT_HAND.set(deed)
         try:
-            await self._app(scope, receive, told)
+            await app(scope, receive, told)
         finally:
             AT_HAND.reset(before)
             if deed.who and not deed.recorded:
