@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -9,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from sqlalchemy.exc import DataError, IntegrityError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from ringleader import __version__
 from ringleader.errors import PackageRefused, RingleaderError, SpecInvalid
@@ -19,7 +21,7 @@ from ringleader_api.clock import Clock, utc_now
 from ringleader_api.control import build
 from ringleader_api.edge.body_limit import BodyLimit
 from ringleader_api.edge.guard import Guard
-from ringleader_api.edge.requests import API, REQUEST_ID, Requests
+from ringleader_api.edge.requests import API, METHODS, REQUEST_ID, Requests
 from ringleader_api.log import Log
 from ringleader_api.problems import Refused, problem
 from ringleader_api.routes import (
@@ -126,6 +128,8 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> Response:
         headers = dict(error.headers) if error.headers else None
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers = {"Allow": _allowed(request)}
         return problem(
             error.status_code,
             str(error.detail),
@@ -161,6 +165,18 @@ def _add_errors(app: FastAPI) -> None:
             code="invalid",
             request_id=request.scope.get(REQUEST_ID, ""),
         )
+
+
+def _allowed(request: Request) -> str:
+    """What all routes of the path take together: the router names the methods of the first."""
+    *ours, _ = request.app.routes  # the last is the page, which would take every path
+    asked = {"type": "http", "path": request.scope["path"], "root_path": "", "headers": []}
+    found = [
+        method
+        for method in sorted(METHODS)
+        if any(one.matches({**asked, "method": method})[0] is Match.FULL for one in ours)
+    ]
+    return ", ".join(found or ["GET"])
 
 
 _STATUS: dict[type[RingleaderError], int] = {SpecInvalid: 422, PackageRefused: 422}

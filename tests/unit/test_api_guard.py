@@ -252,6 +252,24 @@ def test_unknown_paths_and_methods_are_problems(here: Stage) -> None:
         assert answer.json()["status"] == expected
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/api/v1/jobs", "GET, POST"),
+        ("POST", "/api/v1/jobs/job_x", "DELETE, GET, PATCH"),
+        ("PUT", "/api/v1/login", "DELETE, POST"),
+        ("POST", "/api/v1/packages/x", "HEAD, PUT"),
+        ("POST", "/jobs", "GET"),
+        ("POST", "/healthz", "GET"),
+    ],
+)
+def test_a_refused_method_is_told_all_that_the_path_takes(
+    here: Stage, method: str, path: str, allowed: str
+) -> None:
+    answer = here.client.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
 def test_every_route_of_the_api_is_in_the_openapi_document(here: Stage) -> None:
     document = here.client.get("/api/v1/openapi.json").json()
     assert {"/api/v1/jobs", "/api/v1/jobs/{job_id}/ingest", "/api/v1/packages/{name}"} <= set(
