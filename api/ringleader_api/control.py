@@ -125,7 +125,7 @@ class Control:
         try:
             self.store.ping()
         except Exception as error:  # whatever the driver raises
-            found.append(f"the database does not answer ({type(error).__name__})")
+            found.append(f"the database takes nothing ({type(error).__name__})")
         found += self._stuck_queue() if not found else []
         silent_s = time.monotonic() - self.reconciler.beat_at
         if silent_s > BEAT_LIMIT_S:

@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import re
+import resource
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +18,7 @@ import pytest
 from anyio import fail_after, to_thread
 from control_plane import SPEC, Stage, event, line, stage, status
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from sqlalchemy.event import listens_for
 from sqlalchemy.exc import IntegrityError
 
 from ringleader.wire.views import LogLine
@@ -90,7 +92,44 @@ def test_readiness_is_that_of_the_database_the_queue_and_the_cluster(here: Stage
     assert trouble() == ["the"]
     here.control.store.ping = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
     found = here.client.get("/readyz").json()["trouble"]
-    assert "the database does not answer (ZeroDivisionError)" in found
+    assert "the database takes nothing (ZeroDivisionError)" in found
+
+
+def test_a_disk_without_room_and_a_database_that_can_only_be_read_are_not_ready(here: Stage) -> None:
+    here.tick()
+    assert here.client.get("/api/v1/jobs").status_code == 200
+    here.time.pass_s(120)  # the use of the token would be noted again
+
+    def answered() -> tuple[int, list[str], int]:
+        here.control.reconciler.beat_at = time.monotonic()
+        answer = here.client.get("/readyz")
+        return answer.status_code, answer.json()["trouble"], here.client.get("/api/v1/jobs").status_code
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    try:
+        full = answered()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    refused = (503, ["the database takes nothing (OperationalError)"], 200)
+    assert full == refused
+    readable = "ON"
+
+    @listens_for(here.control.store.engine(), "checkout")
+    def _limited(connection: Any, *_: Any) -> None:
+        connection.execute(f"PRAGMA query_only = {readable}")
+
+    assert answered() == refused
+    readable = "OFF"
+    assert answered() == (200, [], 200)
+
+
+def test_readiness_costs_a_write_a_second_however_often_it_is_asked(here: Stage) -> None:
+    here.client.get("/readyz")
+    before = here.control.store.version
+    for _ in range(5):
+        here.client.get("/readyz")
+    assert here.control.store.version - before <= 1
 
 
 def test_a_reconciler_that_fails_each_round_is_not_ready(here: Stage) -> None:

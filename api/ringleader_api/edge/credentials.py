@@ -10,18 +10,20 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import delete, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from ringleader.errors import RingleaderError
 from ringleader.wire.access import EVERY, Role
 from ringleader_api.clock import Clock, new_id
+from ringleader_api.log import Log
 from ringleader_api.rights import WHOLE, Caller, Supervisor
 from ringleader_api.settings import is_loopback
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import RoleRow, Token, User
 from ringleader_api.store.tables import IngestToken, LoginSession
 
+log = Log("ringleader.credentials")
 SESSION_LIFE = timedelta(days=7)
 USE_NOTED_EVERY = timedelta(minutes=1)
 FIRST_USER = "admin"
@@ -112,8 +114,11 @@ class Credentials:
 
     def _note_use(self, row: Token, now: datetime) -> None:
         if row.last_used_at is None or now - row.last_used_at >= USE_NOTED_EVERY:
-            with self._store.write() as session:
-                session.execute(update(Token).where(Token.id == row.id).values(last_used_at=now))
+            try:
+                with self._store.write() as session:
+                    session.execute(update(Token).where(Token.id == row.id).values(last_used_at=now))
+            except DBAPIError as error:  # what only reads goes on over a database that takes nothing
+                log.warning("token.use_not_noted", token=row.id, error=str(error.orig))
 
     def _adopt(self, token: str) -> None:
         """The token in the home folder is the first user's. A new file takes the place of the one before.

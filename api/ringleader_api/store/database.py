@@ -1,6 +1,8 @@
 """The database: short transactions, one writer at a time on SQLite, row locks on PostgreSQL, migrated at start."""
 
+import secrets
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -11,14 +13,17 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from ringleader.errors import RingleaderError
 from ringleader_api.store import audit
+from ringleader_api.store.tables import Fact
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_MS = 10_000
 WRITES = "writes"
+PING_EVERY_S = 1.0
 _MIGRATING = 0x72696E67
 """The advisory lock under which one of several replicas that start together migrates."""
 
@@ -46,6 +51,7 @@ class Store:
 
     def __init__(self, url: str | URL) -> None:
         self._version = 0
+        self._written_s: float | None = None
         address = _with_driver(make_url(url))
         self.shared = address.get_backend_name() != "sqlite"
         """Whether other processes may write too."""
@@ -116,9 +122,19 @@ class Store:
             self._version += 1
 
     def ping(self) -> None:
-        """Raise where the database does not answer."""
-        with self.read() as session:
-            session.execute(text("SELECT 1 FROM jobs LIMIT 1"))
+        """Raise where the database takes nothing: it does not answer, may only be read, or has no room on its disk.
+        One row is written anew, and committed, once in `PING_EVERY_S` however often that is asked."""
+        if self._written_s is not None and time.monotonic() - self._written_s < PING_EVERY_S:
+            with self.read() as session:
+                session.execute(text("SELECT 1 FROM jobs LIMIT 1"))
+            return
+        self._written_s = None
+        dialect = postgresql if self.shared else sqlite
+        row = dialect.insert(Fact).values(name="written", value=secrets.token_hex(8))
+        anew = row.on_conflict_do_update(index_elements=[Fact.name], set_={"value": row.excluded.value})
+        with self.write() as session:
+            session.execute(anew)
+        self._written_s = time.monotonic()
 
     def engine(self) -> Engine:
         return self._engine
