@@ -10,7 +10,7 @@ from control_plane import Stage, metric, outcome, stage
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name, _validate_tag_name
 from sqlalchemy import update
 
-from ringleader_api.store.tables import ExportCursor, Job
+from ringleader_api.store.tables import Event, ExportCursor, Job
 from ringleader_api.tracking import Exporter, Mlflow, records
 from ringleader_api.tracking.mlflow import Point, TrackerRefused
 
@@ -219,3 +219,13 @@ def test_a_deleted_job_that_mlflow_makes_no_run_for_goes_without(tmp_path: Path)
     here.tick()
     assert here.cluster.forgotten == [job_id]
     here.control.close()
+
+
+@pytest.mark.parametrize("step", ["soon", None, True, 1.5, -1, 1 << 63, [3], {"at": 3}])
+def test_a_recovery_whose_step_is_none_takes_that_of_the_loss_before_it(step: Any) -> None:
+    def told(seq: int, kind: str, **data: Any) -> Event:
+        return Event(seq=seq, type=kind, at=datetime(2026, 11, 20, tzinfo=UTC), data=data)
+
+    events = [told(1, "worker.lost", step=7), told(2, "recovered", step=step, total_s=0.5)]
+    found = records.recovery_points(events, 0)
+    assert [(p.key, p.value, p.step) for p in found] == [("recovery_total_s", 0.5, 7)]

@@ -67,7 +67,7 @@ def recovery_points(events: Sequence[Event], after: int) -> list[Point]:
     found: list[Point] = []
     step = 0
     for event in events:
-        step = int(event.data.get("step", step) or 0)
+        step = _step(event.data.get("step"), step)
         if event.type == RECOVERED and event.seq > after:
             found += [
                 Point(f"recovery_{_key(name)}", float(value), millis(event.at), step)
@@ -75,6 +75,12 @@ def recovery_points(events: Sequence[Event], after: int) -> list[Point]:
                 if name != "step" and isinstance(value, (int, float)) and not isinstance(value, bool)
             ]
     return found
+
+
+def _step(told: Any, before: int) -> int:
+    """What an event says is what a job's own process wrote: no number, and none that MLflow cannot hold, is no step."""
+    whole = isinstance(told, int) and not isinstance(told, bool) and 0 <= told < 1 << 63
+    return told if whole else before
 
 
 def score_points(job: Job) -> list[Point]:
