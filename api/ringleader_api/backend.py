@@ -1,7 +1,9 @@
 """The seam to the cluster: what the control plane asks of it. The only importer of `ringleader.runtime`."""
 
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +30,7 @@ class Launch:
 
 
 REACH_S = 3.0
+WATCH_EVERY_S = 5.0
 
 
 class AttemptGone(RingleaderError):
@@ -73,12 +76,12 @@ class Backend(Protocol):
     def release(self, job_id: str, attempt: int) -> None:
         """Free every actor, placement group and segment of the attempt, whatever state it is in."""
 
-    def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
-        """What a supervisor that is gone for good has not posted; each is forgotten once the next is
-        asked for."""
     def node_lost(self, job_id: str, attempt: int) -> bool:
         """Whether the node of the attempt's supervisor is gone, alone or with the whole cluster."""
 
+    def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
+        """What a supervisor that is gone for good has not posted; each is forgotten once the next is
+        asked for."""
 
     def forget(self, job_id: str) -> None:
         """Keep no word of a job that was deleted, of which nothing lives any more."""
@@ -98,7 +101,8 @@ class RayBackend:
 
     A call that misses its deadline ends that process, and with it all calls that are under way. They raise OutOfReach,
     and so do all that follow, at once: a round that has lost the cluster waits for nothing else. `supervisors`, which
-    begins a round, raises it once more, and connects when it is asked again.
+    begins a round, raises it once more, and connects when it is asked again. A release may take more than a minute by
+    itself: the cluster is asked every `watch_every_s` whether it is there at all.
 
     Args:
         process: makes one.
@@ -111,12 +115,14 @@ class RayBackend:
         warm_per_node: int,
         idle_s: float | None = None,
         process: Callable[[], ClusterProcess] = ClusterProcess,
+        watch_every_s: float = WATCH_EVERY_S,
     ) -> None:
         self._address = address
         self._warm_per_node = warm_per_node
         self._grows = idle_s is not None
         self._idle_s = idle_s
         self._process = process
+        self._watch_every_s = watch_every_s
         self._connected: ClusterProcess | None = None
 
     def start(self, launch: Launch) -> None:
@@ -192,6 +198,25 @@ class RayBackend:
         connected, self._connected = self._connected, None
         if connected is not None:
             connected.close()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Meanwhile the cluster is asked for something that it answers at once, and given up where it does not."""
+        over = threading.Event()
+        threading.Thread(target=self._watch, args=(self._connected, over), daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _watch(self, connected: ClusterProcess | None, over: threading.Event) -> None:
+        while connected is not None and not over.wait(self._watch_every_s):
+            try:
+                _reach(self._address)
+                connected.call("supervisors")
+            except OutOfReach:
+                connected.close()
+                return
 
     def _call(self, method: str, *args: Any) -> Any:
         """What that method of the cluster returns or raises. Raises OutOfReach."""

@@ -185,6 +185,17 @@ def test_after_a_deadline_all_say_so_at_once_and_the_next_round_has_a_new_proces
     assert Identity.of(second) is None
 
 
+def test_a_release_ends_as_soon_as_the_cluster_answers_nothing_at_all(address: str) -> None:
+    deadlines_s = dict(PATIENT)
+    backend = RayBackend(
+        address, warm_per_node=0, process=lambda: ClusterProcess(ODD, deadlines_s), watch_every_s=0.01
+    )
+    os.kill(pid_of(backend), signal.SIGSTOP)
+    deadlines_s["supervisors"] = SHORT_S
+    with pytest.raises(OutOfReach, match="did not answer `supervisors` within"):
+        backend.release("job", 1)
+
+
 def test_a_process_that_was_killed_is_told_of_once(address: str) -> None:
     backend = backend_at(address)
     os.kill(pid_of(backend), signal.SIGKILL)
