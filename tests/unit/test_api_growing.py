@@ -7,8 +7,21 @@ import pytest
 from control_plane import FakeCluster, Stage, outcome, stage, status
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_api_scheduler import carried_out
 
-from ringleader_api.scheduling import Admit, Claim, Hold, Need, Node, Project, Reach, Snapshot, decide
+from ringleader_api.scheduling import (
+    Admit,
+    Claim,
+    Evict,
+    Grant,
+    Hold,
+    Need,
+    Node,
+    Project,
+    Reach,
+    Snapshot,
+    decide,
+)
 from ringleader_api.scheduling.admission import plan
 
 ONE = Need(1, 0, 0)
@@ -186,3 +199,43 @@ def room_for(nodes: list[Node], need: Need, demand: dict[Need, int] | object) ->
 
 def within(claim: Claim, reach: Reach) -> bool:
     return claim.gang * claim.need.cpus <= reach.cpus and claim.gang * claim.need.gpus <= reach.gpus
+
+
+def test_a_head_for_which_the_cluster_may_not_grow_yet_is_overtaken_and_gets_its_nodes_in_the_end() -> None:
+    """4 CPUs at most, 3 there: an endless job on 2, a head that needs all 4, a small one behind it."""
+    endless = Claim("e", ONE, 2, 2, evictable=True)
+    head = Claim("head", ONE, 4, 4, waited_s=599, evictable=True)
+    small = Claim("small", ONE, 1, 1, evictable=True)
+    held = Snapshot([Node("n", 3, 0, 16)], [endless], [head, small], reach=Reach(4, 0))
+    assert {d.job_id for d in decide(held) if isinstance(d, Admit)} == set()
+    later = replace(held, queued=[replace(head, waited_s=600), small])
+    known = replace(later, admitted=[replace(endless, ends_in_s=9000)])
+    assert not [d for d in decide(known) if isinstance(d, Admit)], "one whose start is known is never delayed"
+    assert Admit("small", None, overtakes=True) in decide(later)
+    why = {d.job_id: d.why for d in decide(later) if isinstance(d, Hold)}["head"]
+    assert (why.code, "more than the cluster may grow to" in why.message) == ("waiting_for_capacity", True)
+    assert "for 10 minutes: then they start where there is room, and make room for it again" in why.hint
+
+    snapshot = carried_out(later, decide(later))
+    for _ in range(6):
+        snapshot = carried_out(snapshot, decide(snapshot))
+    assert {c.job_id for c in snapshot.admitted} == {"e", "small"}, "to take the small one would not help"
+    snapshot = replace(snapshot, admitted=[c for c in snapshot.admitted if c.job_id == "small"])
+    assert [d.job_id for d in decide(snapshot) if isinstance(d, Evict)] == ["small"]
+    snapshot = carried_out(snapshot, decide(snapshot))
+    decisions, demand = plan(snapshot)
+    told = {d.job_id: d.why.code for d in decisions if isinstance(d, Hold)}
+    assert (told, demand) == ({"head": "waiting_for_nodes", "small": "behind_in_queue"}, {ONE: 4})
+    gone = replace(snapshot, missing={ONE: ""})
+    assert [d.job_id for d in decide(gone) if isinstance(d, Admit)] == ["small"], "the head gets no nodes"
+    grown = replace(snapshot, nodes=[Node("n", 3, 0, 16), Node("m", 1, 0, 16)])
+    assert [d.job_id for d in decide(grown) if isinstance(d, Admit)] == ["head"]
+
+
+def test_surplus_is_given_back_before_anybody_is_kept_waiting_for_the_bound() -> None:
+    elastic = Claim("e", ONE, 1, 3, elastic=True)
+    snapshot = Snapshot([Node("n", 3, 0, 16)], [elastic], [Claim("head", ONE, 4, 4)], reach=Reach(5, 0))
+    assert Grant("e", 1) in decide(snapshot)
+    after = decide(carried_out(snapshot, decide(snapshot)))
+    assert [d.why.code for d in after if isinstance(d, Hold)] == ["waiting_for_nodes"]
+    assert len(after) == 1, "it is not given out again while the nodes come"

@@ -4,13 +4,13 @@ A gang is admitted whole or not at all. The queue is served in turn (`shares.in_
 this cluster but finds no room is the head, for which others make room (`vacating`), and which nobody overtakes but jobs
 that will have ended before it can start. Where nobody knows when that will be, because it takes the end of a job
 without a known one, or of others than jobs, all may overtake it once it has waited for `hold_s`; they make room for it
-again, and for whoever else waited then, as soon as that lets one of these start. While there is a head nobody grows;
-without one what is left over is given out (`surplus`). A job that only its project's quota holds back holds back its
-own project alone; one that cannot run at all holds nobody back.
+again, and for whoever else waited then, as soon as that lets one of these start. While there is a head, or nodes come
+for a gang, nobody grows; else what is left over is given out (`surplus`). A job that only its project's quota holds
+back holds back its own project alone; one that cannot run at all holds nobody back.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -19,6 +19,7 @@ from ringleader_api.scheduling import surplus, words
 from ringleader_api.scheduling.growth import Growth, reaches
 from ringleader_api.scheduling.places import Need, Node, place, room
 from ringleader_api.scheduling.promises import taken
+from ringleader_api.scheduling.room import Room, Spots
 from ringleader_api.scheduling.shares import Usage, in_turn
 from ringleader_api.scheduling.snapshot import Admit, Claim, Decision, Demand, Evict, Grant, Hold, Snapshot
 from ringleader_api.scheduling.vacating import ends_at, make_room, may_leave
@@ -68,6 +69,7 @@ class _Pass:
         self._held_back: dict[str, Why] = {}
         self._head_at_s = 0.0
         self._head: Claim | None = None
+        self._awaits_nodes: Claim | None = None
         self._behind: dict[str, Why] = {}
         self._grants: dict[str, int] = {}
         self._evicted: list[Evict] = []
@@ -84,7 +86,7 @@ class _Pass:
             why = self._refusal(claim, level)
             if why is not None:
                 self._held_back[claim.job_id] = why
-        if self._head is None and not self._grants:
+        if self._head is None and self._awaits_nodes is None and not self._grants:
             self._share_out()
         return [
             *(self._answer(claim) for claim in queued),
@@ -101,7 +103,9 @@ class _Pass:
             return why
         asked = self._growth.ask(claim)
         if whole < claim.gang:
-            return self._wait_for_nodes(claim, asked=asked)
+            return self._wait_for_nodes(claim, level, asked=asked)
+        if self._awaits_nodes is not None and not asked:  # it would take what that one has been asked for with
+            return words.nodes_first(self._awaits_nodes, claim.project)
         overtakes = self._head is not None and not self._ends_in_time(claim)
         if self._head is not None and not self._may_go_before(self._head, claim):
             return self._waits_behind(self._head, claim.project)
@@ -137,16 +141,23 @@ class _Pass:
             return words.over_quota(claim, left)
         return None
 
-    def _wait_for_nodes(self, claim: Claim, *, asked: bool) -> Why:
-        """The cluster as it is can never hold it. It holds others back only if it takes their end to let it grow."""
+    def _wait_for_nodes(self, claim: Claim, level: int, *, asked: bool) -> Why:
+        """The cluster as it is can never hold it. Where it takes the end of others to let it grow so far, it is a head
+        as any, for which room is made within the bound."""
         if (trouble := self._snapshot.missing.get(claim.need)) is not None:
             return words.nodes_unavailable(claim, trouble)
         if asked:
+            self._awaits_nodes = self._awaits_nodes or claim
             return words.waiting_for_nodes(claim)
         if (left := self._growth.quota_left(claim)) < claim.gang:
             return words.over_quota(claim, left)
-        self._head = self._head or claim
-        return words.grown(claim, self._snapshot.reach)
+        if self._head is None:
+            self._head = claim
+            admitted, held, left = self._growth.bound(self._snapshot.admitted)
+            if (why := self._make_room(claim, level, admitted, held, left)) is not None:
+                return why
+            self._head_at_s = ends_at(claim, admitted, held, left)
+        return words.grown(claim, self._snapshot.reach, self._snapshot.rules.hold_s)
 
     def _waits_behind(self, head: Claim, project: str) -> Why:
         """What is told to the many of a project, made once."""
@@ -158,20 +169,27 @@ class _Pass:
     def _wait(self, head: Claim, level: int) -> Why:
         """This one is the head: see who can make room for it, and when it fits at the latest."""
         self._head = head
-        admitted = self._snapshot.admitted
         found = self._free.fits(head.need, head.gang)
         if found >= head.gang:
             return words.others_first(head)
-        way = make_room(
-            head, admitted, self._held, self._free, level=level, usage=self._usage, rules=self._snapshot.rules
-        )
+        why = self._make_room(head, level, self._snapshot.admitted, self._held, self._free)
+        if why is not None:
+            return why
+        self._head_at_s = ends_at(head, self._holders, self._held, self._free)
+        return words.no_room(head, found, self._holders, self._snapshot.missing.get(head.need))
+
+    def _make_room(
+        self, head: Claim, level: int, admitted: Sequence[Claim], held: Mapping[str, Spots], free: Room
+    ) -> Why | None:
+        """Who has to give back or leave for the head; None where that does not help, or not in its turn."""
+        rules = self._snapshot.rules
+        way = make_room(head, admitted, held, free, level=level, usage=self._usage, rules=rules)
         if way is None or (way.evict and not self._stays_first(head, way.evict)):
-            self._head_at_s = ends_at(head, self._holders, self._held, self._free)
-            return words.no_room(head, found, self._holders, self._snapshot.missing.get(head.need))
+            return None
         self._head_at_s = 0.0
         for claim, count in way.shrink:
             self._grants[claim.job_id] = min(claim.told - count, self._grants.get(claim.job_id, claim.told))
-        leaving = [claim for claim in way.evict if may_leave(claim, self._snapshot.rules)]
+        leaving = [claim for claim in way.evict if may_leave(claim, rules)]
         self._evicted = [Evict(claim.job_id, words.preempted(head, claim)) for claim in leaving]
         return words.making_room(head, [*way.going, *(claim for claim, _ in way.shrink)], way.evict)
 

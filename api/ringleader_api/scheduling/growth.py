@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ringleader_api.scheduling.places import SLACK, Need
+from ringleader_api.scheduling.places import SLACK, Need, Node
+from ringleader_api.scheduling.room import Room, Spots
 from ringleader_api.scheduling.shares import Usage
 from ringleader_api.scheduling.snapshot import Claim, Demand, Reach
 
@@ -16,6 +18,10 @@ def reaches(reach: Reach | None, claim: Claim, *, besides: tuple[float, float] =
         has + claim.gang * each for has, each in zip(besides, (claim.need.cpus, claim.need.gpus), strict=True)
     )
     return cpus <= reach.cpus + SLACK and gpus <= reach.gpus + SLACK
+
+
+MUCH_GB = 1e12
+"""The bound says nothing of memory."""
 
 
 class Growth:
@@ -50,6 +56,14 @@ class Growth:
         self._add(claim, claim.gang)
         self._usage.add(claim, claim.gang)
         return True
+
+    def bound(self, admitted: Sequence[Claim]) -> tuple[list[Claim], dict[str, Spots], Room]:
+        """The admitted jobs as far as they are asked for, all on one node as large as the cluster may become, and what
+        is left there: who leaves makes room for what may be asked for as they make room on nodes."""
+        assert self._reach is not None
+        left = Node("", self._reach.cpus - self._cpus, self._reach.gpus - self._gpus, MUCH_GB)
+        claims = [replace(claim, holds=claim.told) for claim in admitted if claim.told]
+        return claims, {claim.job_id: [(0, claim.holds + claim.servers)] for claim in claims}, Room([left])
 
     def quota_left(self, claim: Claim) -> int:
         """Such workers that its project may have beside those that have been asked for."""

@@ -82,11 +82,22 @@ def nodes_unavailable(claim: Claim, trouble: str) -> Why:
     )
 
 
-def grown(claim: Claim, reach: Reach | None) -> Why:
+def nodes_first(blocker: Claim, project: str) -> Why:
+    """Told to a job of `project`."""
+    return Why(
+        code="behind_in_queue",
+        message=f"waits behind {_named(blocker, project)}, for which the autoscaler has been asked for nodes: beside "
+        "it that is more than may be asked for",
+        hint="It starts in its turn once that one has started, or its nodes turn out not to be had.",
+    )
+
+
+def grown(claim: Claim, reach: Reach | None, hold_s: float) -> Why:
     return Why(
         code="waiting_for_capacity",
         message=f"needs {gang(claim)}; beside the jobs at work that is more than the cluster may grow to ({reach})",
-        hint="It starts when enough of them have ended; jobs behind it wait for that.",
+        hint="It starts when enough of them have ended. Jobs behind it wait for that; where nobody knows when it will "
+        f"be, for {hold_s / 60:g} minutes: then they start where there is room, and make room for it again.",
     )
 
 
