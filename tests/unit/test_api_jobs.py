@@ -46,6 +46,12 @@ def test_the_number_of_shards_is_fixed_when_the_job_is_accepted(here: Stage) -> 
     assert answer.status_code == 422, "more workers than shards could own nothing"
 
 
+def test_a_new_job_is_answered_as_it_is_read(here: Stage) -> None:
+    made = here.client.post("/api/v1/jobs", json={**SPEC, "labels": {"team": "vision"}})
+    read = here.client.get(f"/api/v1/jobs/{made.json()['id']}")
+    assert (made.json(), made.headers["ETag"]) == (read.json(), read.headers["ETag"])
+
+
 def test_the_same_key_is_the_same_job_and_another_body_a_conflict(here: Stage) -> None:
     key = {"Idempotency-Key": "k1"}
     first = here.client.post("/api/v1/jobs", json=SPEC, headers=key)

@@ -11,13 +11,16 @@ from test_api_tracking import Keeping
 
 from ringleader_api.tracking import Exporter
 
+KEY = {"Idempotency-Key": "k1"}
 Deed = Callable[[Stage, Exporter], Any]
 DEEDS: dict[str, Deed] = {
     "a round of the reconciler": lambda here, exporter: here.tick(),
     "a round of the exporter": lambda here, exporter: exporter.round(),
     "metrics": lambda here, exporter: here.client.get("/metrics"),
     "readiness": lambda here, exporter: here.client.get("/readyz"),
-    "a submission": lambda here, exporter: here.submit(),
+    "a submission": lambda here, exporter: [
+        here.client.post("/api/v1/jobs", json=SPEC, headers=KEY) for _ in "12"
+    ],
     "a dry run": lambda here, exporter: here.client.post("/api/v1/jobs?dry_run=true", json=SPEC),
     "a page": lambda here, exporter: here.client.get("/api/v1/jobs"),
     "a page by state": lambda here, exporter: here.client.get("/api/v1/jobs?state=failed"),

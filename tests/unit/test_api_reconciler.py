@@ -34,7 +34,7 @@ def test_it_rests_for_what_it_has_computed_and_not_for_what_it_has_waited(
 
     def waits(where: str) -> None:
         spent["waiting"] += 10
-        spent["computing"] += 1 / 16
+        spent["computing"] += 1 / 64
 
     class Once(threading.Event):
         rested: float | None = None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from waiting import wait_for
 
+from ringleader_api.services import together
 from ringleader_api.services.together import Together
 
 HANG_S = 30
@@ -29,13 +30,13 @@ class Disk:
 
 
 def ask(
-    together: Together[int, int], numbers: Sequence[int]
+    group: Together[int, int], numbers: Sequence[int]
 ) -> tuple[dict[int, object], list[threading.Thread]]:
     told: dict[int, object] = {}
 
     def one(number: int) -> None:
         try:
-            told[number] = together(number)
+            told[number] = group(number)
         except Exception as error:
             told[number] = repr(error)
 
@@ -46,11 +47,11 @@ def ask(
 
 
 def test_who_comes_while_one_is_written_shares_the_next(disk: Disk) -> None:
-    together = Together(disk.carry_out, most=3)
-    first, threads = ask(together, [1])
+    group = Together(disk.carry_out, most=3)
+    first, threads = ask(group, [1])
     wait_for("first transaction", lambda: disk.batches)
-    rest, more = ask(together, [2, 3, -4, 5])
-    wait_for("everybody waits", lambda: len(together._waiting) == 4)
+    rest, more = ask(group, [2, 3, -4, 5])
+    wait_for("everybody waits", lambda: len(group._waiting) == 4)
     disk.go.set()
     for thread in threads + more:
         thread.join(HANG_S)
@@ -59,17 +60,36 @@ def test_who_comes_while_one_is_written_shares_the_next(disk: Disk) -> None:
 
 
 def test_when_a_transaction_fails_each_is_tried_alone(disk: Disk) -> None:
-    together = Together(disk.carry_out, most=9)
+    group = Together(disk.carry_out, most=9)
     disk.broken = {3}
-    _, threads = ask(together, [1])
+    _, threads = ask(group, [1])
     wait_for("first transaction", lambda: disk.batches)
-    told, more = ask(together, [2, 3])
-    wait_for("everybody waits", lambda: len(together._waiting) == 2)
+    told, more = ask(group, [2, 3])
+    wait_for("everybody waits", lambda: len(group._waiting) == 2)
     disk.go.set()
     for thread in threads + more:
         thread.join(HANG_S)
     assert told == {2: 20, 3: "OSError('the whole transaction')"}
     assert disk.batches[:2] == [[1], [2, 3]]
+
+
+def test_who_had_company_waits_a_moment_for_more(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`linger` stands for the moment: another one comes in it."""
+    joined: list[threading.Thread] = []
+
+    def linger(_seconds: float) -> None:
+        joined.extend(ask(crowd, [5])[1])
+        wait_for("the other one", lambda: len(crowd._waiting) == 2)
+
+    monkeypatch.setattr(together, "sleep", linger)
+    disk.go.set()
+    crowd = Together(disk.carry_out, most=9)
+    assert crowd(1) == 10
+    crowd._crowded = True
+    assert crowd(4) == 40
+    for thread in joined:
+        thread.join(HANG_S)
+    assert disk.batches == [[1], [4, 5]]
 
 
 @pytest.fixture

@@ -67,9 +67,13 @@ def test_a_zygote_is_no_orphan_of_a_job(tmp_path: Path) -> None:
     """Who starts it ends at once, and it serves until its raylet ends."""
     adopt = "import ctypes, subprocess, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)"
     (tmp_path / "zygote.py").write_text("input()")
-    leave = f"import subprocess, sys; subprocess.Popen([sys.executable, '{tmp_path}/zygote.py', '7'], stdin=0)"
+    leave = (
+        f"import subprocess, sys; subprocess.Popen([sys.executable, '{tmp_path}/zygote.py', '7'], stdin=0)"
+    )
     machine = Machine.now(tmp_path)
-    with started(f"{adopt}; subprocess.run([sys.executable, '-c', {leave!r}])", tmp_path, "guard.py") as guard:
+    with started(
+        f"{adopt}; subprocess.run([sys.executable, '-c', {leave!r}])", tmp_path, "guard.py"
+    ) as guard:
         assert len(of_run(tmp_path) - {guard}) == 1
         assert machine.left() == {}
     wait_for("its end", lambda: not of_run(tmp_path), 10)

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import Row, bindparam, delete, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
@@ -50,6 +51,17 @@ class TokenWeak(RingleaderError):
     code = "token_weak"
 
 
+_OF_TOKEN = (
+    select(Token.id, Token.user, Token.scope, Token.expires_at, Token.revoked_at, Token.last_used_at)
+    .add_columns(User.disabled_at, RoleRow.project, RoleRow.role)
+    .join(User, User.name == Token.user)
+    .outerjoin(RoleRow, RoleRow.user == Token.user)
+    .where(Token.sha256 == bindparam("sha256"))
+)
+"""A token with its user, a row for each role. Built once: every request asks for it."""
+_OF_JOB = select(IngestToken.sha256, IngestToken.attempt).where(IngestToken.job_id == bindparam("job_id"))
+
+
 class Credentials:
     """Finds the user behind a token or a cookie. Only hashes are stored."""
 
@@ -64,16 +76,11 @@ class Credentials:
     def by_token(self, token: str) -> Caller | None:
         """The user of a living token."""
         now = self._now()
-        query = select(Token, User.disabled_at, RoleRow.project, RoleRow.role).where(
-            Token.sha256 == sha256(token)
-        )
-        query = query.join(User, User.name == Token.user).outerjoin(RoleRow, RoleRow.user == Token.user)
-        with self._store.look() as session:
-            found = session.execute(query).all()
-        if not found or found[0].disabled_at is not None or not _living(found[0].Token, now):
+        found = self._store.rows(_OF_TOKEN, sha256=sha256(token))
+        if not found or found[0].disabled_at is not None or not _living(found[0], now):
             return None
-        row: Token = found[0].Token
-        roles = {project: Role(role) for _, _, project, role in found if project is not None}
+        row = found[0]
+        roles = {one.project: Role(one.role) for one in found if one.project is not None}
         self._note_use(row, now)
         return Caller(row.user, roles, _scope(row), row.id, row.expires_at)
 
@@ -91,9 +98,7 @@ class Credentials:
     def supervisor(self, token: str, job_id: str) -> Supervisor | None:
         """The attempt of this job that the token belongs to."""
         given = sha256(token)
-        with self._store.look() as session:
-            rows = session.scalars(select(IngestToken).where(IngestToken.job_id == job_id)).all()
-        for row in rows:
+        for row in self._store.rows(_OF_JOB, job_id=job_id):
             if hmac.compare_digest(row.sha256, given):
                 return Supervisor(job_id, row.attempt)
         return None
@@ -112,7 +117,7 @@ class Credentials:
         with self._store.write() as session:
             session.execute(delete(LoginSession).where(LoginSession.sha256 == sha256(value)))
 
-    def _note_use(self, row: Token, now: datetime) -> None:
+    def _note_use(self, row: Row[Any], now: datetime) -> None:
         if row.last_used_at is None or now - row.last_used_at >= USE_NOTED_EVERY:
             try:
                 with self._store.write() as session:
@@ -168,11 +173,11 @@ def _caller_with(session: Session, token: Token | None, now: datetime) -> Caller
     return _caller(session, token.user, _scope(token), token.id, token.expires_at)
 
 
-def _living(token: Token, now: datetime) -> bool:
+def _living(token: Token | Row[Any], now: datetime) -> bool:
     return token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
 
 
-def _scope(token: Token) -> dict[str, Role]:
+def _scope(token: Token | Row[Any]) -> dict[str, Role]:
     return {project: Role(role) for project, role in token.scope.items()}
 
 

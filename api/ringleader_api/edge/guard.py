@@ -17,7 +17,7 @@ from ringleader_api.edge.requests import REQUEST_ID
 from ringleader_api.problems import Forbidden, Refused, Unauthorized, problem
 from ringleader_api.rights import Caller, Principal
 from ringleader_api.settings import is_loopback
-from ringleader_api.store import Store
+from ringleader_api.store import Store, audit
 from ringleader_api.store.audit import AT_HAND, DONE, Deed
 
 OPEN = frozenset(
@@ -173,7 +173,7 @@ class Guard:
 
     def _record(self, deed: Deed, outcome: str) -> None:
         with self._store.write() as session:
-            session.add(deed.row(outcome))
+            audit.store(session, [deed], outcome)
 
 
 def source(scope: Scope) -> str:

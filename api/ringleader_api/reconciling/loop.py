@@ -37,7 +37,7 @@ from ringleader_api.store.tables import Job
 
 log = Log("ringleader.reconciler")
 CAPACITY_AGE_S = 1.0
-REST, LONGEST_REST_S = 2.0, 1.0
+REST, LONGEST_REST_S = 9.0, 1.0
 """After a round it rests for so many times as long as it computed, whoever wakes it: over a long queue it would keep
 the interpreter from those who answer requests. What it waited for the cluster kept nobody from anything."""
 SLOW_S = 2.0

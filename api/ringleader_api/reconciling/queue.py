@@ -13,7 +13,7 @@ from ringleader_api.log import Log
 from ringleader_api.reconciling.launching import Launching
 from ringleader_api.scheduling import Admit, Demand, Evict, Grant, Hold, Seen, plan
 from ringleader_api.services.attempts import TRUE_STATES
-from ringleader_api.services.claims import allowed, jobs_of, snapshot_of
+from ringleader_api.services.claims import Register, allowed, snapshot_of
 from ringleader_api.store import LeaseLost, Transactions, move, record
 from ringleader_api.store.tables import Job
 
@@ -28,14 +28,15 @@ class Queue:
         self._store = store
         self._launching = launching
         self._now = now
+        self._register = Register()
 
     def admit(self, seen: Seen) -> Demand:
         """Start what fits, and say of the others why they wait; returns what the cluster is to have room for."""
         with self._store.read() as session:
-            jobs = jobs_of(session)
+            jobs = self._register.jobs(session)
             snapshot = snapshot_of(session, jobs, seen, self._now())
-        attempts = {job.id: job.attempt for job in jobs}
-        told = {job.id: job.pending_reason for job in jobs}
+        attempts = {job.id: job.attempt for job, _ in jobs}
+        told = {job.id: job.pending_reason for job, _ in jobs}
         decisions, demand = plan(snapshot)
         waiting: dict[str, Why] = {}
         for decision in decisions:

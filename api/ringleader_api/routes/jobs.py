@@ -105,15 +105,16 @@ def submit(
     if dry_run:
         return as_json(here.submissions.preview(who, body, seen), None)
     began = here.now()
-    job_id, new = here.submissions.accept(who, body, idempotency_key, seen)
+    accepted = here.submissions.accept(who, body, idempotency_key, seen)
+    job_id, row = accepted.job_id, accepted.row
     about(job=job_id)
-    if new:
+    if row is not None:
         here.telemetry.submissions.inc()
         here.traces.told(job_id, "POST /api/v1/jobs", began, here.now())
         here.reconciler.wake()
-    view, tag = here.jobs.view(job_id)
+    view, tag = here.jobs.view(job_id) if row is None else here.jobs.shown(row)
     headers = {"Location": f"/api/v1/jobs/{job_id}", "ETag": tag}
-    return as_json(view, None, headers, status=201 if new else 200)
+    return as_json(view, None, headers, status=200 if row is None else 201)
 
 
 @router.get("", response_model=JobPage | PartialPage, responses=refusals(422))

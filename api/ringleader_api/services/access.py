@@ -1,6 +1,6 @@
 """Finding a job or a project. What somebody may not see is answered as if it were not there."""
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from ringleader.wire.access import EVERY
@@ -10,6 +10,9 @@ from ringleader_api.store import Store, audit
 from ringleader_api.store.database import WRITES
 from ringleader_api.store.people import Project
 from ringleader_api.store.tables import Job
+
+_WHOSE = select(Job.project, Job.owner).where(Job.id == bindparam("job_id"), Job.deleted_at.is_(None))
+_PROJECT = select(Project.name).where(Project.name == bindparam("name"))
 
 
 def load(session: Session, job_id: str) -> Job:
@@ -50,11 +53,10 @@ def permit_job(store: Store, who: Caller, action: Action, job_id: str) -> None:
         NotFound: there is no such job, or `who` may not know of it.
         Forbidden: they may, but not do this.
     """
-    query = select(Job.project, Job.owner).where(Job.id == job_id, Job.deleted_at.is_(None))
-    with store.look() as session:
-        found = session.execute(query).one_or_none()
-    if found is None or not may(who, Action.READ, found.project):
+    rows = store.rows(_WHOSE, job_id=job_id)
+    if not rows or not may(who, Action.READ, rows[0].project):
         raise no_job(job_id)
+    found = rows[0]
     audit.about(project=found.project, target=job_id)
     if action is Action.STEER and found.owner == who.name:
         action = Action.STEER_OWN
@@ -67,7 +69,7 @@ def have_project(session: Session, who: Caller, project: str, add: Project) -> N
     Raises:
         NotFound: it is not there, and `who` may not make it.
     """
-    if session.get(Project, project) is None:
+    if not session.execute(_PROJECT, {"name": project}).first():
         if not may(who, Action.FOUND, EVERY):
             raise no_project(project)
         session.add(add)

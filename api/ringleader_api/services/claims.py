@@ -1,11 +1,12 @@
 """What jobs claim from the cluster, as the scheduler and its preview see it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session, load_only
+from sqlalchemy import Row, select
+from sqlalchemy.orm import Session
 
 from ringleader.spec import JobSpec
 from ringleader.spec.job import LEAST_CPUS
@@ -24,7 +25,7 @@ _READ = (
         Job.id,
         Job.state,
         Job.project,
-        Job.spec,
+        Job.version,
         Job.attempt,
         Job.pending_reason,
         Job.queued_at,
@@ -37,35 +38,70 @@ _READ = (
 Spots = Sequence[tuple[str, int]]
 START_S = 300.0
 """How long a start may take beside the running time that a job's limit counts."""
+READ_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a job file asks of the scheduler: workers, each with its need, servers besides, and a limit of seconds."""
+
+    need: Need
+    floor: int
+    most: int
+    servers: int
+    priority: int
+    limit_s: float | None
+
+
+class Standing(NamedTuple):
+    """A job that holds something or waits: what a pass reads of its row, and its terms."""
+
+    job: Row[Any]
+    terms: Terms
+
+
+class Register:
+    """The jobs that hold something or wait. A job file is read once in each of its versions: queues are long, and
+    passes are many."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, Terms]] = {}
+
+    def jobs(self, session: Session) -> Sequence[Standing]:
+        """In order of submission."""
+        query = select(*_READ).where(Job.state.in_([*ADMITTED, State.QUEUED]), Job.deleted_at.is_(None))
+        rows = session.connection().execute(query.order_by(Job.id)).all()
+        known = self._known
+        self._known = {row.id: known[row.id] for row in rows if known.get(row.id, (None,))[0] == row.version}
+        self._read(session, [row for row in rows if row.id not in self._known])
+        return [Standing(row, self._known[row.id][1]) for row in rows if row.id in self._known]
+
+    def _read(self, session: Session, rows: Sequence[Row[Any]]) -> None:
+        """What was deleted since the rows were read is left out."""
+        versions = {row.id: row.version for row in rows}
+        ids = list(versions)
+        for first in range(0, len(ids), READ_AT_ONCE):
+            query = select(Job.id, Job.spec).where(Job.id.in_(ids[first : first + READ_AT_ONCE]))
+            for job_id, spec in session.connection().execute(query):
+                self._known[job_id] = versions[job_id], _terms(spec)
 
 
 def allowed(job: Job) -> int:
     """How many workers the job may have now: `workers.max`, or what the scheduler has granted below that."""
-    low: int = job.spec["workers"]["min"]
-    high: int = job.spec["workers"]["max"]
-    return high if job.granted is None else max(low, min(job.granted, high))
+    workers = job.spec["workers"]
+    return _allowed(workers["min"], workers["max"], job.granted)
 
 
 def claim_of_spec(job_id: str, spec: JobSpec) -> Claim:
     """Of a job that is not stored."""
-    limit_s = spec.max_runtime_s
-    return _claim(
-        job_id,
-        spec.model_dump(mode="json"),
-        project=spec.project,
-        ends_in_s=None if limit_s is None else _ends_in_s(limit_s, GRACE_S),
-    )
-
-
-def jobs_of(session: Session) -> Sequence[Job]:
-    """Those that hold something or wait, in order of submission."""
-    query = select(Job).where(Job.state.in_([*ADMITTED, State.QUEUED]), Job.deleted_at.is_(None))
-    return session.scalars(query.options(load_only(*_READ, raiseload=True)).order_by(Job.id)).all()
+    terms = _terms(spec.model_dump(mode="json"))
+    ends_in_s = None if terms.limit_s is None else _ends_in_s(terms.limit_s, GRACE_S)
+    return _claim(job_id, terms, project=spec.project, ends_in_s=ends_in_s)
 
 
 def snapshot_of(
     session: Session,
-    jobs: Sequence[Job],
+    jobs: Sequence[Standing],
     seen: Seen,
     now: datetime,
     *,
@@ -77,12 +113,12 @@ def snapshot_of(
     Args:
         besides: waiting jobs that are not stored.
     """
-    waiting = [job for job in jobs if job.state is State.QUEUED and job.id not in seen.busy]
-    at_work = [job for job in jobs if job.state in ADMITTED or job.id in seen.busy]
+    waiting = [one for one in jobs if one.job.state is State.QUEUED and one.job.id not in seen.busy]
+    at_work = [one for one in jobs if one.job.state in ADMITTED or one.job.id in seen.busy]
     return Snapshot(
         nodes=seen.nodes,
-        admitted=[_at_work(job, now, _placed(job, seen)) for job in at_work],
-        queued=[*(_waiting(job, now) for job in waiting), *besides],
+        admitted=[_at_work(one, now, _placed(one.job, seen)) for one in at_work],
+        queued=[*(_waiting(one, now) for one in waiting), *besides],
         projects={row.name: _due(row) for row in session.scalars(select(people.Project))},
         others=seen.others,
         reach=seen.reach,
@@ -93,12 +129,13 @@ def snapshot_of(
 def held_by(session: Session, now: datetime) -> dict[str, Held]:
     """What each project's jobs hold; those that hold nothing and wait for nothing are left out."""
     found: dict[str, Held] = {}
-    for job in jobs_of(session):
+    for one in Register().jobs(session):
+        job = one.job
         had = found.get(job.project, Held())
         if job.state is State.QUEUED:
             found[job.project] = had.model_copy(update={"waiting": had.waiting + 1})
             continue
-        claim = _at_work(job, now, None)
+        claim = _at_work(one, now, None)
         places = claim.holds + claim.servers
         found[job.project] = Held(
             workers=had.workers + places,
@@ -110,33 +147,35 @@ def held_by(session: Session, now: datetime) -> dict[str, Held]:
     return found
 
 
-def _waiting(job: Job, now: datetime) -> Claim:
-    left_s = _left_s(job, now)
+def _waiting(one: Standing, now: datetime) -> Claim:
+    job, terms = one
+    left_s = _left_s(one, now)
     return _claim(
         job.id,
-        job.spec,
+        terms,
         project=job.project,
         waited_s=(now - job.queued_at).total_seconds(),
         ends_in_s=None if left_s is None else _ends_in_s(left_s, job.grace_s),
     )
 
 
-def _placed(job: Job, seen: Seen) -> Spots | None:
+def _placed(job: Row[Any], seen: Seen) -> Spots | None:
     return None if seen.places is None else seen.places.get((job.id, job.attempt), ())
 
 
-def _at_work(job: Job, now: datetime, placed: Spots | None) -> Claim:
+def _at_work(one: Standing, now: datetime, placed: Spots | None) -> Claim:
+    job, terms = one
     began = job.attempt_at or job.queued_at
-    told, leaving = allowed(job), job.state not in TRUE_STATES
-    left_s = _left_s(job, now)
+    told, leaving = _allowed(terms.floor, terms.most, job.granted), job.state not in TRUE_STATES
+    left_s = _left_s(one, now)
     starting_s = START_S if job.running_since is None else 0.0
     return _claim(
         job.id,
-        job.spec,
+        terms,
         project=job.project,
         holds=max(told, job.world_size, (job.sized_max or 0) if job.state is State.STARTING else 0),
         granted=0 if leaving else told,
-        wants=job.spec["workers"]["max"],
+        wants=terms.most,
         elastic=not leaving,
         evictable=job.state is State.RUNNING,
         ran_s=(now - began).total_seconds(),
@@ -147,17 +186,32 @@ def _at_work(job: Job, now: datetime, placed: Spots | None) -> Claim:
     )
 
 
-def _claim(job_id: str, spec: dict[str, Any], *, elastic: bool = True, **more: Any) -> Claim:
-    workers = spec["workers"]
+def _claim(job_id: str, terms: Terms, *, elastic: bool = True, **more: Any) -> Claim:
     return Claim(
         job_id=job_id,
+        need=terms.need,
+        floor=terms.floor,
+        servers=terms.servers,
+        priority=terms.priority,
+        elastic=elastic,
+        **{"holds": terms.most, **more},
+    )
+
+
+def _terms(spec: dict[str, Any]) -> Terms:
+    workers = spec["workers"]
+    return Terms(
         need=Need(max(workers["cpus"], LEAST_CPUS), workers["gpus"], workers["memory_gb"]),
         floor=workers["min"],
+        most=workers["max"],
         servers=_servers(spec["sync"]),
         priority=spec.get("priority", 0),
-        elastic=elastic,
-        **{"holds": workers["max"], **more},
+        limit_s=spec["max_runtime_s"],
     )
+
+
+def _allowed(low: int, high: int, granted: int | None) -> int:
+    return high if granted is None else max(low, min(granted, high))
 
 
 def _servers(sync: dict[str, Any]) -> int:
@@ -169,13 +223,14 @@ def _ends_in_s(runs_s: float, grace_s: float) -> float:
     return runs_s + START_S + grace_s + TEARDOWN_S
 
 
-def _left_s(job: Job, now: datetime) -> float | None:
+def _left_s(one: Standing, now: datetime) -> float | None:
     """Running time that is left of the job's limit."""
-    limit_s: float | None = job.spec["max_runtime_s"]
+    job, limit_s = one.job, one.terms.limit_s
     if limit_s is None:
         return None
     runs_s = (now - job.running_since).total_seconds() if job.running_since is not None else 0.0
-    return max(0.0, limit_s - job.ran_s - runs_s)
+    left_s: float = limit_s - job.ran_s - runs_s
+    return max(0.0, left_s)
 
 
 def _due(row: people.Project) -> Project:

@@ -53,7 +53,11 @@ class Jobs:
             found = session.execute(query.where(Job.id == job_id, Job.deleted_at.is_(None))).one_or_none()
         if found is None:
             raise no_job(job_id)
-        return job_view(found[0], found[1], self._url), etag(found[0])
+        return self.shown(*found)
+
+    def shown(self, job: Job, exported: ExportCursor | None = None) -> tuple[JobView, str]:
+        """The same of a row at hand."""
+        return job_view(job, exported, self._url), etag(job)
 
     def page(
         self, which: Filter, limit: int, cursor: str | None, projects: Collection[str] | None

@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
-from sqlalchemy import insert
+from sqlalchemy import insert, inspect
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
@@ -24,13 +25,13 @@ from ringleader_api.scheduling import Hold, Seen, decide, fits, most, reaches
 from ringleader_api.services import packages
 from ringleader_api.services.access import have_project, load, permit, permit_job
 from ringleader_api.services.checkpoints import checkpoints
-from ringleader_api.services.claims import claim_of_spec, jobs_of, snapshot_of
+from ringleader_api.services.claims import Register, claim_of_spec, snapshot_of
 from ringleader_api.services.secrets import Secrets
 from ringleader_api.services.together import Together
 from ringleader_api.store import Store
 from ringleader_api.store.audit import AT_HAND, Deed
 from ringleader_api.store.people import Project
-from ringleader_api.store.tables import Event, IdempotencyKey, Job
+from ringleader_api.store.tables import Base, Event, IdempotencyKey, Job
 
 MAX_KEY = 200
 MOST_AT_ONCE = 64
@@ -52,6 +53,14 @@ class Preview(View):
     spec: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A stored job. `row` is that of a new one; None: the key was used for the same body before."""
+
+    job_id: str
+    row: Job | None = None
+
+
 class Submissions:
     """`seen` is the cluster as last seen, None while it is out of reach."""
 
@@ -59,13 +68,10 @@ class Submissions:
         self._store = store
         self._now = now
         self._secrets = secrets
-        self._together: Together[_Asked, tuple[str, bool]] = Together(self._store_all, most=MOST_AT_ONCE)
+        self._together: Together[_Asked, Accepted] = Together(self._store_all, most=MOST_AT_ONCE)
 
-    def accept(self, who: Caller, body: Any, key: str | None, seen: Seen | None) -> tuple[str, bool]:
+    def accept(self, who: Caller, body: Any, key: str | None, seen: Seen | None) -> "Accepted":
         """Store the job with its first event.
-
-        Returns:
-            The job's id, and whether it is new (False: the key was used for the same body before).
 
         Raises:
             SpecInvalid: the body is no job file.
@@ -80,7 +86,7 @@ class Submissions:
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         if key is not None and (known := self._replayed(who.name, key, digest)):
             permit_job(self._store, who, Action.READ, known)
-            return known, False
+            return Accepted(known)
         spec = self._checked(who, body, seen)
         asked = _Asked(who, spec, key, digest, AT_HAND.get())
         try:
@@ -90,32 +96,32 @@ class Submissions:
         ):  # the same key or project, stored by another at this moment, or this very job by a try
             return self._together(asked)
 
-    def _store_all(self, asked: Sequence["_Asked"]) -> list[tuple[str, bool] | Exception]:
+    def _store_all(self, asked: Sequence["_Asked"]) -> "list[Accepted | Exception]":
         """Everything that came in while the last transaction was on its way to the disk, in one."""
         deeds: list[Deed] = []
         rows = _Rows()
-        answers: list[tuple[str, bool] | Exception] = []
+        answers: list[Accepted | Exception] = []
         with self._store.write(deeds) as session:
             for one in asked:
-                if one.stored(session):
-                    answers.append((one.job_id, True))
+                if (stored := one.stored(session)) is not None:
+                    answers.append(Accepted(stored.id, stored))
                     continue
                 try:
-                    job_id, new = self._take(session, one, rows)
+                    accepted = self._take(session, one, rows)
                 except RingleaderError as error:
                     answers.append(error)
                     continue
-                answers.append((job_id, new))
+                answers.append(accepted)
                 if one.deed is not None:
-                    one.deed.project, one.deed.target = one.spec.project, job_id
+                    one.deed.project, one.deed.target = one.spec.project, accepted.job_id
                     deeds.append(one.deed)
             rows.store(session)
         return answers
 
-    def _take(self, session: Session, one: "_Asked", rows: "_Rows") -> tuple[str, bool]:
+    def _take(self, session: Session, one: "_Asked", rows: "_Rows") -> "Accepted":
         owner = one.who.name
         if one.key is not None and (known := rows.replay(session, owner, one.key, one.digest)):
-            return known, False
+            return Accepted(known)
         rows.hold_package(session, one.spec)
         at = self._now()
         if one.spec.project not in rows.projects:
@@ -123,8 +129,9 @@ class Submissions:
             session.flush()
             rows.projects.add(one.spec.project)
         one.job_id = one.job_id or new_job_id()
-        rows.add(_row_of(one, at), one.key, one.digest)
-        return one.job_id, True
+        row = _row_of(one, at)
+        rows.add(row, one.key, one.digest)
+        return Accepted(one.job_id, Job(**row))
 
     def preview(self, who: Caller, body: Any, seen: Seen | None) -> Preview:
         """The same checks, and what the scheduler would decide now; nothing is stored."""
@@ -210,7 +217,7 @@ class Submissions:
     def _why_waiting(self, spec: JobSpec, seen: Seen) -> Why | None:
         with self._store.read() as session:
             mine = [claim_of_spec("this job", spec)]
-            snapshot = snapshot_of(session, jobs_of(session), seen, self._now(), besides=mine)
+            snapshot = snapshot_of(session, Register().jobs(session), seen, self._now(), besides=mine)
         mine_only = (d for d in decide(snapshot) if d.job_id == "this job")
         return next((d.why for d in mine_only if isinstance(d, Hold)), None)
 
@@ -258,13 +265,16 @@ class _Asked:
     deed: Deed | None
     job_id: str = ""
 
-    def stored(self, session: Session) -> bool:
-        """Whether an earlier try was committed, although its answer was lost on the way."""
-        if not self.job_id or session.get(Job, self.job_id) is None:
-            return False
-        if self.deed is not None:
+    def stored(self, session: Session) -> Job | None:
+        """The job where an earlier try was committed, although its answer was lost on the way."""
+        there = session.get(Job, self.job_id) if self.job_id else None
+        if there is not None and self.deed is not None:
             self.deed.recorded = True
-        return True
+        return there
+
+
+_INSERTS = [insert(Base.metadata.tables[table.__tablename__]) for table in (Job, Event, IdempotencyKey)]
+"""Into tables rather than of objects, which costs a session more than the rest of the transaction."""
 
 
 class _Rows:
@@ -315,9 +325,10 @@ class _Rows:
             }
             for job in self._jobs
         ]
-        for table, rows in ((Job, self._jobs), (Event, events), (IdempotencyKey, list(self._keys.values()))):
+        keys = list(self._keys.values())
+        for into, rows in zip(_INSERTS, (self._jobs, events, keys), strict=True):
             if rows:
-                session.execute(insert(table), rows)
+                session.execute(into, rows)
 
 
 def _replay(session: Session, owner: str, key: str, digest: str) -> str | None:
@@ -337,10 +348,18 @@ def _same_body(key: str, before: str, now: str) -> None:
         )
 
 
+_UNTOUCHED = {
+    column.key: column.default.arg if isinstance(column.default, ScalarElementColumnDefault) else None
+    for column in inspect(Job).columns
+}
+"""A row of which nothing is known: it is shown as it will be read."""
+
+
 def _row_of(one: _Asked, at: datetime) -> dict[str, Any]:
     spec = one.spec
     stored = spec.model_dump(mode="json")
     return {
+        **_UNTOUCHED,
         "id": one.job_id,
         "name": spec.name,
         "project": spec.project,

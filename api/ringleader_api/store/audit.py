@@ -5,11 +5,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from ringleader_api.store.people import AuditRow
 
 DONE = "done"
+_INSERT = insert(AuditRow.metadata.tables[AuditRow.__tablename__])
 
 
 @dataclass(slots=True)
@@ -27,19 +29,19 @@ class Deed:
     target: str = ""
     recorded: bool = False
 
-    def row(self, outcome: str) -> AuditRow:
-        return AuditRow(
-            at=self.at,
-            who=self.who,
-            token=self.token,
-            method=self.method[:16],
-            path=self.path[:500],
-            project=self.project[:100],
-            target=self.target[:200],
-            outcome=outcome,
-            source=self.source[:64],
-            request_id=self.request_id,
-        )
+    def row(self, outcome: str) -> dict[str, object]:
+        return {
+            "at": self.at,
+            "who": self.who,
+            "token": self.token,
+            "method": self.method[:16],
+            "path": self.path[:500],
+            "project": self.project[:100],
+            "target": self.target[:200],
+            "outcome": outcome,
+            "source": self.source[:64],
+            "request_id": self.request_id,
+        }
 
 
 AT_HAND: ContextVar[Deed | None] = ContextVar("deed", default=None)
@@ -70,5 +72,11 @@ def at_hand() -> Sequence[Deed]:
 def add_to(session: Session, deeds: Iterable[Deed]) -> list[Deed]:
     """Put deeds into the transaction that carries them out, each once."""
     fresh = [deed for deed in deeds if deed.who and not deed.recorded]
-    session.add_all(deed.row(DONE) for deed in fresh)
+    store(session, fresh, DONE)
     return fresh
+
+
+def store(session: Session, deeds: Sequence[Deed], outcome: str) -> None:
+    """Put deeds into the log, with what became of them."""
+    if deeds:
+        session.execute(_INSERT, [deed.row(outcome) for deed in deeds])

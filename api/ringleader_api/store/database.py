@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVarTuple
 
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, Row, Select, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -26,6 +26,9 @@ WRITES = "writes"
 PING_EVERY_S = 1.0
 _MIGRATING = 0x72696E67
 """The advisory lock under which one of several replicas that start together migrates."""
+
+
+Found = TypeVarTuple("Found")
 
 
 class DatabaseNewer(RingleaderError):
@@ -104,6 +107,11 @@ class Store:
         """The same for one statement alone, which SQLite needs no transaction for."""
         with Session(self._looker, expire_on_commit=False) as session:
             yield session
+
+    def rows(self, query: Select[*Found], **parameters: object) -> Sequence[Row[*Found]]:
+        """What one query of columns finds. A third of a session's cost, for what every request asks."""
+        with self._looker.connect() as connection:
+            return connection.execute(query, parameters).all()
 
     @contextmanager
     def write(self, deeds: Sequence[audit.Deed] | None = None) -> Iterator[Session]:
