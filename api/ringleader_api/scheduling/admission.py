@@ -104,11 +104,9 @@ class _Pass:
         asked = self._growth.ask(claim)
         if whole < claim.gang:
             return self._wait_for_nodes(claim, level, asked=asked)
-        if self._awaits_nodes is not None and not asked:  # it would take what that one has been asked for with
-            return words.nodes_first(self._awaits_nodes, claim.project)
+        if (why := self._others_first(claim, asked=asked)) is not None:
+            return why
         overtakes = self._head is not None and not self._ends_in_time(claim)
-        if self._head is not None and not self._may_go_before(self._head, claim):
-            return self._waits_behind(self._head, claim.project)
         if not self._finds_room(claim):
             return self._waits_behind(self._head, claim.project) if self._head else self._wait(claim, level)
         self._promises.add(claim.need, claim.least)
@@ -119,6 +117,15 @@ class _Pass:
         self._admitted.add(claim.job_id)
         if overtakes:
             self._overtaking.add(claim.job_id)
+        return None
+
+    def _others_first(self, claim: Claim, *, asked: bool) -> Why | None:
+        """Whom it would keep from starting: who waits for nodes, where it takes what was asked for with them, and the
+        head."""
+        if self._awaits_nodes is not None and not asked:
+            return words.nodes_first(self._awaits_nodes, claim.project)
+        if self._head is not None and not self._may_go_before(self._head, claim):
+            return self._waits_behind(self._head, claim.project)
         return None
 
     def _finds_room(self, claim: Claim) -> bool:
@@ -153,10 +160,10 @@ class _Pass:
             return words.over_quota(claim, left)
         if self._head is None:
             self._head = claim
-            admitted, held, left = self._growth.bound(self._snapshot.admitted)
-            if (why := self._make_room(claim, level, admitted, held, left)) is not None:
+            admitted, held, free = self._growth.bound(self._snapshot.admitted)
+            if (why := self._make_room(claim, level, admitted, held, free)) is not None:
                 return why
-            self._head_at_s = ends_at(claim, admitted, held, left)
+            self._head_at_s = ends_at(claim, admitted, held, free)
         return words.grown(claim, self._snapshot.reach, self._snapshot.rules.hold_s)
 
     def _waits_behind(self, head: Claim, project: str) -> Why:
