@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVarTuple
 
@@ -87,12 +88,12 @@ class Store:
         Raises:
             DatabaseNewer: they are ahead of it already; nothing was changed.
         """
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
         with self._writer.begin() as connection:
             if self.shared:
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATING})"))
-            _require_known(connection, ScriptDirectory.from_config(config))
+            if _is_newest(connection, _scripts()):
+                return
+            config = _config()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 
@@ -151,11 +152,22 @@ class Store:
         self._engine.dispose()
 
 
-def _require_known(connection: Connection, known: ScriptDirectory) -> None:
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return config
+
+
+@cache
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())
+
+
+def _is_newest(connection: Connection, known: ScriptDirectory) -> bool:
     there = MigrationContext.configure(connection).get_current_revision()
     newest = known.get_current_head()
     if there is None or there in {script.revision for script in known.walk_revisions()}:
-        return
+        return there == newest
     raise DatabaseNewer(
         f"the tables are those of a newer version of Ringleader: at {there}; this version knows them up to {newest}.",
         hint="Start that newer version here, too. To go back to this one, restore the backup of before the upgrade.",
