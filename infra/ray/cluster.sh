@@ -47,6 +47,9 @@ authenticate() {
   RAY_AUTH_TOKEN_PATH="$(realpath "$1")"
 }
 
+# What workers import is there before they are: see ringleader/runtime/preload.py. Each node has Ringleader, or no job runs there.
+export RAY_START_HOOK="${RAY_START_HOOK:-ringleader.runtime.preload.on_ray_start}"
+
 # In the foreground: whoever starts this (a terminal, tmux, systemd) ends it, and nothing else of Ray's on the machine.
 start() {
   local nodes_file="$1" address="$2"

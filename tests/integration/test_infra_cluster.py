@@ -10,6 +10,8 @@ import pytest
 from cluster_script import SCRIPT, make_token, processes_of, running, script_environ
 from waiting import wait_for
 
+from ringleader.runtime.fork_worker import forks
+
 NODES = ("127.0.0.2", "127.0.0.3")
 START_DEADLINE_S = 90
 STARTED = "Ray runtime started"
@@ -51,6 +53,9 @@ def test_two_nodes_join_with_a_token_and_leave_nothing_behind() -> None:
         make_token(wrong)
         assert "0.0/2.0 CPU" not in status(wrong)
         assert len(processes_of(folder)) > 2
+        if forks():
+            ready = [line for line in processes_of(folder) if "preload.py" in line]
+            assert len(ready) == len(NODES), "each node has a process that its workers are forked from"
 
         stack.close()
         wait_for("end of every process", lambda: not processes_of(folder), 30)

@@ -11,7 +11,7 @@ from pace import gates
 from waiting import wait_for
 
 from ringleader.errors import RingleaderError
-from ringleader.runtime.head import forks
+from ringleader.runtime.fork_worker import forks
 
 
 def test_a_supervisor_that_is_killed_comes_back_and_its_workers_train_on(

@@ -6,7 +6,7 @@ import sys
 
 FIRST_STEP = """
 import json, sys
-from ringleader.runtime.worker import import_engine
+from ringleader.runtime.imports import import_engine
 
 import_engine()
 warm = set(sys.modules)

@@ -124,7 +124,7 @@ def test_a_zygote_that_nobody_asks_for_long_ends_and_the_next_worker_has_another
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         watched = os.pidfd_open(raylet.pid)
-        assert zygote._serve(listener, watched, idle_s=0.01) is None
+        assert zygote.serve(listener, watched, idle_s=0.01) is None
         os.close(watched)
         assert listener.fileno() == -1, "who asks now is refused"
 

@@ -19,7 +19,8 @@ CONNECT_S, DEADLINE_S = 60.0, 120.0
 SETTINGS = (
     "from-zero: MLP 64-256-256-10, 3 workers; from the SDK's submit to the first committed step, less the time from "
     "the demand's publication to the first node that Ray lists; a head without CPUs, Ray's autoscaler (looks once a "
-    "second) with nodes of 3 CPUs as processes of this machine; all nodes are gone again before the next submit"
+    "second) with nodes of 3 CPUs that `ray start` begins on this machine, with RAY_START_HOOK as infra/README.md has "
+    "it; all nodes are gone again before the next submit"
 )
 
 

@@ -1,7 +1,6 @@
 """A Ray cluster on this machine that Ray's own autoscaler grows: a head without CPUs, and nodes as they are asked for.
 
-The nodes are real raylets started by the provider that Ray keeps for its own tests; everything but the cloud is what
-runs elsewhere.
+The nodes are real raylets that `ray start` begins; everything but the cloud is what runs elsewhere.
 """
 
 import json
@@ -11,17 +10,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.commits import wait_for
-from ringleader.cli.stack.recipes import LOOPBACK, free_port
-from ringleader.runtime.environment import ONLY_LOOPBACK
+from ringleader.cli.stack.recipes import free_port
 
-PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
+PROVIDER = "ringleader.bench.autoscaled_nodes.Provider"
+HEAD, NODES = "127.0.0.2", "127.0.0.3"
+"""Ray takes 127.0.0.1 for the machine's own address, and would listen there."""
+HOOK = {"RAY_START_HOOK": "ringleader.runtime.preload.on_ray_start"}
+"""As it is recommended for the environment of each `ray start`."""
 START_S, END_S = 90.0, 30.0
 STORE_BYTES = 80_000_000
 
@@ -41,11 +43,14 @@ class Autoscaled:
 
 
 @contextmanager
-def autoscaled(*, node_cpus: int, max_nodes: int, idle_s: float = 3.0) -> Iterator[Autoscaled]:
+def autoscaled(
+    *, node_cpus: int, max_nodes: int, idle_s: float = 3.0, start: Mapping[str, str] = HOOK
+) -> Iterator[Autoscaled]:
     """The cluster, without a node but its head; every process of it is ended with the block.
 
     Args:
         idle_s: the autoscaler takes a node off after so long.
+        start: variables of each `ray start`.
     """
     with tempfile.TemporaryDirectory(prefix="rla", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder, port = Path(name), free_port()
@@ -53,11 +58,11 @@ def autoscaled(*, node_cpus: int, max_nodes: int, idle_s: float = 3.0) -> Iterat
         token.touch(0o600)
         token.write_text(secrets.token_hex(32))
         wanted = folder / "cluster.json"  # every JSON file is a YAML file
-        wanted.write_text(json.dumps(_cluster(f"{LOOPBACK}:{port}", node_cpus, max_nodes, idle_s)))
+        wanted.write_text(json.dumps(_cluster(f"{HEAD}:{port}", node_cpus, max_nodes, idle_s)))
         with log.open("wb") as out:
             head = subprocess.Popen(
                 _command(folder, port, wanted),
-                env=_environ(token),
+                env={**_environ(token), **start},
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -69,7 +74,7 @@ def autoscaled(*, node_cpus: int, max_nodes: int, idle_s: float = 3.0) -> Iterat
                 START_S,
                 lambda: _alive(head, log),
             )
-            yield Autoscaled(f"{LOOPBACK}:{port}", token, log)
+            yield Autoscaled(f"{HEAD}:{port}", token, log)
         finally:
             wait_for("the end of the cluster", lambda: None if _end(folder) else True, END_S, lambda: None)
             head.wait(END_S)
@@ -87,6 +92,7 @@ def _cluster(gcs: str, node_cpus: int, max_nodes: int, idle_s: float) -> dict[st
             "type": "external",
             "module": PROVIDER,
             "gcs_address": gcs,
+            "node_ip": NODES,
             "use_node_id_as_ip": True,
             "disable_node_updaters": True,
             "disable_launch_config_check": True,
@@ -112,7 +118,7 @@ def _cluster(gcs: str, node_cpus: int, max_nodes: int, idle_s: float) -> dict[st
 def _command(folder: Path, port: int, wanted: Path) -> list[str]:
     return [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
-        *(f"--node-ip-address={LOOPBACK}", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"),
+        *(f"--node-ip-address={HEAD}", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"),
         *(f"--temp-dir={folder / 'ray'}", f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"),
         f"--autoscaling-config={wanted}",
     ]
@@ -122,7 +128,6 @@ def _environ(token: Path) -> dict[str, str]:
     mine = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return {
         **mine,
-        **ONLY_LOOPBACK,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_FAKE_CLUSTER": "1",

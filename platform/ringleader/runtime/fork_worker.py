@@ -1,7 +1,8 @@
-"""What the raylet of a local cluster starts in place of Ray's `setup_worker.py`: has the zygote fork a worker process.
+"""What the raylet starts in place of Ray's `setup_worker.py`: has the zygote fork a worker process.
 
-The first one starts the zygote. A worker with a runtime environment, one that is none of Python's, and whatever the
-zygote does not take on in time goes Ray's own way. Imports nothing but the standard library, which is the point.
+The first one starts the zygote, as a fork where `preload.py` has something ready. A worker with a runtime environment,
+one that is none of Python's, and whatever the zygote does not take on in time goes Ray's own way. Imports nothing but
+the standard library, which is the point.
 """
 
 import argparse
@@ -16,6 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic, sleep
 
+PRELOADED = "RINGLEADER_PRELOADED"
+"""In the environment of a raylet for which `preload.py` has a process ready: the name of its socket."""
 READY_S = 30.0
 """Within the minute after which Ray gives up a process that has not registered."""
 AGAIN_S = 0.01
@@ -36,27 +39,40 @@ def main() -> None:
         _as_ray_does()
 
 
+def forks() -> bool:
+    """Whether worker processes here are forks of the zygote. Not where there are NVIDIA devices: CUDA does not survive
+    the fork of a process that has asked it anything, as an import may."""
+    return sys.platform == "linux" and not Path("/dev/nvidiactl").exists()
+
+
 def _forked(program: list[str], folder: Path) -> bool:
     """Whether the zygote has taken on to be this process."""
+    try:
+        zygote = _connected(zygote_of(folder, os.environ))
+    except OSError:
+        return False
+    return _taken_on(zygote, program, [0, 1, 2], os.getpriority(os.PRIO_PROCESS, 0))
+
+
+def _taken_on(by: socket.socket, program: list[str], streams: list[int], niceness: int | None) -> bool:
+    """Whether a process that is ready is about to fork one that runs `program` as this process would, with those
+    descriptors as its first. Without `niceness` it keeps that of what it is a fork of."""
     asked = {
         "argv": program,
         "environ": dict(os.environ),
         "folder": str(Path.cwd()),
         "oom_score_adj": Path("/proc/self/oom_score_adj").read_text(),
+        "niceness": niceness,
     }
     told = json.dumps(asked).encode()
-    try:
-        zygote = _connected(zygote_of(folder, os.environ))
-    except OSError:
-        return False
-    with zygote:
+    with by:
         try:
-            if not zygote.recv(1):
+            if not by.recv(1):
                 return False
         except OSError:
             return False
-        sent = socket.send_fds(zygote, [told], [0, 1, 2])  # from here on it may have forked
-        zygote.sendall(told[sent:])
+        sent = socket.send_fds(by, [told], streams)  # from here on it may have forked
+        by.sendall(told[sent:])
     return True
 
 
@@ -94,6 +110,7 @@ def same_user(connection: socket.socket) -> bool:
 
 
 def _start(name: str) -> None:
+    program = str(Path(__file__).with_name("zygote.py"))
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             listener.bind(name)
@@ -101,8 +118,24 @@ def _start(name: str) -> None:
             sleep(AGAIN_S)
             return
         listener.listen(socket.SOMAXCONN)
-        program = [sys.executable, str(Path(__file__).with_name("zygote.py")), str(listener.fileno())]
-        subprocess.Popen(program, pass_fds=[listener.fileno()], process_group=0)
+        if not _preloaded([program, "3"], [0, 1, 2, listener.fileno()]):
+            words = [sys.executable, program, str(listener.fileno())]
+            subprocess.Popen(words, pass_fds=[listener.fileno()], process_group=0)
+
+
+def _preloaded(program: list[str], streams: list[int]) -> bool:
+    """Whether that is started as a fork of the process that this node's `ray start` had made ready."""
+    name = os.environ.get(PRELOADED)
+    if not name:
+        return False
+    with socket.socket(socket.AF_UNIX) as ready:
+        ready.settimeout(READY_S)
+        try:
+            ready.connect(f"\0{name}")
+            # Jobs wait for a zygote: it gets the CPU as Ray's own processes on a new node do, before workers.
+            return same_user(ready) and _taken_on(ready, program, streams, niceness=None)
+        except OSError:  # it has ended, or never came
+            return False
 
 
 def _as_ray_does() -> None:

@@ -55,7 +55,7 @@ def _start(temp_dir: Path, num_cpus: int | None) -> str:
     import ray
     from ray._private import ray_constants
 
-    if forks():
+    if fork_worker.forks():
         # Ray joins it to its own folder, which an absolute path replaces.
         ray_constants.SETUP_WORKER_FILENAME = str(Path(fork_worker.__file__).resolve())
     context = ray.init(
@@ -86,12 +86,6 @@ def _abandon(lost: list[str], temp_dir: Path) -> NoReturn:
     worker._global_node.kill_all_processes(check_alive=False)
     shutil.rmtree(temp_dir, ignore_errors=True)
     os._exit(1)
-
-
-def forks() -> bool:
-    """Whether worker processes here are forks of the zygote. Not where there are NVIDIA devices: CUDA does not survive
-    the fork of a process that has asked it anything, as an import may."""
-    return sys.platform == "linux" and not Path("/dev/nvidiactl").exists()
 
 
 def _stop(temp_dir: Path) -> None:

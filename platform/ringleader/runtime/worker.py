@@ -3,7 +3,6 @@
 Whoever gets a handle of this actor imports this module: it stays light, what needs torch is in member.py.
 """
 
-import gc
 import os
 import signal
 import threading
@@ -15,6 +14,7 @@ from ray.exceptions import ActorDiedError, RayError
 
 from ringleader.elastic import Plan
 from ringleader.runtime import life
+from ringleader.runtime.imports import import_engine
 from ringleader.runtime.messages import GONE_S, Attendance, Ended, Identity, Task
 from ringleader.runtime.notices import TERM_GRACE_S, on_sigterm
 from ringleader.runtime.pulse import ORPHANED, Pulse, guard_idle
@@ -149,26 +149,3 @@ class Worker:
         self._ready.wait(timeout=30)
         assert self._member is not None
         return self._member
-
-
-def import_engine() -> None:
-    """Everything between a worker's first word from its supervisor and its first step.
-
-    The garbage collector rests meanwhile, which saves a quarter of the time, and leaves alone for good what this
-    brings: some 300,000 objects, which it would walk through in the middle of a step.
-    """
-    gc.disable()
-    try:
-        _import_engine()
-    finally:
-        gc.enable()
-    gc.freeze()
-
-
-def _import_engine() -> None:
-    import numpy.ctypeslib  # noqa: F401 - safetensors does, when it looks whether it can write the weights
-    import pyarrow.fs  # noqa: F401 - checkpoints
-    import torch._dynamo  # noqa: F401 - the first optimiser of a process imports it: over a second
-
-    import ringleader.runtime.member
-    import ringleader.runtime.supervisor  # noqa: F401 - a handle that comes with the work brings its class

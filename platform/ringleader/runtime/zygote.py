@@ -1,4 +1,4 @@
-"""The zygote of a local Ray cluster: has imported Ray and the engine once, and forks each worker process of its raylet.
+"""The zygote of a Ray node: has imported Ray and the engine once, and forks each worker process of its raylet.
 
 A process that starts from nothing spends seconds of a core on imports; a fork of this one has them behind it and shares
 their memory. `fork_worker.py` starts it for the first worker of a driver and asks it for each. Ends with its raylet, or
@@ -23,6 +23,8 @@ from ringleader.runtime.fork_worker import same_user
 READY = b"R"
 ASKING_S = 5.0
 ASKED_BYTES = 1 << 20
+STREAMS = 4
+"""The standard ones, and what a zygote listens on."""
 IDLE_S = 600.0
 
 
@@ -33,10 +35,10 @@ def main() -> None:
     _import()
     # No zombie is left of who ends: Ray asks whether a pid is there.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    asked = _serve(listener, raylet)
+    asked = serve(listener, raylet)
     if asked is None:
         os._exit(0)  # nothing to put away, and Ray's folder is removed now
-    _be(asked)
+    be(asked)
 
 
 def _import() -> None:
@@ -45,12 +47,12 @@ def _import() -> None:
     import ray._private.node
     import ray._private.runtime_env.setup_hook  # noqa: F401
 
-    from ringleader.runtime.worker import import_engine
+    from ringleader.runtime.imports import import_engine
 
     import_engine()
 
 
-def _serve(listener: socket.socket, raylet: int, idle_s: float = IDLE_S) -> dict[str, Any] | None:
+def serve(listener: socket.socket, raylet: int, idle_s: float | None = IDLE_S) -> dict[str, Any] | None:
     """Fork for everybody who asks. Returns in each fork what was asked of it, and None when the raylet has ended or
     nobody has asked for `idle_s`: who asks then is refused, and starts another."""
     with selectors.DefaultSelector() as calls, listener:
@@ -61,10 +63,12 @@ def _serve(listener: socket.socket, raylet: int, idle_s: float = IDLE_S) -> dict
             asked, streams = _asked(connection) if same_user(connection) else (None, [])
             connection.close()
             if asked is not None and os.fork() == 0:
-                for number, stream in enumerate(streams):
+                calls.close()
+                listener.close()
+                os.close(raylet)
+                for number, stream in enumerate(streams):  # none of them is below its own number
                     os.dup2(stream, number)
                     os.close(stream)
-                os.close(raylet)
                 return asked
             for stream in streams:
                 os.close(stream)
@@ -78,7 +82,7 @@ def _asked(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]
         connection.settimeout(ASKING_S)
         try:
             connection.sendall(READY)
-            told, streams, _, _ = socket.recv_fds(connection, ASKED_BYTES, 3)
+            told, streams, _, _ = socket.recv_fds(connection, ASKED_BYTES, STREAMS)
             while told and (more := connection.recv(ASKED_BYTES)):
                 told += more
         except OSError:
@@ -86,7 +90,7 @@ def _asked(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]
     return (json.loads(told) if told else None), streams
 
 
-def _be(asked: dict[str, Any]) -> None:
+def be(asked: dict[str, Any]) -> None:
     """Be the process that runs `argv` as its program, in the environment and the folder of who asked."""
     import numpy as np
 
@@ -96,6 +100,8 @@ def _be(asked: dict[str, Any]) -> None:
     os.environ.update(asked["environ"])
     os.chdir(asked["folder"])
     Path("/proc/self/oom_score_adj").write_text(asked["oom_score_adj"])
+    if asked["niceness"] is not None:
+        os.setpriority(os.PRIO_PROCESS, 0, asked["niceness"])
     np.random.seed()  # the one generator that would be in the same state in every fork
     sys.argv = asked["argv"]
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
