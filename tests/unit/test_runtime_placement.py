@@ -1,6 +1,6 @@
 """Who is given which place of an attempt, without Ray."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,14 @@ class Cluster:
     nodes: dict[str, list[str]]
     draining: Collection[str] = ()
     removed: list[str] = field(default_factory=list)
+    waited_s: list[float] = field(default_factory=list)
+    late: Callable[[str], None] = lambda _: None
 
     def group(self, bundles: list[Any], *, strategy: str, name: str, lifetime: str) -> Any:
         def wait(timeout_seconds: float) -> bool:
+            self.waited_s.append(timeout_seconds)
+            if timeout_seconds:
+                self.late(name)
             return bool(self.nodes.get(name))
 
         return SimpleNamespace(name=name, id=SimpleNamespace(hex=lambda: name), wait=wait)
@@ -97,3 +102,27 @@ def test_a_server_that_is_not_put_on_a_node_that_drains_leaves_the_workers_their
     place = places.claim("s3", pytest.fail)
     assert place is not None
     assert (places.node(place), place.role) == ("east", "server")
+
+
+def test_whoever_waits_for_a_place_leaves_the_waiting_to_ray(monkeypatch: pytest.MonkeyPatch):
+    """Which takes less than a second for none: it would be asked again at once, all the time."""
+    cluster = Cluster({"a-floor": ["north", "south"]})
+    places = gang_on(cluster, monkeypatch)
+    cluster.waited_s.clear()
+    cluster.late = lambda name: cluster.nodes.update({name: ["east"]}) if len(cluster.waited_s) == 4 else None
+    told: list[None] = []
+    assert places.claim("w2", lambda: told.append(None)) is not None
+    assert cluster.waited_s == [0, 1, 1, 1]
+    assert len(told) == 1
+
+
+def test_a_place_that_is_given_back_while_somebody_waits_for_it_is_no_error(monkeypatch: pytest.MonkeyPatch):
+    cluster = Cluster({"a-floor": ["north", "south"]})
+    places = gang_on(cluster, monkeypatch)
+
+    def given_back(name: str) -> None:
+        places.free("w2", for_good=True)
+        raise RuntimeError(f"Placement group {name} does not exist.")
+
+    cluster.late = given_back
+    assert places.claim("w2", lambda: None) is None

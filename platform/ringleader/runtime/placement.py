@@ -19,7 +19,9 @@ from ringleader.elastic.instructions import Role
 from ringleader.runtime.seating import seat
 from ringleader.spec.job import LEAST_CPUS, Workers
 
-LOOK_S = 0.5
+LOOK_S = 1
+"""Ray waits for whole seconds: what is less it takes for none, and whoever asks again at once keeps its control store
+and a core busy for as long as there is no room."""
 _WORKER: Role = "worker"
 _SERVER: Role = "server"
 
@@ -107,7 +109,7 @@ class Places:
                 self._places.append(place)
                 self._write()
         told = False
-        while not place.group.wait(timeout_seconds=LOOK_S):
+        while not self._ready(worker, place, LOOK_S if told else 0):
             if self._closed.is_set() or place.holder != worker:
                 return None
             if not told:
@@ -117,6 +119,14 @@ class Places:
         if not place.surplus:
             self._seat()
         return place if place.holder == worker else None
+
+    def _ready(self, worker: str, place: Place, within_s: int) -> bool:
+        try:
+            return bool(place.group.wait(timeout_seconds=within_s))
+        except Exception:
+            if self._closed.is_set() or place.holder != worker:  # it has been given back meanwhile
+                return False
+            raise
 
     def node(self, place: Place) -> str:
         """The node of a claimed place."""
