@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,14 +43,11 @@ class Autoscaled:
 
 
 @contextmanager
-def autoscaled(
-    *, node_cpus: int, max_nodes: int, idle_s: float = 3.0, start: Mapping[str, str] = HOOK
-) -> Iterator[Autoscaled]:
+def autoscaled(*, node_cpus: int, max_nodes: int, idle_s: float = 3.0) -> Iterator[Autoscaled]:
     """The cluster, without a node but its head; every process of it is ended with the block.
 
     Args:
         idle_s: the autoscaler takes a node off after so long.
-        start: variables of each `ray start`.
     """
     with tempfile.TemporaryDirectory(prefix="rla", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder, port = Path(name), free_port()
@@ -62,7 +59,7 @@ def autoscaled(
         with log.open("wb") as out:
             head = subprocess.Popen(
                 _command(folder, port, wanted),
-                env={**_environ(token), **start},
+                env=_environ(token),
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -130,6 +127,7 @@ def _environ(token: Path) -> dict[str, str]:
         **mine,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
+        **HOOK,
         "RAY_FAKE_CLUSTER": "1",
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
     }
