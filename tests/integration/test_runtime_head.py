@@ -50,13 +50,26 @@ def test_two_clusters_run_side_by_side_on_loopback_only(tmp_path: Path):
         assert one != two
         for home, temp_dir in ((tmp_path / "one", first), (tmp_path / "two", second)):
             pids = processes_below(temp_dir)
-            assert len(pids) >= 3, "gcs, raylet and agents"
+            assert {name_of(pid) for pid in pids} >= {"gcs_server", "raylet"}
             assert listening_hosts(pids) <= LOOPBACK
             assert stat.S_IMODE((home / "ray_token").stat().st_mode) == 0o600
             assert len(temp_dir) < 40, "unix socket paths are short"
     for temp_dir in (first, second):
         assert not Path(temp_dir).exists()
         assert not processes_below(temp_dir)
+
+
+def test_a_head_starts_no_process_that_nobody_asks(tmp_path: Path):
+    with begin_head(tmp_path, 1) as head:
+        try:
+            assert head.stdout is not None
+            head.stdout.readline()
+            below = subprocess.run(
+                ["pgrep", "-P", str(head.pid)], capture_output=True, text=True, check=True
+            ).stdout
+            assert sorted(name_of(int(pid)) for pid in below.split()) == ["gcs_server", "raylet"]
+        finally:
+            head.terminate()
 
 
 @pytest.mark.parametrize("part", ["gcs_server", "raylet"])

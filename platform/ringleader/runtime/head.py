@@ -55,6 +55,7 @@ def _start(temp_dir: Path, num_cpus: int | None) -> str:
     import ray
     from ray._private import ray_constants
 
+    _without_what_nobody_asks()
     if fork_worker.forks():
         # Ray joins it to its own folder, which an absolute path replaces.
         ray_constants.SETUP_WORKER_FILENAME = str(Path(fork_worker.__file__).resolve())
@@ -68,6 +69,19 @@ def _start(temp_dir: Path, num_cpus: int | None) -> str:
         _temp_dir=str(temp_dir),
     )
     return str(context.address_info["address"])
+
+
+def _without_what_nobody_asks() -> None:
+    """Ray would start three Python processes more, and wait for one of them: for its page, which is off, for lines of
+    workers that go to no driver, and for nodes that an autoscaler brings."""
+    from ray._private.node import Node
+
+    for name in ("start_api_server", "start_log_monitor", "start_monitor"):
+        if not hasattr(Node, name):
+            raise AttributeError(
+                f"Ray's Node has no {name} any more: see what it starts now, and mend head.py."
+            )
+        setattr(Node, name, lambda self, **how: None)
 
 
 def _lost() -> list[str]:
