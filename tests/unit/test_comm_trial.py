@@ -10,17 +10,19 @@ from test_comm_simulator import part_of
 from ringleader.comm.choice import choose
 from ringleader.comm.schedules import SCHEDULES
 from ringleader.comm.simulator import Costs
-from ringleader.comm.trial import BUDGET_S, MOST, near, try_out
+from ringleader.comm.trial import BUDGET_S, MOST, TURNS, near, try_out
 
 PART = part_of(4, 1 << 18)
 
 
 class Cluster:
-    """Sums take as long as one says."""
+    """Sums take as long as one says; those that are `late` so many times as long until that time."""
 
     def __init__(self, **seconds: float) -> None:
         self.now = 0.0
         self.sums: list[str] = []
+        self.late: dict[str, float] = {}
+        self.late_until = 0.0
         self._seconds = seconds
 
     def way(self, _):
@@ -28,7 +30,8 @@ class Cluster:
 
     def sum(self, name: str) -> None:
         self.sums.append(name)
-        self.now += self._seconds.get(name, 1e-3)
+        late = self.late.get(name, 1.0) if self.now < self.late_until else 1.0
+        self.now += late * self._seconds.get(name, 1e-3)
 
     def tried(self, *parts, costs: Costs = LAN, tell=torch.clone, canonical: bool = False) -> Costs:
         return try_out(
@@ -83,6 +86,22 @@ def test_what_the_others_measured_counts_as_much_as_what_this_member_did():
 
     costs = Cluster(**{first: 5e-4, second: 6e-4}).tried(PART, tell=with_another)
     assert choose(PART, costs, canonical=False) == second
+
+
+def test_what_disturbs_the_soonest_for_some_turns_does_not_decide():
+    soonest, *others = names()
+    cluster = Cluster(**{soonest: 1e-3}, **dict.fromkeys(others, 1.2e-3))
+    cluster.late, cluster.late_until = {soonest: 1.5}, BUDGET_S / 4
+    assert choose(PART, cluster.tried(PART), canonical=False) == soonest
+
+
+def test_who_takes_more_than_twice_as_long_is_left_out_and_the_others_have_its_time():
+    soonest, second, *slower = names()
+    cluster = Cluster(**{soonest: 1e-3, second: 1.9e-3}, **dict.fromkeys(slower, 2.1e-3))
+    cluster.tried(PART)
+    assert {cluster.sums.count(name) for name in slower} == {1 + TURNS}
+    assert cluster.sums.count(second) > 5 * TURNS
+    assert cluster.now > 0.9 * BUDGET_S
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 3e-2, 1.0])

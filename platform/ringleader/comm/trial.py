@@ -24,7 +24,11 @@ BUDGET_S = 0.4
 """For all turns at the start of a job. Before them each schedule sums once or twice."""
 
 TURN_S, TURNS = 2e-3, 9
-"""Shorter sums are made several times a turn. The median of so many turns counts, of fewer where they are long."""
+"""Shorter sums are made several times a turn. After so many turns those that are beyond `DOUBT` are left out, and the
+others go on while there is time: what disturbs a machine for some turns shall not decide."""
+
+DOUBT = 2.0
+"""So many times the least median. Less than that is between two schedules of which now one is sooner, now the other."""
 
 Way = Callable[[str], None]
 """Sum once with the schedule of that name; every member calls it."""
@@ -99,21 +103,29 @@ class _Trial:
     def soonest(self, budget_s: float) -> str:
         """The one with the least median; how often they take turns is agreed by how long each takes."""
         self.way(self.names[0])  # the first sum finds cold memory
-        once = self._agreed([self._seconds(name, 1) for name in self.names])
-        counts = [max(1, int(TURN_S / max(seconds, TURN_S / 20))) for seconds in once]
-        turn_s = sum(count * seconds for count, seconds in zip(counts, once, strict=True))
-        turns = min(TURNS, int(budget_s / max(turn_s, 1e-9)))
-        agreed = self._agreed(self._medians(counts, turns)) if turns > 1 else once
-        return self.names[agreed.index(min(agreed))]
+        medians = self._agreed([self._seconds(name, 1) for name in self.names])
+        counts = [max(1, int(TURN_S / max(seconds, TURN_S / 20))) for seconds in medians]
+        took: list[list[float]] = [[] for _ in self.names]
+        near = list(range(len(self.names)))
+        while len(near) > 1:
+            turn_s = max(TURN_S / 20, sum(counts[place] * medians[place] for place in near))
+            turns = min(TURNS, int(budget_s / turn_s))
+            if turns < 2:
+                break
+            self._take_turns(near, counts, turns, took)
+            budget_s -= turns * turn_s
+            medians = self._agreed([median(one) for one in took])
+            near = [place for place in near if medians[place] <= DOUBT * min(medians)]
+        return self.names[min(near, key=medians.__getitem__)]
 
-    def _medians(self, counts: Sequence[int], turns: int) -> list[float]:
-        places = range(len(self.names))
-        took: list[list[float]] = [[] for _ in places]
+    def _take_turns(
+        self, places: Sequence[int], counts: Sequence[int], turns: int, took: Sequence[list[float]]
+    ) -> None:
+        """Write down what a sum takes, by place; whoever begins a turn is the last in the next one."""
         for turn in range(turns):
             first = turn % len(places)
             for place in (*places[first:], *places[:first]):
                 took[place].append(self._seconds(self.names[place], counts[place]))
-        return [median(one) for one in took]
 
     def _seconds(self, name: str, count: int) -> float:
         since = self.clock()
