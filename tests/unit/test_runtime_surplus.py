@@ -38,11 +38,18 @@ class Crew:
 
     def __init__(self, places: Any) -> None:
         self.places = places
+        self.started: list[str] = []
         self.killed: list[str] = []
 
-    def start(self, worker: str, role: Role) -> None:
+    def reserve(self, worker: str, role: Role) -> None:
         self.places.reserve(worker, role)
+
+    def start(self, worker: str) -> None:
+        self.started.append(worker)
         self.places.claim(worker, lambda: None)
+
+    def knows(self, worker: str) -> bool:
+        return worker not in self.killed
 
     def kill(self, worker: str) -> None:
         self.places.free(worker, for_good=False)

@@ -27,6 +27,8 @@ from ringleader.wire.views import Progress, WorkerView
 TICK_S = 0.1
 MEMBERSHIP = "membership"
 TOLD_S = 5.0
+CALM_S = 1.0
+"""A new process takes a core for as long as its imports last: those who are left recover first, for so long."""
 
 
 def server_count(launch: Launch) -> int:
@@ -52,6 +54,7 @@ class Attempt:
         self._state: Membership | None = None
         self._crew: Crew | None = None
         self._outlet: Outlet | None = None
+        self._held: dict[str, float] = {}
 
     def post(self, event: ev.Event) -> None:
         self._events.put(event)
@@ -137,7 +140,7 @@ class Attempt:
         return self._decide()
 
     def _begin(self) -> None:
-        workers, launch = self._launch.spec.workers, self._launch
+        workers, launch, now = self._launch.spec.workers, self._launch, monotonic()
         rules = Rules(
             attempt=launch.attempt,
             shards=launch.spec.shards,
@@ -148,9 +151,9 @@ class Attempt:
             unlevelled=launch.spec.sync.circulates,
             max_failures=launch.spec.max_failures,
         )
-        self._state, out = begin(rules, minimum=workers.min, maximum=workers.max, now=monotonic())
+        self._state, out = begin(rules, minimum=workers.min, maximum=workers.max, now=now)
         self._write(None, out)
-        self._act(out)
+        self._act(out, now)
 
     def _decide(self) -> tuple[do.End, dict[str, Any] | None]:
         assert self._state is not None
@@ -209,7 +212,7 @@ class Attempt:
         before = self._state
         self._state, out = handle(before, event)
         self._write(before, out)
-        self._act(out)
+        self._act(out, event.now)
         if self._state.ended is None and self._crew is not None:
             self._crew.shrink(self._state.max)
 
@@ -271,7 +274,7 @@ class Attempt:
         workers = {m: len(plan.shards_of(rank)) for rank, m in enumerate(plan.members[: plan.world])}
         return {w: 1.0 if leased else n / plan.shards for w, n in workers.items() if n}
 
-    def _act(self, out: tuple[do.Instruction, ...]) -> None:
+    def _act(self, out: tuple[do.Instruction, ...], now: float) -> None:
         crew, outlet = self._crew, self._outlet
         assert crew is not None
         assert outlet is not None
@@ -286,7 +289,8 @@ class Attempt:
                 case do.Shadow(worker=worker, donor=donor, number=number):
                     crew.pair(worker, donor, number, self._meeting())
                 case do.Start(worker=worker, role=role):
-                    crew.start(worker, role)
+                    crew.reserve(worker, role)
+                    self._held[worker] = now
                 case do.Dismiss(worker=worker):
                     self._watch.forget(worker)
                     crew.dismiss(worker)
@@ -295,6 +299,21 @@ class Attempt:
                     crew.kill(worker)
                 case do.End(outcome="failed"):
                     outlet.say(f"The attempt failed ({instruction.reason}): {instruction.message}")
+        self._start(now)
+
+    def _start(self, now: float) -> None:
+        """Whoever is to be started is, unless the others are about to go on without it."""
+        crew, state = self._crew, self._state
+        assert crew is not None
+        assert state is not None
+        if state.ended is not None:
+            return
+        recovers = state.recovery is not None and len(state.pool) >= state.min
+        for worker, since in list(self._held.items()):
+            if not recovers or now - since >= CALM_S:
+                del self._held[worker]
+                if crew.knows(worker):
+                    crew.start(worker)
 
     def _completed(self, plan: Plan) -> Plan:
         assert self._outlet is not None

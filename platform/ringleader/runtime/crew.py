@@ -44,7 +44,6 @@ LOOKS = 2
 
 GONE = b""
 """What is written down of a worker that nobody has to look for."""
-
 Note = Callable[[str, bytes], None]
 
 
@@ -137,9 +136,11 @@ class Crew:
             self._write(worker)
             self._returns.watch(worker, hand)
 
-    def start(self, worker: str, role: Role) -> None:
+    def reserve(self, worker: str, role: Role) -> None:
         self._hands[worker] = Hand(role)
         self._places.reserve(worker, role)
+
+    def start(self, worker: str) -> None:
         threading.Thread(target=self._bring, args=(worker,), name=f"bring-{worker}", daemon=True).start()
 
     def deliver(self, plan: Plan) -> None:
@@ -389,8 +390,7 @@ class Crew:
         """Remove the workers' private folders, also those of killed ones, on every node they were on."""
         scratch = self._launch.scratch
         here = ray.get_runtime_context().get_node_id()
-        nodes = {h.identity.node for h in self._hands.values() if h.identity} - {here}
-        for node in nodes:
+        for node in {h.identity.node for h in self._hands.values() if h.identity} - {here}:
             on_node(node, _remove, scratch)
         _remove(scratch)
 
