@@ -152,6 +152,10 @@ def test_ssp_goes_on_up_to_its_bound_and_no_further(staleness: int, tmp_path: Pa
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert max(seen[:allowed]) == staleness
     assert max(values["staleness_max"] for _, values in play.values) == staleness
+    (counted,) = {tuple(f.staleness) for f in play.finished.values()}
+    assert sum(counted) == ITEMS
+    assert counted[staleness] >= SHARDS, "a whole batch was computed on the first weights"
+    assert not any(counted[staleness + 1 :])
 
 
 @pytest.mark.parametrize("servers", [1, 2])
