@@ -19,6 +19,7 @@ from databases import Databases  # noqa: E402 - it lies there
 from ray_environ import FAIR  # noqa: E402
 
 os.environ.update(FAIR)
+gc.disable()  # until all modules are loaded
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -152,7 +153,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         # As in a worker, and each thread that computes would have threads of its own that spin.
         torch.set_num_threads(1)
     gc.collect()
-    gc.freeze()  # a million objects of modules and tests that stay: not looked through again at every collection
+    gc.freeze()  # a million objects of modules and tests stay: they are not looked through again
+    gc.enable()
 
 
 def _browser_missing(config: pytest.Config, items: list[pytest.Item]) -> bool:
