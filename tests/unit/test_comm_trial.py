@@ -1,6 +1,7 @@
 """Schedules that the forecasts call near are tried: all members take the one that was soonest, and it costs little."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 import torch
@@ -16,13 +17,13 @@ PART = part_of(4, 1 << 18)
 
 
 class Cluster:
-    """Sums take as long as one says; those that are `late` so many times as long until that time."""
+    """Sums take as long as one says; those that are `late` so many times as long from one time until another."""
 
     def __init__(self, **seconds: float) -> None:
         self.now = 0.0
         self.sums: list[str] = []
         self.late: dict[str, float] = {}
-        self.late_until = 0.0
+        self.late_from = self.late_until = 0.0
         self._seconds = seconds
 
     def way(self, _):
@@ -30,7 +31,7 @@ class Cluster:
 
     def sum(self, name: str) -> None:
         self.sums.append(name)
-        late = self.late.get(name, 1.0) if self.now < self.late_until else 1.0
+        late = self.late.get(name, 1.0) if self.late_from <= self.now < self.late_until else 1.0
         self.now += late * self._seconds.get(name, 1e-3)
 
     def tried(self, *parts, costs: Costs = LAN, tell=torch.clone, canonical: bool = False) -> Costs:
@@ -102,6 +103,15 @@ def test_who_takes_more_than_twice_as_long_is_left_out_and_the_others_have_its_t
     assert {cluster.sums.count(name) for name in slower} == {1 + TURNS}
     assert cluster.sums.count(second) > 5 * TURNS
     assert cluster.now > 0.9 * BUDGET_S
+
+
+def test_a_machine_that_is_busy_once_some_are_left_out_decides_between_the_others():
+    soonest, second, *slower = names()
+    cluster = Cluster(**{soonest: 1e-3, second: 1.5e-3}, **dict.fromkeys(slower, 2.1e-3))
+    cluster.late = dict.fromkeys(names(), 9.0)
+    cluster.late_from, cluster.late_until = BUDGET_S / 4, inf
+    assert choose(PART, cluster.tried(PART), canonical=False) == soonest
+    assert {cluster.sums.count(name) for name in slower} == {1 + TURNS}
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 3e-2, 1.0])

@@ -115,7 +115,9 @@ class _Trial:
             self._take_turns(near, counts, turns, took)
             budget_s -= turns * turn_s
             medians = self._agreed([median(one) for one in took])
-            near = [place for place in near if medians[place] <= DOUBT * min(medians)]
+            # Who was left out was measured when less may have disturbed.
+            least = min(medians[place] for place in near)
+            near = [place for place in near if medians[place] <= DOUBT * least]
         return self.names[min(near, key=medians.__getitem__)]
 
     def _take_turns(
