@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, cast
@@ -333,10 +334,12 @@ class Pausing(Alone):
         super().__init__(1)
         self.looks = looks
         self.paused_with: list[int] = []
+        self.pending = True
         self._heard: Heard | None = None
 
     def next_seat(self, parked: Parked) -> Seat:
         seat = super().next_seat(parked)
+        self.pending = parked.generation != 1
         if parked.generation == 1:
             return replace(seat, plan=replace(seat.plan, cause=PAUSE))
         if parked.generation == 2 and self._heard is not None:
@@ -347,7 +350,7 @@ class Pausing(Alone):
         self._heard = heard
 
     def plan_pending(self) -> bool:
-        return True
+        return self.pending
 
     def interrupted(self) -> bool:
         self.looks()
@@ -422,9 +425,40 @@ def test_nobody_tries_again_to_save_what_a_generation_that_was_given_up_holds(tm
     saver = Saver(SPEC, str(tmp_path / "saved"), heard)
     given_up = iter([False, True])
     state = {"weight": torch.ones(4)}
-    saver.insist(lambda: saver.save(state, Part(), at(1)), lambda: bool(heard.failed) and next(given_up))
+    write = partial(saver.save, state, Part(), at(1))
+    saver.insist(write, lambda: bool(heard.failed) and next(given_up), cancelled=lambda: False)
     assert [step for step, _ in heard.failed] == [1]
     saver.close()
+
+
+def test_a_pause_that_cannot_be_saved_is_over_once_the_job_is_cancelled(tmp_path: Path) -> None:
+    place = tmp_path / "saved"
+    place.write_text("no folder can be made here")
+    heard = Heard()
+
+    def cancel() -> None:
+        pausing.pending = pausing.pending or bool(heard.failed)
+        if len(heard.failed) > 1:
+            place.unlink(missing_ok=True)
+
+    pausing = Pausing(cancel)
+
+    def train(session: Session) -> None:
+        net = session.model(torch.nn.Linear(1, 1))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for batch in session.batches([{"x": torch.ones(1)}] * 3):
+            session.step(net(batch["x"]).mean())
+
+    run(
+        spec=PAUSED,
+        function=train,
+        coordinator=pausing,
+        outlet=heard,
+        server=False,
+        artifacts=tmp_path,
+        checkpoints=str(place),
+    )
+    assert [step for step, _ in heard.failed] == [1]
 
 
 def test_nobody_waits_for_a_checkpoint_whose_generation_was_given_up(tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ class Group:
         given_up = self.coordinator.interrupted
         try:
             if self.saver.on:
-                self.saver.insist(self._save, given_up)
+                self.saver.insist(self._save, given_up, cancelled=self.coordinator.plan_pending)
             self.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
         except ExchangeBroken as error:
             self.broke(error)

@@ -98,14 +98,17 @@ class Saver:
                 return False
         return True
 
-    def insist(self, save: Work, given_up: Callable[[], bool]) -> None:
+    def insist(self, save: Work, given_up: Callable[[], bool], cancelled: Callable[[], bool]) -> None:
         """Have `save` copied and written, again and again where it cannot be, until there is no point in it any more:
-        nobody trains meanwhile, and what is not saved is lost."""
+        nobody trains meanwhile, and what is not saved is lost. Who is `cancelled` finishes what it writes, and tries
+        no more."""
         again_s = AGAIN_S
         while self.finish(given_up):  # the one before, of which there may be a copy
             self._missed = False
             save()
-            if not (self.finish(given_up) and self._missed and _rested(again_s, given_up)):
+            if not (self.finish(given_up) and self._missed):
+                return
+            if not _rested(again_s, lambda: given_up() or cancelled()):
                 return
             again_s = min(2 * again_s, SELDOM_S)
 
