@@ -144,11 +144,17 @@ def test_a_server_lost_while_all_agree_on_an_overflow_costs_no_bit(
 
 
 def test_who_joins_takes_over_the_scale(alone: str, tmp_path: Path) -> None:
-    spec = job(workers={"min": 1, "max": 4})
-    faults = FaultPlan().resize(at_step=1, minimum=1, maximum=1).resize(at_step=4, minimum=3, maximum=3)
-    faults = faults.hold("w0", at_step=5, for_generation=3)
-    play = ThreadedCast(spec, train, faults, tmp_path).play()
-    assert {1, 3} <= set(play.worlds)
+    faults = (
+        FaultPlan()
+        .resize(at_step=1, minimum=4, maximum=4)
+        .hold("w0", at_step=3, for_generation=2)
+        .resize(at_step=4, minimum=2, maximum=2)
+        .hold("w0", at_step=6, for_generation=3)
+        .resize(at_step=7, minimum=3, maximum=3)
+        .hold("w0", at_step=8, for_generation=4)
+    )
+    play = ThreadedCast(job(workers={"min": 1, "max": 1}), train, faults, tmp_path).play()
+    assert play.worlds == [1, 4, 2, 3]
     check(play, alone)
 
 
