@@ -20,6 +20,8 @@ from ringleader.cli.main import main
 from ringleader.cli.stack.home import read_json
 from ringleader.cli.stack.process import Identity
 from ringleader.client import Client, Job
+from ringleader_api.tracking import Mlflow
+from ringleader_api.tracking.mlflow import JOB_TAG, TrackerDown
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "ringleader_jobs" / "digits.yaml"
 DEADLINE_S = 300
@@ -120,6 +122,37 @@ def test_a_killed_control_plane_adopts_the_job_that_ran_on(
     assert job.refresh().view.attempt == 1
     assert result.weights_sha256 == undisturbed
     every_step_once(job)
+
+
+@pytest.mark.timeout(2 * DEADLINE_S)
+def test_a_killed_mlflow_holds_no_job_up_and_in_the_end_every_step_once(
+    stack: Running, undisturbed: str, tmp_path: Path
+) -> None:
+    job = gated(stack, tmp_path)
+    mlflow = Mlflow(read_json(stack.home / "run" / "up.json")["mlflow"])
+    run_id = wait_for("a run", lambda: job.refresh().view.tracking.run_id, DEADLINE_S)
+    wait_for("its first points", lambda: held(mlflow, run_id, "loss"))
+    guard = guard_of(stack, "mlflow")
+    with nobody_restarts(stack):
+        os.kill(service(stack, "mlflow"), signal.SIGKILL)
+        wait_for("end of MLflow", lambda: not guard.alive)
+        at_step(job, job.refresh().view.progress.step + 5)
+        with pytest.raises(TrackerDown):
+            held(mlflow, run_id, "loss")
+    wait_for("MLflow's return", lambda: runs(stack, job), 120)
+    assert not job.refresh().state.ended
+    let_go(tmp_path)
+    result = job.wait(timeout=DEADLINE_S)
+    assert result.weights_sha256 == undisturbed
+    every_step_once(job)
+    wait_for("its end", lambda: [run["info"]["status"] for run in runs(stack, job)] == ["FINISHED"], 120)
+    (run,) = runs(stack, job)
+    assert run["info"]["run_id"] == job.refresh().view.tracking.run_id == result.run_id == run_id
+    for name in job.metric_names():
+        points = job.metrics(name, max_points=10_000)
+        assert held(mlflow, run_id, name) == [(point.step, point.value) for point in points], name
+    assert held(mlflow, run_id, "loss")[-1] == (result.steps, result.loss)
+    assert held(mlflow, run_id, "final_accuracy") == [(result.steps, result.scores["accuracy"])]
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
@@ -232,6 +265,24 @@ def troubles(stack: Running) -> list[str]:
     headers = {"Authorization": f"Bearer {stack.token}"}
     answer = httpx.get(f"{stack.url}/readyz", headers=headers, timeout=20, trust_env=False).json()
     return [str(told) for told in answer["trouble"]]
+
+
+def held(mlflow: Mlflow, run_id: str, key: str) -> list[tuple[int, float]]:
+    """Each point of one metric in a run: step, value."""
+    return sorted((point.step, point.value) for point in mlflow.history(run_id, key))
+
+
+def runs(stack: Running, job: Job) -> list[dict[str, Any]]:
+    """Of a job, as found through our log-in; none while MLflow is away."""
+    experiment = job.view.tracking.url.split("/")[-3]
+    answer = httpx.post(
+        f"{stack.url}/mlflow/api/2.0/mlflow/runs/search",
+        json={"experiment_ids": [experiment], "filter": f"tags.`{JOB_TAG}` = '{job.id}'"},
+        headers={"Authorization": f"Bearer {stack.token}"},
+        timeout=20,
+        trust_env=False,
+    )
+    return list(answer.json().get("runs", [])) if answer.is_success else []
 
 
 def reason(job: Job) -> str:
