@@ -69,6 +69,7 @@ class Cast:
     Attributes:
         shadows: joiners follow a member while the group goes on, so nobody may `hold` for them.
         nodes: who believes to live elsewhere than on node 0: members of different nodes share no memory.
+        join_grace_s: how long a ready joiner waits for others; longer where its worlds depend on it.
     """
 
     spec: JobSpec
@@ -79,6 +80,7 @@ class Cast:
     attempt: int = 1
     checkpoints: str | None = None
     shadows: bool = False
+    join_grace_s: float = 2.0
 
     def play(self) -> Play:
         self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
@@ -103,6 +105,7 @@ class Cast:
             shadows=self.shadows and self.spec.followed,
             unlevelled=self.spec.sync.circulates,
             max_failures=self.spec.max_failures,
+            join_grace_s=self.join_grace_s,
         )
         self._state, instructions = begin(
             rules, minimum=workers.min, maximum=workers.max, now=time.monotonic()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from faults import FaultPlan
 from play import Play
+from prompter import HANG_GUARD_S
 from threaded_cast import Shot, ThreadedCast
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -153,7 +154,8 @@ def test_who_joins_takes_over_the_scale(alone: str, tmp_path: Path) -> None:
         .resize(at_step=7, minimum=3, maximum=3)
         .hold("w0", at_step=8, for_generation=4)
     )
-    play = ThreadedCast(job(workers={"min": 1, "max": 1}), train, faults, tmp_path).play()
+    spec = job(workers={"min": 1, "max": 1})
+    play = ThreadedCast(spec, train, faults, tmp_path, join_grace_s=HANG_GUARD_S).play()
     assert play.worlds == [1, 4, 2, 3]
     check(play, alone)
 
