@@ -137,8 +137,14 @@ def alone(folder: Path, **changes: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return alone(tmp_path_factory.mktemp("alone"))
+def undisturbed_with(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("alone")
+    return {name: alone(folder, params={"optimizer": name}) for name in OPTIMIZERS}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(undisturbed_with: dict[str, str]) -> str:
+    return undisturbed_with["momentum"]
 
 
 def check(play: Play, digest: str) -> None:
@@ -168,10 +174,21 @@ def test_servers_have_the_bits_of_the_ring(undisturbed: str, tmp_path: Path, ser
     assert play.plans[0].servers == servers
 
 
-@pytest.mark.parametrize(("victim", "phase"), [("w2", "forward"), ("w0", "exchange"), ("w0", "committed")])
-def test_a_killed_worker_costs_no_bit(undisturbed: str, tmp_path: Path, victim: str, phase: str) -> None:
-    play = Cast(job(), train, FaultPlan().kill(victim, at_step=7, phase=phase), tmp_path).play()
-    check(play, undisturbed)
+@pytest.mark.parametrize(
+    ("victim", "phase", "optimizer"),
+    [
+        ("w2", "forward", "momentum"),
+        ("w0", "exchange", "momentum"),
+        ("w0", "exchange", "adam"),
+        ("w0", "committed", "momentum"),
+    ],
+)
+def test_a_killed_worker_costs_no_bit(
+    undisturbed_with: dict[str, str], tmp_path: Path, victim: str, phase: str, optimizer: str
+) -> None:
+    spec, faults = job(params={"optimizer": optimizer}), FaultPlan().kill(victim, at_step=7, phase=phase)
+    play = Cast(spec, train, faults, tmp_path).play()
+    check(play, undisturbed_with[optimizer])
     assert play.worlds[:2] == [3, 2]
     assert [lost["worker"] for lost in play.reported("worker.lost")] == [victim]
 
@@ -193,7 +210,9 @@ def test_a_kill_during_a_recovery_costs_no_bit(undisturbed: str, tmp_path: Path)
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("sync", ["ring", TWO], ids=["ring", "two-servers"])
-def test_resizes_up_and_down_cost_no_bit(sync: Any, optimizer: str, tmp_path: Path) -> None:
+def test_resizes_up_and_down_cost_no_bit(
+    undisturbed_with: dict[str, str], sync: Any, optimizer: str, tmp_path: Path
+) -> None:
     first = "w0" if sync == "ring" else "w2"
     faults = (
         FaultPlan()
@@ -204,19 +223,20 @@ def test_resizes_up_and_down_cost_no_bit(sync: Any, optimizer: str, tmp_path: Pa
         .resize(at_step=11, minimum=3, maximum=3)
         .hold(first, at_step=13, for_generation=4)
     )
-    params = {"optimizer": optimizer}
-    play = Cast(
-        job(workers={"min": 1, "max": 1}, sync=sync, params=params), train, faults, tmp_path / "out"
-    ).play()
-    check(play, alone(tmp_path / "alone", params=params))
+    spec = job(workers={"min": 1, "max": 1}, sync=sync, params={"optimizer": optimizer})
+    play = Cast(spec, train, faults, tmp_path).play()
+    check(play, undisturbed_with[optimizer])
     assert play.worlds == [1, 4, 2, 3]
     assert not play.reported("worker.lost")
 
 
-def test_a_replacement_joins_healed_and_repeats_no_row(undisturbed: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_replacement_joins_healed_and_repeats_no_row(
+    undisturbed_with: dict[str, str], optimizer: str, tmp_path: Path
+) -> None:
     faults = FaultPlan().kill("w1", at_step=3).hold("w0", at_step=8, for_generation=3)
-    play = Cast(job(), train, faults, tmp_path).play()
-    check(play, undisturbed)
+    play = Cast(job(params={"optimizer": optimizer}), train, faults, tmp_path).play()
+    check(play, undisturbed_with[optimizer])
     assert play.worlds == [3, 2, 3]
     assert "w3" in play.plans[-1].members
 
