@@ -144,6 +144,17 @@ def test_workers_that_die_before_they_commit_spend_the_failure_budget():
     assert "w2" in world.end.message
 
 
+def test_a_worker_that_goes_with_its_node_before_it_commits_spends_no_failure():
+    world = World.of(minimum=1, maximum=1, shards=1, max_failures=0)
+    for worker in ("w0", "w1", "w2"):
+        world.tell(ev.Lost(worker, ev.NODE_DIED, world.now))
+        world.hear()
+    assert (world.end, world.state.failures) == (None, 0)
+    world.die("w3")
+    world.hear()
+    assert world.end.reason == "min_workers_lost"
+
+
 def test_a_loss_that_the_group_survives_costs_no_failure():
     world = running()
     for _ in range(6):

@@ -80,6 +80,10 @@ class Committed:
     now: float
 
 
+NODE_DIED = "node died"
+"""The cause of a loss that nothing in the worker brought about."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
     """A worker's process is gone for certain."""

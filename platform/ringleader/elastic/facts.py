@@ -107,7 +107,7 @@ def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") 
     if member:
         state = replace(_break(state, now), last_loss=now, lost_in=state.generation)
         state = replace(state, recovery=(state.recovery or Recovery(now)).mark("known", now))
-    if found.proven or spared or cause == "raised" or state.closing:
+    if found.proven or spared or cause in ("raised", ev.NODE_DIED) or state.closing:
         return state, ()
     return _spend(state, worker, cause)
 
@@ -125,7 +125,7 @@ def _report(state: Membership, loss: Loss) -> Report:
 
 
 def _spend(state: Membership, worker: str, cause: str) -> Step:
-    """A worker died before it ever committed: that spends a failure."""
+    """A worker died before it ever committed, and its node lives: that spends a failure."""
     state = replace(state, failures=state.failures + 1)
     if state.failures <= state.rules.max_failures:
         return state, ()

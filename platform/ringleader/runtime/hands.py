@@ -91,7 +91,7 @@ def cause_of(error: BaseException) -> str:
     """In a few words; Ray's own sentences list all that might have happened."""
     if isinstance(error, OutOfMemoryError):
         return "killed by Ray's memory monitor"
-    return "node died" if isinstance(error, NodeDiedError) else DIED
+    return ev.NODE_DIED if isinstance(error, NodeDiedError) else DIED
 
 
 def parked(standing: Standing, now: float) -> ev.Parked:
