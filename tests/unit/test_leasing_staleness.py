@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from cast import FaultPlan
-from test_leasing import BATCH, DATA, SHARDS, STRICT, job, learn
+from faults import FaultPlan
+from leasing import BATCH, DATA, SHARDS, STRICT, job, learn
 from threaded_cast import ThreadedCast
 
 LOOPS, STEPS = 3, -(-len(DATA) // BATCH)
