@@ -130,6 +130,7 @@ def test_exposed_spans_are_what_is_logged_and_a_break_lies_in_the_step_that_was_
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(member, range(2)))
+    assert {part.dropped for outlet in outlets for part in outlet.stretches} == {0}, "a trial is one span"
     file = TraceFile(tmp_path)
     for rank, outlet in enumerate(outlets):
         for part in outlet.stretches:
@@ -137,6 +138,7 @@ def test_exposed_spans_are_what_is_logged_and_a_break_lies_in_the_step_that_was_
     events = read(file.finish(tmp_path))
     check_nested(events)
     assert steps_of(events)["w0"] == list(range(1, STEPS + 1))
+    assert {e["pid"] for e in events if e["name"] == "trial"} == {1, 2}
     for step in (e for e in events if is_step(e) and e["pid"] == 1):
         waits = [e["dur"] for e in inside(events, step) if e["name"] == "exposed"]
         # Both ends of each span are rounded to a nanosecond.

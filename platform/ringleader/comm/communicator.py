@@ -9,7 +9,8 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -184,6 +185,19 @@ class Communicator:
         if error is not None:
             raise _again(error)
 
+    @contextmanager
+    def as_one(self, name: str) -> Iterator[None]:
+        """All that is exchanged meanwhile is one span of the timeline: thousands would leave no room for the step's."""
+        timeline, self._timeline = self._timeline, None
+        since, blocked_s = time.perf_counter(), self.blocked_s
+        try:
+            yield
+        finally:
+            self._timeline, until = timeline, time.perf_counter()
+            if timeline is not None:
+                timeline.add(TRAINING, name, since, until)
+                timeline.add(TRAINING, "exposed", until - (self.blocked_s - blocked_s), until)
+
     def done(self, ticket: Ticket, patience_s: float = 0.0) -> bool:
         """Whether an exchange is done, or is within that time. Raises ExchangeBroken as `wait` does."""
         since = time.perf_counter()
@@ -232,8 +246,8 @@ class Communicator:
             since = time.perf_counter()
             error = _attempt(ticket, run, scratch, self.rank)
             del job, run
-            if self._timeline is not None:
-                _write_down(self._timeline, lane, ticket, since, error)
+            if (timeline := self._timeline) is not None:
+                _write_down(timeline, lane, ticket, since, error)
             if error is not None:
                 self._break(error)
                 return

@@ -171,14 +171,15 @@ class Ring:
         assert self._communicator is not None
         communicator, buckets = self._communicator, self._buckets.buckets
         like = buckets[0].like
-        return try_out(
-            (self._mine.part(b) for b in buckets if b.like.dtype == like.dtype),
-            costs,
-            canonical=self._same_bits,
-            element_bytes=like.element_size(),
-            way=lambda part: sums(communicator, part, like, BUCKETS),
-            tell=self._side.all_reduce,
-        )
+        with communicator.as_one("trial"):
+            return try_out(
+                (self._mine.part(b) for b in buckets if b.like.dtype == like.dtype),
+                costs,
+                canonical=self._same_bits,
+                element_bytes=like.element_size(),
+                way=lambda part: sums(communicator, part, like, BUCKETS),
+                tell=self._side.all_reduce,
+            )
 
     def _all_know(self, known: Costs | None, size: int) -> bool:
         """Whether all members know the same: a break may have come when some had measured and others not."""
