@@ -161,11 +161,18 @@ class Attempt:
         while self._state.ended is None:
             self._take(self._next(tick_at))
             if monotonic() >= tick_at:
+                self._catch_up()
                 tick_at = monotonic() + TICK_S
                 self._tick()
         while not self._events.empty():  # whoever waits for one that came too late
             self._next(0.0)
         return self._state.ended, self._finished()
+
+    def _catch_up(self) -> None:
+        """What came while this process was busy, before anybody is late: who has parked meanwhile is not."""
+        for _ in range(self._events.qsize()):
+            if self._state is not None and self._state.ended is None:
+                self._take(self._next(0.0))
 
     def status(self) -> Status | None:
         """The attempt as it is now."""
