@@ -239,3 +239,59 @@ def test_surplus_is_given_back_before_anybody_is_kept_waiting_for_the_bound() ->
     after = decide(carried_out(snapshot, decide(snapshot)))
     assert [d.why.code for d in after if isinstance(d, Hold)] == ["waiting_for_nodes"]
     assert len(after) == 1, "it is not given out again while the nodes come"
+
+
+GPU = Need(1, 1, 0)
+
+
+def test_jobs_whose_nodes_are_not_to_be_had_ask_when_all_others_have_asked() -> None:
+    vain = Claim("vain", GPU, 4, 4, priority=9, waited_s=9000)
+    snapshot = Snapshot([], [], [vain, Claim("other", ONE, 2, 2)], reach=Reach(4, 4))
+    decisions, demand = plan(snapshot)
+    assert demand == {GPU: 4}
+    decisions, demand = plan(replace(snapshot, missing={GPU: "no spot capacity"}))
+    told = {d.job_id: d.why.code for d in decisions if isinstance(d, Hold)}
+    assert (told, demand) == ({"vain": "nodes_unavailable", "other": "waiting_for_nodes"}, {ONE: 2})
+    _, demand = plan(replace(snapshot, reach=Reach(6, 4), missing={GPU: ""}))
+    assert demand == {ONE: 2, GPU: 4}, "as far as the bound goes they are asked for on"
+
+
+def test_nodes_that_are_not_to_be_had_keep_no_other_job_from_its_own_and_get_another_chance(
+    here: Stage,
+) -> None:
+    large, wide = Need(1, 0, 32), Need(2, 0, 0)
+    here.tick()
+    vain = here.submit(name="vain", workers={**fixed(4), "memory_gb": 32}, priority=9)
+    here.tick()
+    look(here)
+    other = here.submit(name="other", workers={**fixed(1), "cpus": 2})
+    here.tick()
+    assert here.cluster.asked[-1] == {large: 4}
+    assert [code(here, job) for job in (vain, other)] == ["waiting_for_nodes", "waiting_for_capacity"]
+    here.cluster.trouble = "no large nodes"
+    here.time.pass_s(120)
+    here.tick()
+    here.cluster.trouble = ""
+    for _ in range(3):
+        look(here)
+        assert [code(here, job) for job in (vain, other)] == ["nodes_unavailable", "waiting_for_nodes"]
+    assert here.cluster.asked[-1] == {wide: 1}
+    here.cluster.nodes = [TWO[0]]
+    look(here)
+    assert here.cluster.starts == [(other, 1)]
+    here.post(other, status=status("running", world_size=1))
+    here.time.pass_s(1060)
+    here.tick(2)
+    assert "no large nodes" in here.job(vain)["pending_reason"]["message"], (
+        "though others are asked for by now"
+    )
+    here.time.pass_s(20)
+    here.tick(3)
+    assert here.job(other)["reason"]["code"] == "preempted", "it is their turn again, by the usual rules"
+    assert (code(here, vain), here.cluster.asked[-1]) == ("waiting_for_nodes", {large: 4})
+    for _ in range(2):
+        here.time.pass_s(118)
+        here.tick(2)
+        assert code(here, vain) == "waiting_for_nodes"
+        here.cluster.nodes = [*here.cluster.nodes, Node(f"l{here.time()}", 1, 0, 32)]
+        look(here)

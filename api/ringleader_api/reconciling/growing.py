@@ -8,9 +8,12 @@ from ringleader_api.backend import Backend
 from ringleader_api.clock import Clock
 from ringleader_api.log import Log
 from ringleader_api.scheduling import Demand, Need, Node, Reach, Seen
-from ringleader_api.scheduling.places import SLACK, place
+from ringleader_api.scheduling.places import SLACK, place, room
 
 log = Log("ringleader.growing")
+
+FIRST_AGAIN = 10
+"""After so many times the patience those wait first again whose nodes were not to be had, and gave way to others."""
 
 
 class Growing:
@@ -21,8 +24,8 @@ class Growing:
     Args:
         reach: what the cluster may grow to; None: it does not, and is asked once, for nothing.
         cool_down_s: what nobody needs any more is asked for so much longer.
-        patience_s: nodes that have not come for so long after the last one came, or after they were asked for, count
-            as not to be had.
+        patience_s: nodes of which none has come for so long, since they were asked for or the last one came, count as
+            not to be had.
     """
 
     def __init__(
@@ -35,22 +38,40 @@ class Growing:
         self._patience_s = patience_s
         self._kept: dict[Need, tuple[int, datetime]] = {}
         self._told: Demand | None = None
-        self._moved_at = now()
-        self._num_nodes = 0
+        self._nodes: set[str] = set()
+        self._since: dict[Need, datetime] = {}
+        self._missing: dict[Need, str] = {}
         self.awaits_nodes = False
 
     def watch(self, seen: Seen) -> Seen:
         """The cluster as it was seen, with what it may grow to and what has been asked for in vain."""
         if self._reach is None:
             return seen
-        if len(seen.nodes) > self._num_nodes:
-            self._moved_at = self._now()
-        self._num_nodes = len(seen.nodes)
-        waited_s = (self._now() - self._moved_at).total_seconds()
         absent = _absent(seen.nodes, self._told or {})
         self.awaits_nodes = bool(absent)
-        missing = dict.fromkeys(absent if waited_s >= self._patience_s else (), seen.trouble)
-        return replace(seen, reach=self._reach, missing=missing)
+        self._wait(absent, [node for node in seen.nodes if node.id not in self._nodes])
+        self._nodes = {node.id for node in seen.nodes}
+        self._missing = {
+            need: seen.trouble if need in absent else self._missing.get(need, "")
+            for need in self._since
+            if self._waited_s(need) >= self._patience_s
+        }
+        return replace(seen, reach=self._reach, missing=self._missing)
+
+    def _wait(self, absent: Sequence[Need], came: Sequence[Node]) -> None:
+        """Since when nodes of each shape have been waited for: anew with each that came. What was not to be had counts
+        so for a while also when others have been asked for in its place, who else would never get theirs."""
+        told = self._told or {}
+        for need in list(self._since):
+            waited = self._waited_s(need) / self._patience_s
+            kept = need in absent or (need not in told and 1 <= waited < FIRST_AGAIN)
+            if not kept or any(room(node, need) for node in came):
+                del self._since[need]
+        for need in absent:
+            self._since.setdefault(need, self._now())
+
+    def _waited_s(self, need: Need) -> float:
+        return (self._now() - self._since[need]).total_seconds()
 
     def ask(self, demand: Demand) -> None:
         """Tell the autoscaler, if what it is to be told has changed. May raise: it is told again next time."""
@@ -62,8 +83,6 @@ class Growing:
             return
         self._backend.ask(wanted)
         self.awaits_nodes = True
-        if any(count > (self._told or {}).get(need, 0) for need, count in wanted.items()):
-            self._moved_at = self._now()
         self._told = wanted
         log.info("growing.asked", demand={str(need): count for need, count in wanted.items()})
 

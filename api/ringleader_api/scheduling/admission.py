@@ -6,7 +6,8 @@ that will have ended before it can start. Where nobody knows when that will be, 
 without a known one, or of others than jobs, all may overtake it once it has waited for `hold_s`; they make room for it
 again, and for whoever else waited then, as soon as that lets one of these start. While there is a head, or nodes come
 for a gang, nobody grows; else what is left over is given out (`surplus`). A job that only its project's quota holds
-back holds back its own project alone; one that cannot run at all holds nobody back.
+back holds back its own project alone; one that cannot run at all holds nobody back, and one whose nodes are not to be
+had asks for them when all others have asked.
 """
 
 from collections import Counter
@@ -82,10 +83,14 @@ class _Pass:
     def decide(self) -> list[Decision]:
         queued, admitted, projects = self._snapshot.queued, self._snapshot.admitted, self._snapshot.projects
         self._grants = surplus.within_quota(admitted, Usage.told(self._snapshot.nodes, admitted, projects))
+        in_vain = []
         for claim, level in in_turn(queued, self._usage, projects, self._snapshot.rules):
-            why = self._refusal(claim, level)
-            if why is not None:
-                self._held_back[claim.job_id] = why
+            if claim.need in self._snapshot.missing and self._whole(claim.need) < claim.gang:
+                in_vain.append((claim, level))
+            else:
+                self._decide(claim, level)
+        for claim, level in in_vain:
+            self._decide(claim, level)
         if self._head is None and self._awaits_nodes is None and not self._grants:
             self._share_out()
         return [
@@ -93,6 +98,10 @@ class _Pass:
             *(Grant(c.job_id, self._grants[c.job_id]) for c in admitted if c.job_id in self._grants),
             *self._evicted,
         ]
+
+    def _decide(self, claim: Claim, level: int) -> None:
+        if (why := self._refusal(claim, level)) is not None:
+            self._held_back[claim.job_id] = why
 
     def _refusal(self, claim: Claim, level: int) -> Why | None:
         """Why the job does not start now; None when it does."""

@@ -78,7 +78,8 @@ def nodes_unavailable(claim: Claim, trouble: str) -> Why:
     return Why(
         code="nodes_unavailable",
         message=f"needs {gang(claim)}; the nodes asked for have not come{trouble and f': {trouble}'}",
-        hint="They are still asked for. See the autoscaler's log and node types, or lower what the job needs.",
+        hint="They are asked for on, after the nodes of others. See the autoscaler's log and node types, or lower what "
+        "the job needs.",
     )
 
 
