@@ -100,6 +100,31 @@ class Nets:
         assert self.dead.wait(30), f"nobody killed {self._after}"
 
 
+class Leaving(Nets):
+    """Leaves its first loop once it has drawn a row from `row` on; the second one takes all rows.
+
+    Args:
+        way: by a "break", or by a "stop" of the session.
+    """
+
+    def __init__(self, way: str, row: int) -> None:
+        super().__init__()
+        self._way = way
+        self._row = row
+
+    def __call__(self, session: Session) -> None:
+        net = self.made[threading.current_thread().name] = session.model(self.make())
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=LR))
+        for rows in session.batches(Numbers(), shuffle=False):
+            if int(rows.max()) >= self._row:
+                if self._way == "break":
+                    break
+                session.stop()
+            session.step(net(rows).mean())
+        for rows in session.batches(Numbers(), shuffle=False):
+            session.step(net(rows).mean())
+
+
 def expected(play: Play, mode: dict[str, Any]) -> Tensor:
     """(ROWS,) what every vector must be, by the ledger."""
     weights = torch.zeros(ROWS, dtype=torch.float64)

@@ -18,6 +18,7 @@ import pytest
 from anyio import fail_after, to_thread
 from control_plane import SPEC, Stage, event, line, stage, status
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from sqlalchemy import select
 from sqlalchemy.event import listens_for
 from sqlalchemy.exc import IntegrityError
 
@@ -27,6 +28,8 @@ from ringleader_api.log import JsonLines
 from ringleader_api.routes.channel import Channel
 from ringleader_api.routes.follow import PING, items
 from ringleader_api.services.feeds import Wanted
+from ringleader_api.store import database
+from ringleader_api.store.tables import Fact
 from ringleader_api.tracing import UNTRACED, Told, traces_to
 
 
@@ -124,12 +127,20 @@ def test_a_disk_without_room_and_a_database_that_can_only_be_read_are_not_ready(
     assert answered() == (200, [], 200)
 
 
-def test_readiness_costs_a_write_a_second_however_often_it_is_asked(here: Stage) -> None:
+def test_readiness_costs_a_write_a_second_however_often_it_is_asked_and_wakes_nobody(
+    here: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here.client.get("/readyz")
-    before = here.control.store.version
-    for _ in range(5):
-        here.client.get("/readyz")
-    assert here.control.store.version - before <= 1
+    version = here.control.store.version
+    for every_s, writes in ((3600.0, 1), (0.0, 5)):
+        monkeypatch.setattr(database, "PING_EVERY_S", every_s)
+        written = set()
+        for _ in range(5):
+            here.client.get("/readyz")
+            with here.control.store.read() as session:
+                written.add(session.scalar(select(Fact.value).where(Fact.name == "written")))
+        assert len(written) == writes
+    assert here.control.store.version == version, "nothing has changed that a follower waits for"
 
 
 def test_a_reconciler_that_fails_each_round_is_not_ready(here: Stage) -> None:

@@ -19,7 +19,7 @@ from leasing import (
     STEPS,
     STEPS_AN_EPOCH,
     STRICT,
-    Counts,
+    Leaving,
     Nets,
     Numbers,
     Tally,
@@ -236,29 +236,16 @@ def test_a_loop_that_is_left_around_the_loss_of_a_server_has_what_the_ledger_say
     moment: str, way: str, mode, tmp_path: Path
 ) -> None:
     """A stop that only the lost server heard is said again; a short last step is recorded once."""
-    nets: dict[str, Counts] = {}
-
-    def train(session: Session) -> None:
-        net = nets[threading.current_thread().name] = session.model(Counts())
-        session.optimizer(torch.optim.SGD(net.parameters(), lr=LR))
-        for rows in session.batches(Numbers(), shuffle=False):
-            if int(rows.max()) >= BATCH + BATCH // SHARDS:
-                if way == "break":
-                    break
-                session.stop()
-            session.step(net(rows).mean())
-        for rows in session.batches(Numbers(), shuffle=False):
-            session.step(net(rows).mean())
-
+    nets = Leaving(way, BATCH + BATCH // SHARDS)
     spec = job(mode, workers={"min": 1, "max": 1})
     faults, shots = ENDS[moment]
-    play = ThreadedCast(spec, train, faults, tmp_path, shots=shots).play()
+    play = ThreadedCast(spec, nets, faults, tmp_path, shots=shots).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert lost(play) == ["s0"]
     assert [step for step, _ in play.values] == list(range(1, len(play.values) + 1))
     weights = expected(play, mode)
     for name in play.finished:
-        for vector in nets[name].vectors:
+        for vector in nets.made[name].vectors:
             assert torch.equal(vector.detach().double(), weights)
     rows = [row for step, _, row in play.settled_rows() if step > len(play.values) - STEPS_AN_EPOCH]
     assert sorted(rows) == list(range(ROWS))

@@ -17,6 +17,7 @@ from leasing import (
     STEPS_AN_EPOCH,
     STRICT,
     Counts,
+    Leaving,
     Numbers,
     expected,
     job,
@@ -34,27 +35,12 @@ from ringleader.train import Session
 @pytest.mark.parametrize("way", ["stop", "break"])
 def test_one_worker_ends_the_loop_for_all(mode, way: str, tmp_path: Path) -> None:
     """The rows of the steps that were made are those in the weights; the next loop takes every row."""
-    nets: dict[str, Counts] = {}
-
-    def train(session: Session) -> None:
-        me = threading.current_thread().name
-        net = nets[me] = Counts()
-        session.model(net)
-        session.optimizer(torch.optim.SGD(net.parameters(), lr=LR))
-        for rows in session.batches(Numbers(), shuffle=False):
-            if int(rows.max()) >= 2 * BATCH:
-                if way == "break":
-                    break
-                session.stop()
-            session.step(net(rows).mean())
-        for rows in session.batches(Numbers(), shuffle=False):
-            session.step(net(rows).mean())
-
-    play = ThreadedCast(job(mode), train, artifacts=tmp_path).play()
+    nets = Leaving(way, 2 * BATCH)
+    play = ThreadedCast(job(mode), nets, artifacts=tmp_path).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     weights = expected(play, mode)
     for name in play.finished:
-        for vector in nets[name].vectors:
+        for vector in nets.made[name].vectors:
             assert torch.allclose(
                 vector.detach().double(), weights, atol=1e-6
             )  # sums over 13 rows are rounded

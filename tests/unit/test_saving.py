@@ -392,13 +392,8 @@ def test_a_pause_waits_for_its_checkpoint_however_long_it_takes_to_write(tmp_pat
     assert (pausing.paused_with, looked) == ([1], 2)
 
 
-def test_a_pause_saves_again_what_could_not_be_written(tmp_path: Path) -> None:
-    """Nobody trains meanwhile; what a pause does not save is lost."""
-    place = tmp_path / "saved"
-    place.write_text("no folder can be made here")
-    heard = Heard()
-    pausing = Pausing(lambda: place.unlink(missing_ok=True) if heard.failed else None)
-    pausing.listen(heard)
+def train_until(pausing: Pausing, heard: Heard, folder: Path) -> None:
+    """Three steps, saved in the folder's `saved` by a pause."""
 
     def train(session: Session) -> None:
         net = session.model(torch.nn.Linear(1, 1))
@@ -412,9 +407,19 @@ def test_a_pause_saves_again_what_could_not_be_written(tmp_path: Path) -> None:
         coordinator=pausing,
         outlet=heard,
         server=False,
-        artifacts=tmp_path,
-        checkpoints=str(place),
+        artifacts=folder,
+        checkpoints=str(folder / "saved"),
     )
+
+
+def test_a_pause_saves_again_what_could_not_be_written(tmp_path: Path) -> None:
+    """Nobody trains meanwhile; what a pause does not save is lost."""
+    place = tmp_path / "saved"
+    place.write_text("no folder can be made here")
+    heard = Heard()
+    pausing = Pausing(lambda: place.unlink(missing_ok=True) if heard.failed else None)
+    pausing.listen(heard)
+    train_until(pausing, heard, tmp_path)
     assert [step for step, _ in heard.failed] == [1]
     assert pausing.paused_with == [1]
 
@@ -442,22 +447,7 @@ def test_a_pause_that_cannot_be_saved_is_over_once_the_job_is_cancelled(tmp_path
             place.unlink(missing_ok=True)
 
     pausing = Pausing(cancel)
-
-    def train(session: Session) -> None:
-        net = session.model(torch.nn.Linear(1, 1))
-        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
-        for batch in session.batches([{"x": torch.ones(1)}] * 3):
-            session.step(net(batch["x"]).mean())
-
-    run(
-        spec=PAUSED,
-        function=train,
-        coordinator=pausing,
-        outlet=heard,
-        server=False,
-        artifacts=tmp_path,
-        checkpoints=str(place),
-    )
+    train_until(pausing, heard, tmp_path)
     assert [step for step, _ in heard.failed] == [1]
 
 

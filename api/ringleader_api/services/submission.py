@@ -70,7 +70,7 @@ class Submissions:
         self._secrets = secrets
         self._together: Together[_Asked, Accepted] = Together(self._store_all, most=MOST_AT_ONCE)
 
-    def accept(self, who: Caller, body: Any, key: str | None, seen: Seen | None) -> "Accepted":
+    def accept(self, who: Caller, body: Any, key: str | None, seen: Seen | None) -> Accepted:
         """Store the job with its first event.
 
         Raises:
@@ -91,9 +91,8 @@ class Submissions:
         asked = _Asked(who, spec, key, digest, AT_HAND.get())
         try:
             return self._together(asked)
-        except (
-            IntegrityError
-        ):  # the same key or project, stored by another at this moment, or this very job by a try
+        except IntegrityError:
+            # The key or the project was stored by another at this moment, or this very job by a try before.
             return self._together(asked)
 
     def _store_all(self, asked: Sequence["_Asked"]) -> "list[Accepted | Exception]":
@@ -118,7 +117,7 @@ class Submissions:
             rows.store(session)
         return answers
 
-    def _take(self, session: Session, one: "_Asked", rows: "_Rows") -> "Accepted":
+    def _take(self, session: Session, one: "_Asked", rows: "_Rows") -> Accepted:
         owner = one.who.name
         if one.key is not None and (known := rows.replay(session, owner, one.key, one.digest)):
             return Accepted(known)
