@@ -78,6 +78,7 @@ def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Http,
+        loop="uvloop",
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=GRACE_S,
