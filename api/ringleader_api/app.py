@@ -127,15 +127,15 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> Response:
+        status, detail = error.status_code, str(error.detail)
         headers = dict(error.headers) if error.headers else None
-        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers = {"Allow": _allowed(request)}
-        return problem(
-            error.status_code,
-            str(error.detail),
-            request_id=request.scope.get(REQUEST_ID, ""),
-            headers=headers,
-        )
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            path = request.scope["path"]
+            if (allowed := _allowed(request)) or not path.startswith(f"{API}/"):
+                headers = {"Allow": ", ".join(allowed or ["GET"])}
+            else:
+                status, detail, headers = 404, f"there is nothing at {path}.", None
+        return problem(status, detail, request_id=request.scope.get(REQUEST_ID, ""), headers=headers)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
@@ -167,16 +167,15 @@ def _add_errors(app: FastAPI) -> None:
         )
 
 
-def _allowed(request: Request) -> str:
-    """What all routes of the path take together: the router names the methods of the first."""
+def _allowed(request: Request) -> list[str]:
+    """What all routes of the path but the page's files take together: the router names the methods of the first."""
     *ours, _ = request.app.routes  # the last is the page, which would take every path
     asked = {"type": "http", "path": request.scope["path"], "root_path": "", "headers": []}
-    found = [
+    return [
         method
         for method in sorted(METHODS)
         if any(one.matches({**asked, "method": method})[0] is Match.FULL for one in ours)
     ]
-    return ", ".join(found or ["GET"])
 
 
 _STATUS: dict[type[RingleaderError], int] = {SpecInvalid: 422, PackageRefused: 422}

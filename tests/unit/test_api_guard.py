@@ -246,7 +246,8 @@ def test_what_is_refused_before_any_route_carries_its_number_too(here: Stage) ->
 
 
 def test_unknown_paths_and_methods_are_problems(here: Stage) -> None:
-    for method, path, expected in (("GET", "/api/v1/nothing", 404), ("PUT", "/api/v1/jobs", 405)):
+    nothing = [(method, "/api/v1/nothing", 404) for method in ("GET", "POST", "DELETE")]
+    for method, path, expected in (*nothing, ("PUT", "/api/v1/jobs", 405)):
         answer = here.client.request(method, path)
         assert (answer.status_code, answer.headers["content-type"]) == (expected, "application/problem+json")
         assert answer.json()["status"] == expected
