@@ -17,17 +17,27 @@ from ringleader.train.local import run_local
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 PLAYS = int(os.environ.get("CHAOS_PLAYS", "30"))
 PHASES = ("forward", "exchange", "committed", "parked", "evaluate")
+FIRST = ("w0", "w1", "w2")
 
 
-def faults(draw: random.Random) -> FaultPlan:
-    """One to three kills at any phase of any step, and perhaps a resize."""
-    plan = FaultPlan()
+def faults(draw: random.Random, *, circling: bool = False) -> FaultPlan:
+    """One to three kills at any phase of any step, and perhaps a resize; of those who begin one is left, whoever else
+    has not come yet.
+
+    Args:
+        circling: members are at different steps: a kill's is counted in times that the phase was reached.
+    """
+    plan, most = FaultPlan(), len(FIRST)
+    struck: set[str] = set()
     for _ in range(draw.randint(1, 3)):
-        victim = f"w{draw.randint(0, 4)}"
-        plan = plan.kill(victim, at_step=draw.randrange(STEPS), phase=draw.choice(PHASES))
+        victim, step, phase = f"w{draw.randint(0, 4)}", draw.randrange(STEPS), draw.choice(PHASES)
+        at = {"at_step": ANY, "past": step} if circling else {"at_step": step}
+        plan = plan.kill(victim, phase=phase, **at)
+        struck.add(victim)
     if draw.random() < 0.5:
-        plan = plan.resize(at_step=draw.randrange(1, STEPS), minimum=1, maximum=draw.randint(1, 4))
-    return plan
+        most = draw.randint(1, 4)
+        plan = plan.resize(at_step=draw.randrange(1, STEPS), minimum=1, maximum=most)
+    return faults(draw, circling=circling) if struck.issuperset(FIRST[:most]) else plan
 
 
 @pytest.mark.parametrize(
@@ -52,11 +62,6 @@ def test_random_faults_cost_the_token_ring_no_step_and_no_row(tmp_path: Path) ->
     seed = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     draw = random.Random(seed)
     for number in range(PLAYS):
-        plan = FaultPlan()
-        for _ in range(draw.randint(1, 3)):
-            victim, phase = f"w{draw.randint(0, 4)}", draw.choice(PHASES)
-            plan = plan.kill(victim, at_step=ANY, phase=phase, past=draw.randrange(STEPS))
-        if draw.random() < 0.5:
-            plan = plan.resize(at_step=draw.randrange(1, STEPS), minimum=1, maximum=draw.randint(1, 4))
+        plan = faults(draw, circling=True)
         print(f"seed {seed} play {number}: {plan}")
         tokens.check(Cast(tokens.ring(), train, plan, tmp_path).play())
