@@ -109,7 +109,12 @@ def test_a_job_that_its_user_pauses_while_it_is_preempted_stays_paused(here: Sta
     here.tick()
     here.post(low, records=[outcome(1, "paused")])
     here.tick(2)
-    assert here.state(low) == "paused"
+    job = here.job(low)
+    assert (job["state"], job["reason"]["message"]) == ("paused", "paused by admin")
+    assert "ringleader resume" in job["reason"]["hint"], "it does not go on by itself any more"
+    items = here.client.get(f"/api/v1/jobs/{low}/events").json()["items"]
+    told = [(e["data"]["who"], e["data"]["reason"]["code"]) for e in items if e["type"] == "job.stopping"]
+    assert told == [("scheduler", "preempted"), ("admin", "paused")]
 
 
 def test_quotas_hold_back_one_project_and_the_dry_run_says_so(here: Stage) -> None:

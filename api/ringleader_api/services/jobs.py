@@ -21,7 +21,7 @@ from ringleader_api.services.access import load, no_job, permit
 from ringleader_api.services.pages import Keys
 from ringleader_api.services.submission import placeable
 from ringleader_api.services.views import etag, job_view
-from ringleader_api.store import Store, move, record, retarget
+from ringleader_api.store import Store, move, record, retarget, stay_paused
 from ringleader_api.store.tables import ExportCursor, Job
 
 MAX_GRACE = timedelta(hours=1)
@@ -151,8 +151,9 @@ class Jobs:
             job = load(session, job_id)
             _unchanged(job, if_match)
             on_its_way = job.state is State.STOPPING and job.target is State.PAUSED
-            job.preempted = job.preempted and not on_its_way
-            if job.state is State.QUEUED:
+            if on_its_way and job.preempted:
+                stay_paused(session, job, at=self._now(), who=who, why=why)
+            elif job.state is State.QUEUED:
                 move(session, job, State.PAUSED, at=self._now(), who=who, why=why)
             elif job.state is not State.PAUSED and not on_its_way:
                 move(session, job, State.STOPPING, at=self._now(), who=who, why=why, target=State.PAUSED)

@@ -3,7 +3,7 @@
 from ringleader_api.store.database import Store, Transactions
 from ringleader_api.store.homes import OtherHome, require_shared
 from ringleader_api.store.leases import Fenced, Lease, LeaseLost, lease_for
-from ringleader_api.store.moves import IllegalMove, move, record, retarget
+from ringleader_api.store.moves import IllegalMove, move, record, retarget, stay_paused
 
 __all__ = [
     "Fenced",
@@ -18,4 +18,5 @@ __all__ = [
     "record",
     "require_shared",
     "retarget",
+    "stay_paused",
 ]

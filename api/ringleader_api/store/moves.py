@@ -77,6 +77,15 @@ def retarget(
     record(session, job, "job.stopping", at, data)
 
 
+def stay_paused(session: Session, job: Job, *, at: datetime, who: str, why: Why) -> None:
+    """A job that was to be queued again as soon as it has let go stays paused, for what it is told now."""
+    job.preempted = False
+    job.version += 1
+    data: dict[str, Any] = {"who": who, "from": State.STOPPING.value, "target": State.PAUSED.value}
+    _explain(job, State.STOPPING, why, data)
+    record(session, job, "job.stopping", at, data)
+
+
 def record(
     session: Session,
     job: Job,
