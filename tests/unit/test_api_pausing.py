@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from control_plane import Stage, event, outcome, stage, status
+from control_plane import RESULT, Stage, event, metric, outcome, stage, status
 
 from ringleader_api.reconciling.facts import PAUSE_GRACE_S
+from ringleader_api.scheduling.lifecycle import TEARDOWN_S
 
 
 @pytest.fixture
@@ -95,6 +96,19 @@ def test_a_user_who_pauses_a_job_that_is_being_preempted_finds_it_paused(here: S
             pause(here, job_id)
         here.tick(3)
         assert here.state(job_id) == "paused"
+
+
+def test_what_a_supervisor_could_not_post_until_it_was_let_go_is_taken_in(here: Stage) -> None:
+    """A job that its user stops because nothing of it arrives any more."""
+    for end, told in (("paused", []), ("succeeded", [outcome(1, "succeeded", result=RESULT)])):
+        job_id = here.running(name=end)
+        pause(here, job_id)
+        here.tick()
+        here.cluster.left[job_id, 1] = [metric(1, 7, loss=1.0), *told]
+        here.time.pass_s(PAUSE_GRACE_S + TEARDOWN_S + 1)
+        here.tick(2)
+        points = here.client.get(f"/api/v1/jobs/{job_id}/metrics?name=loss").json()["points"]
+        assert (here.state(job_id), [point["step"] for point in points]) == (end, [7])
 
 
 def test_a_queued_job_is_paused_at_once(here: Stage) -> None:

@@ -294,6 +294,7 @@ class Reconciler:
             case lifecycle.Release():
                 self._backend.release(job_id, attempt)
                 if (job_id, attempt) not in self._backend.supervisors():
+                    self._inheriting.take(job_id, attempt)
                     self._note(facts, self._finish)
             case lifecycle.Lose(why=why):
                 self._lose(facts, why)
