@@ -295,3 +295,34 @@ def test_nodes_that_are_not_to_be_had_keep_no_other_job_from_its_own_and_get_ano
         assert code(here, vain) == "waiting_for_nodes"
         here.cluster.nodes = [*here.cluster.nodes, Node(f"l{here.time()}", 1, 0, 32)]
         look(here)
+
+
+def test_nodes_that_were_not_to_be_had_for_long_give_way_to_others_for_as_long_as_any(here: Stage) -> None:
+    here.tick()
+    vain = here.submit(name="vain", workers={**fixed(4), "memory_gb": 32})
+    here.tick()
+    look(here)
+    here.time.pass_s(9000)
+    look(here)
+    other = here.submit(name="other", workers={**fixed(2), "cpus": 2})
+    for _ in range(3):
+        look(here)
+        assert [code(here, job) for job in (vain, other)] == ["nodes_unavailable", "waiting_for_nodes"]
+    assert here.cluster.asked[-1] == {Need(2, 0, 0): 2}
+
+
+def test_nodes_not_to_be_had_give_way_also_where_a_job_at_work_has_some_of_their_shape(here: Stage) -> None:
+    here.cluster.nodes = [Node("l1", 1, 0, 32)]
+    here.running(name="small", workers={**fixed(1), "memory_gb": 32})
+    vain = here.submit(name="vain", workers={**fixed(3), "memory_gb": 32})
+    here.tick()
+    look(here)
+    other = here.submit(name="other", workers={**fixed(1), "cpus": 2})
+    here.tick()
+    assert code(here, other) == "waiting_for_capacity"
+    here.time.pass_s(120)
+    here.tick()
+    for _ in range(3):
+        look(here)
+        assert [code(here, job) for job in (vain, other)] == ["nodes_unavailable", "waiting_for_nodes"]
+    assert here.cluster.asked[-1] == {Need(1, 0, 32): 1, Need(2, 0, 0): 1}

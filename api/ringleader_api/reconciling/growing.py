@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ringleader_api.backend import Backend
 from ringleader_api.clock import Clock
@@ -60,13 +60,15 @@ class Growing:
 
     def _wait(self, absent: Sequence[Need], came: Sequence[Node]) -> None:
         """Since when nodes of each shape have been waited for: anew with each that came. What was not to be had counts
-        so for a while also when others have been asked for in its place, who else would never get theirs."""
-        told = self._told or {}
+        so for a while also when others have been asked for in its place, who else would never get theirs; however long
+        it was asked for before, that while begins when it gives way."""
         for need in list(self._since):
             waited = self._waited_s(need) / self._patience_s
-            kept = need in absent or (need not in told and 1 <= waited < FIRST_AGAIN)
+            kept = need in absent or 1 <= waited < FIRST_AGAIN
             if not kept or any(room(node, need) for node in came):
                 del self._since[need]
+            elif need in absent and waited > 1:
+                self._since[need] = self._now() - timedelta(seconds=self._patience_s)
         for need in absent:
             self._since.setdefault(need, self._now())
 
