@@ -326,3 +326,21 @@ def test_nodes_not_to_be_had_give_way_also_where_a_job_at_work_has_some_of_their
         look(here)
         assert [code(here, job) for job in (vain, other)] == ["nodes_unavailable", "waiting_for_nodes"]
     assert here.cluster.asked[-1] == {Need(1, 0, 32): 1, Need(2, 0, 0): 1}
+
+
+def test_a_head_whose_further_nodes_are_not_to_be_had_leaves_the_bound_to_others() -> None:
+    endless = Claim("e", ONE, 4, 4)
+    queue = [Claim("head", ONE, 4, 4, waited_s=9000), Claim("other", GPU, 1, 1)]
+    snapshot = Snapshot([Node("n", 4, 0, 16)], [endless], queue, reach=Reach(8, 1))
+    assert plan(snapshot)[1] == {ONE: 8}
+    decisions, demand = plan(replace(snapshot, missing={ONE: "no spot capacity"}))
+    told = {d.job_id: d.why.code for d in decisions if isinstance(d, Hold)}
+    assert (told, demand) == (
+        {"head": "waiting_for_capacity", "other": "waiting_for_nodes"},
+        {ONE: 4, GPU: 1},
+    )
+    _, demand = plan(replace(snapshot, reach=Reach(9, 1), missing={ONE: ""}))
+    assert demand == {ONE: 8, GPU: 1}, "as far as the bound goes it asks on"
+    free = replace(snapshot, admitted=[], missing={ONE: ""})
+    decisions, demand = plan(free)
+    assert ([d.job_id for d in decisions if isinstance(d, Admit)], demand) == (["head"], {ONE: 4, GPU: 1})

@@ -72,6 +72,7 @@ class _Pass:
         self._head: Claim | None = None
         self._awaits_nodes: Claim | None = None
         self._behind: dict[str, Why] = {}
+        self._ask_last: list[Claim] = []
         self._grants: dict[str, int] = {}
         self._evicted: list[Evict] = []
         self._stopped: dict[str, Why] = {}
@@ -89,6 +90,8 @@ class _Pass:
                 in_vain.append((claim, level))
             else:
                 self._decide(claim, level)
+        for claim in self._ask_last:
+            self._growth.ask(claim)
         for claim, level in in_vain:
             self._decide(claim, level)
         if self._head is None and self._awaits_nodes is None and not self._grants:
@@ -110,7 +113,7 @@ class _Pass:
             return words.too_big(claim, whole, self._snapshot.reach)
         if (why := self._beyond_quota(claim)) is not None:
             return why
-        asked = self._growth.ask(claim)
+        asked = self._ask(claim, whole)
         if whole < claim.gang:
             return self._wait_for_nodes(claim, level, asked=asked)
         if (why := self._others_first(claim, asked=asked)) is not None:
@@ -118,6 +121,8 @@ class _Pass:
         overtakes = self._head is not None and not self._ends_in_time(claim)
         if not self._finds_room(claim):
             return self._waits_behind(self._head, claim.project) if self._head else self._wait(claim, level)
+        if self._ask_last and self._ask_last[-1] is claim:
+            self._growth.ask(self._ask_last.pop())  # it is at work from now on
         self._promises.add(claim.need, claim.least)
         self._usage.add(claim, claim.least)
         self._held[claim.job_id] = self._free.take(claim.need, claim.least) or []
@@ -127,6 +132,15 @@ class _Pass:
         if overtakes:
             self._overtaking.add(claim.job_id)
         return None
+
+    def _ask(self, claim: Claim, whole: int) -> bool:
+        """Whether it is asked for. One that the cluster could hold as it is waits in its turn for that, and asks for
+        nodes that are not to be had once all others have asked for theirs."""
+        if claim.need not in self._snapshot.missing or whole < claim.gang:
+            return self._growth.ask(claim)
+        if may := self._growth.may_ask(claim):
+            self._ask_last.append(claim)
+        return may
 
     def _others_first(self, claim: Claim, *, asked: bool) -> Why | None:
         """Whom it would keep from starting: who waits for nodes, where it takes what was asked for with them, and the

@@ -46,12 +46,16 @@ class Growth:
     def demand(self) -> Demand:
         return {} if self._reach is None else dict(self._asked)
 
-    def ask(self, claim: Claim) -> bool:
-        """Ask for its gang besides; False, and nothing is asked, where the cluster may not grow so far, or where its
-        project's quota is used up by what is asked for already."""
+    def may_ask(self, claim: Claim) -> bool:
+        """False where the cluster may not grow so far, or where its project's quota is used up by what is asked for
+        already."""
         if self._reach is None or self.quota_left(claim) < claim.gang:
             return False
-        if not reaches(self._reach, claim, besides=(self._cpus, self._gpus)):
+        return reaches(self._reach, claim, besides=(self._cpus, self._gpus))
+
+    def ask(self, claim: Claim) -> bool:
+        """Ask for its gang besides; False, and nothing is asked, where that may not be."""
+        if not self.may_ask(claim):
             return False
         self._add(claim, claim.gang)
         self._usage.add(claim, claim.gang)
