@@ -38,6 +38,7 @@ HINTS = {
     "project_exists": "Use it, or choose another name.",
     "provider_down": "Log in with a token, or try again in a minute.",
     "provider_mismatch": "Compare RINGLEADER_OIDC_ISSUER with what the provider calls itself.",
+    "quota_used_up": "Ask for fewer workers, or have an admin raise the project's quota.",
     "request_header_fields_too_large": "Send fewer or shorter headers and a shorter address, 64 KiB together.",
     "secret_missing": "Set it with `ringleader secret set`.",
     "service_unavailable": "Try again in a moment.",

@@ -141,6 +141,28 @@ def test_quotas_hold_back_one_project_and_the_dry_run_says_so(here: Stage) -> No
     assert (lifted["weight"], lifted["quota"]["workers"]) == (2.0, None)
 
 
+def test_the_floor_of_a_job_at_work_is_not_raised_beyond_the_quota(tmp_path: Path) -> None:
+    here = stage(tmp_path, FakeCluster(cpus=16))
+    here.client.patch("/api/v1/projects/default", json={"quota": {"workers": 4}})
+    asks = {"workers": {"min": 1, "max": 2}, "batch": {"global_size": 64, "logical_shards": 8}}
+    first, other = (here.started(name=name, **asks) for name in ("first", "other"))
+
+    def resize(**bounds: int) -> tuple[int, str]:
+        answer = here.client.patch(f"/api/v1/jobs/{first}", json={"workers": bounds})
+        return answer.status_code, answer.json().get("code", "")
+
+    assert resize(max=8) == (200, ""), "surplus is what the quota leaves"
+    assert resize(min=3) == (409, "quota_used_up")
+    assert resize(min=2) == (200, "")
+    here.client.post(f"/api/v1/jobs/{other}/cancel")
+    here.tick()
+    here.post(other, records=[outcome(1, "cancelled")])
+    here.tick(3)
+    assert [resize(min=5, max=5), resize(min=4, max=4)] == [(409, "quota_used_up"), (200, "")]
+    here.tick(3)
+    assert here.cluster.told[-1] == ("resize", first, 1, 4, 4)
+
+
 def test_only_who_may_steer_asks_for_a_priority_and_only_an_admin_of_all_sets_quotas(here: Stage) -> None:
     ann = here.user("ann", default="submitter")
     body = {"name": "x", "entrypoint": "a:b"}

@@ -15,6 +15,7 @@ from ringleader.wire.access import Held
 from ringleader.wire.states import State
 from ringleader_api.scheduling import Claim, Need, Project, Seen, Snapshot
 from ringleader_api.scheduling.lifecycle import TEARDOWN_S
+from ringleader_api.scheduling.shares import Usage
 from ringleader_api.services.attempts import TRUE_STATES
 from ringleader_api.store import people
 from ringleader_api.store.tables import GRACE_S, Job
@@ -145,6 +146,17 @@ def held_by(session: Session, now: datetime) -> dict[str, Held]:
             waiting=had.waiting,
         )
     return found
+
+
+def quota_left(session: Session, job: Job, now: datetime) -> int:
+    """How many workers the quotas of its project leave to a job at work, beside its servers and what others hold."""
+    others = (Job.state.in_(ADMITTED), Job.project == job.project, Job.id != job.id)
+    rows = session.execute(select(*_READ, Job.spec).where(*others)).all()
+    held = [_at_work(Standing(row, _terms(row.spec)), now, None) for row in rows]
+    project = session.get(people.Project, job.project)
+    usage = Usage((), held, {job.project: _due(project)} if project is not None else {})
+    terms = _terms(job.spec)
+    return usage.quota_left(job.project, terms.need) - terms.servers
 
 
 def _waiting(one: Standing, now: datetime) -> Claim:

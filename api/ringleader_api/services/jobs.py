@@ -18,6 +18,7 @@ from ringleader_api.problems import Conflict, PreconditionFailed, Unprocessable
 from ringleader_api.rights import Action, Caller
 from ringleader_api.scheduling import Seen
 from ringleader_api.services.access import load, no_job, permit
+from ringleader_api.services.claims import quota_left
 from ringleader_api.services.pages import Keys
 from ringleader_api.services.submission import placeable
 from ringleader_api.services.views import etag, job_view
@@ -93,7 +94,8 @@ class Jobs:
             Forbidden: `who` may not ask for a priority above 0, which takes room from others.
             PreconditionFailed: somebody else changed the job since `if_match`.
             SpecInvalid, Unprocessable: the result would not be a job the cluster can run.
-            Conflict: the job is ending or has ended.
+            Conflict: the job is ending or has ended, or its project's quota has no room for a `workers.min` that it
+                would hold from now on.
         """
         bounds, changes = _bounds(body), {k: v for k, v in body.items() if k != "workers"}
         with self._store.write() as session:
@@ -108,6 +110,8 @@ class Jobs:
                 permit(who, Action.STEER, job.project)
             if bounds and seen is not None:
                 placeable(spec, seen)
+            if job.state.holds and spec.workers.min > before["workers"]["min"]:
+                self._within_quota(session, job, spec.workers.min)
             after = spec.model_dump(mode="json")
             if after != before:
                 job.spec = after
@@ -184,6 +188,16 @@ class Jobs:
                     code="job_alive",
                 )
             job.deleted_at = self._now()
+
+    def _within_quota(self, session: Session, job: Job, floor: int) -> None:
+        """One that waits is held back by the scheduler; one at work has its floor at once."""
+        left = max(0, quota_left(session, job, self._now()))
+        if floor > left:
+            raise Conflict(
+                f"job {job.id} would hold {floor} workers; the quota of project {job.project} leaves it {left}.",
+                hint="Ask for fewer, wait until jobs of the project end or shrink, or have an admin raise the quota.",
+                code="quota_used_up",
+            )
 
     def _view(self, session: Session, job: Job) -> tuple[JobView, str]:
         return job_view(job, session.get(ExportCursor, job.id), self._url), etag(job)
