@@ -128,10 +128,10 @@ def test_a_killed_control_plane_adopts_the_job_that_ran_on(
 def test_a_killed_mlflow_holds_no_job_up_and_in_the_end_every_step_once(
     stack: Running, undisturbed: str, tmp_path: Path
 ) -> None:
-    job = gated(stack, tmp_path)
+    job = gated(stack, tmp_path, workers={"min": 1, "max": 1}, batch=SHARDED)  # alone it takes longest
     mlflow = Mlflow(read_json(stack.home / "run" / "up.json")["mlflow"])
     run_id = wait_for("a run", lambda: job.refresh().view.tracking.run_id, DEADLINE_S)
-    wait_for("its first points", lambda: held(mlflow, run_id, "loss"))
+    wait_for("its first points", lambda: held(mlflow, run_id, "loss"), 120)
     guard = guard_of(stack, "mlflow")
     with nobody_restarts(stack):
         os.kill(service(stack, "mlflow"), signal.SIGKILL)
@@ -184,9 +184,9 @@ def test_the_librarys_own_collective_trains_as_well(stack: Running) -> None:
 
 @pytest.mark.timeout(2 * DEADLINE_S)
 def test_a_ray_that_is_lost_is_told_of_and_comes_back_and_the_job_goes_on_as_its_next_attempt(
-    stack: Running, undisturbed: str
+    stack: Running, undisturbed: str, tmp_path: Path
 ) -> None:
-    job = stack.client.submit(digits(checkpoint={"every_steps": 10}))
+    job = gated(stack, tmp_path, checkpoint={"every_steps": 10})
     wait_for("a checkpoint", lambda: "checkpoint.saved" in kinds(job), DEADLINE_S)
     guard, head = guard_of(stack, "ray"), service(stack, "ray")
     ray = [identity for pid in below(guard.pid) - {head} if (identity := Identity.of(pid))]
@@ -197,15 +197,16 @@ def test_a_ray_that_is_lost_is_told_of_and_comes_back_and_the_job_goes_on_as_its
     with nobody_restarts(stack):
         for identity in ray:
             identity.send(signal.SIGKILL)
-        wait_for("word of it", lambda: any("the cluster is out of reach" in t for t in troubles(stack)))
+        wait_for("word of it", lambda: any("the cluster is out of reach" in t for t in troubles(stack)), 120)
         waiting = stack.client.submit(digits(name="waiting", params={"epochs": 1}, workers={"max": 1}))
-        wait_for("why it waits", lambda: reason(waiting) == "cluster_unreachable")
-        wait_for("end of the head", lambda: not guard.alive)
+        wait_for("why it waits", lambda: reason(waiting) == "cluster_unreachable", 120)
+        wait_for("end of the head", lambda: not guard.alive, 120)
         assert not [identity.pid for identity in ray if identity.alive]
         assert job.refresh().state in {"running", "recovering"}
         assert job.view.attempt == 1
         newest = max(int(file.parent.name.split("-")[1]) for file in manifests(stack, job))
 
+    let_go(tmp_path)
     result = job.wait(timeout=DEADLINE_S)
     assert result.weights_sha256 == undisturbed
     assert (job.view.attempt, job.view.failures.spent) == (2, 0)

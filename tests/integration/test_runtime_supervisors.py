@@ -170,13 +170,12 @@ def test_workers_get_secrets_from_a_restarted_supervisor_too_and_a_frozen_one_is
     wait_for("returned", lambda: ingest.events("supervisor.returned"), 60)
     wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w2"], 60)
     joined = {str(e["pid"]) for e in ingest.events("worker.joined")}
-    wait_for("all three", lambda: {path.name for path in folder.iterdir()} >= joined, 60)
+    wait_for("all three", lambda: {p.name for p in folder.iterdir() if content_of(p)} >= joined, 60)
     assert {path.read_text() for path in folder.iterdir()} == {"a-5ecret-v4lue"[::-1]}
-    files = [path for path in home.rglob("*") if path.is_file()]
-    assert [path for path in files if b"a-5ecret-v4lue" in path.read_bytes()] == []
+    assert [path for path in home.rglob("*") if b"a-5ecret-v4lue" in content_of(path)] == []
     frozen = pid_of_actor("job-trusted-a1")
     asked = [("trusted", 1), ("trusted", 2)]
-    assert cluster.answers(asked) == {("trusted", 1): True, ("trusted", 2): False}
+    wait_for("answer", lambda: cluster.answers(asked) == {("trusted", 1): True, ("trusted", 2): False})
     os.kill(frozen, signal.SIGSTOP)
     assert cluster.answers(asked[:1]) == {("trusted", 1): False}
     assert cluster.supervisors() == [("trusted", 1)], "for Ray it lives"
@@ -244,13 +243,24 @@ def test_the_processes_of_a_job_are_forks_of_one(cluster, home, ingest, package)
     run.leave_nothing()
 
 
+def content_of(path: Path) -> bytes:
+    """Of a file; nothing of what is none, or no more."""
+    try:
+        return path.read_bytes() if path.is_file() else b""
+    except FileNotFoundError:
+        return b""
+
+
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def pid_of_actor(name: str) -> int:
-    """The process of a living actor, from the cluster's own table."""
+    """The process of an actor that lives, or is coming back, from the cluster's own table."""
     from ray._private.state import actors
 
-    (found,) = [a for a in actors().values() if a["Name"] == name and a["State"] == "ALIVE"]
-    return int(found["Pid"])
+    def living() -> list[int]:
+        return [int(a["Pid"]) for a in actors().values() if a["Name"] == name and a["State"] == "ALIVE"]
+
+    (found,) = wait_for(f"living {name}", living)
+    return found
