@@ -32,7 +32,7 @@ DEADLINE_S = 100
 
 pytestmark = [
     pytest.mark.skipif(bool(laboratory.missing()), reason=f"no network laboratory: {laboratory.missing()}"),
-    pytest.mark.timeout(2 * DEADLINE_S),
+    pytest.mark.timeout(6 * DEADLINE_S),  # the first one waits for hosts and control plane too
 ]
 
 
