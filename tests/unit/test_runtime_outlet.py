@@ -267,3 +267,22 @@ def test_an_attempt_that_pauses_waits_for_the_records_of_the_step_that_it_saves(
     waits.join(HANG_GUARD_S)
     assert not waits.is_alive()
     outlet.discard()
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_supervisor_killed_when_a_pause_was_saved_and_its_workers_are_gone_does_not_wait_for_them(
+    server: IngestServer, tmp_path: Path, *, restored: bool
+) -> None:
+    saved = Saved(Position(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
+    happened = Happened("checkpoint.restored", 1, {"step": 5, "attempt": 1})
+    outlet = open_outlet(server, tmp_path)
+    if restored:
+        outlet.beat(beat(1, range(5, 5), events=(happened,)))
+    outlet.beat(beat(2, range(5, 5) if restored else range(1, 6), saved=(saved,)))
+    returned = open_outlet(server, tmp_path)
+    waits = threading.Thread(target=returned.await_saved, args=(1,), daemon=True)
+    waits.start()
+    waits.join(HANG_GUARD_S)
+    assert not waits.is_alive()
+    for one in (outlet, returned):
+        one.discard()

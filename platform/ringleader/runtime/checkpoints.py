@@ -53,16 +53,16 @@ class Checkpoints:
         self.newest_uri, self.slowest_s = "", 0.0
         self._why = ""
         if kept is not None:
-            self._open, self.newest_uri, self.slowest_s = pickle.loads(kept)  # noqa: S301 - our own file
+            self._open, self.newest_uri, self.slowest_s, self._recorded = pickle.loads(kept)  # noqa: S301 - our own file
         if self._open:
             self._count(self._open)
             self._begin()
             self._queue.put(News(self._open, 0))
 
     def kept(self) -> bytes:
-        """What the supervisor after this one has to know: the files that are no checkpoint yet."""
+        """What the supervisor after this one has to know: files that are no checkpoint yet, and what is recorded."""
         with self._heard:
-            return pickle.dumps((self._open, self.newest_uri, self.slowest_s))
+            return pickle.dumps((self._open, self.newest_uri, self.slowest_s, self._recorded))
 
     def take(self, beat: Beat, recorded_step: int) -> bool:
         """What a heartbeat says of checkpoints: files written, and steps that others have gone beyond. Returns whether
@@ -83,7 +83,7 @@ class Checkpoints:
         return news
 
     def began_with(self, step: int) -> None:
-        """The attempt goes on from there: steps up to this are recorded by those before it."""
+        """It goes on from there: steps up to this were recorded by the attempts, or the supervisor, before it."""
         with self._heard:
             self._recorded = max(self._recorded, step + 1)
             self._heard.notify_all()

@@ -51,6 +51,7 @@ class Outlet:
         )
         self._trace = TraceFile(launch.spool) if launch.spec.debug.trace and open_ended else None
         self._checkpoints = Checkpoints(launch, self._committed, kept=notes.get(CHECKPOINTS))
+        self._checkpoints.began_with(self.recorded_step - 1)
         self.poster = Poster(
             url=launch.ingest_url,
             token=launch.ingest_token,
