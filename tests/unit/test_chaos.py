@@ -105,6 +105,24 @@ def test_the_command_prints_each_act_and_what_the_job_did(
     assert toll["worst_s"] == pytest.approx(0.3)
 
 
+def test_a_job_that_does_not_recover_is_named_behind_the_report_of_what_was_done(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Falling(FakeApi):
+        def _fault(self, request: Any) -> Any:
+            self.workers = []
+            return super()._fault(request)
+
+    api.__class__ = Falling
+    monkeypatch.setattr("ringleader.client.chaos.WHOLE_S", -1.0)
+    command = ["chaos", job_id(1), "--seed", "1", "--acts", "2", "--every-s", "0.1", "-o", "json"]
+    assert main(command, connect=lambda: Client(URL, TOKEN, transport=api)) == 1
+    said = capsys.readouterr()
+    act, toll = map(json.loads, said.out.splitlines())
+    assert (act["fault"], toll["acts"]) == ("kill", 1)
+    assert "no 2 workers at work" in said.err
+
+
 def test_a_word_that_is_no_fault_is_named(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["chaos", job_id(1), "--seed", "1", "--faults", "kill,maim"]
     assert main(command, connect=lambda: Client(URL, TOKEN, transport=api)) == 1

@@ -6,7 +6,7 @@ from ringleader.cli.find import find_job
 from ringleader.cli.output import Session, number, pairs, with_output
 from ringleader.client.chaos import Act, Chaos, Toll
 from ringleader.client.records import as_json
-from ringleader.errors import RingleaderError
+from ringleader.errors import RingleaderError, WaitTimeout
 from ringleader.wire.faults import FAULTS, Fault
 
 SETTLE_S = 15.0
@@ -50,8 +50,11 @@ def chaos(
         run.settle(SETTLE_S)
     except KeyboardInterrupt:
         session.note("\nno more faults: the job goes on.")
+    except WaitTimeout:  # what came of those that were done is told all the same
+        _report(session, run.toll())
+        raise
     toll = run.toll()
-    session.show(as_json(toll), lambda: _text(toll))
+    _report(session, toll)
     return int(toll.steps_lost > 0 or toll.state == "failed")
 
 
@@ -64,6 +67,10 @@ def _kinds(words: str) -> list[Fault]:
 
 def _line(act: Act) -> str:
     return f"{act.time:%H:%M:%S}  step {act.step:<8} {act.fault:<10} {act.target:<10} {act.effect}"
+
+
+def _report(session: Session, toll: Toll) -> None:
+    session.show(as_json(toll), lambda: _text(toll))
 
 
 def _text(toll: Toll) -> str:
