@@ -1,11 +1,19 @@
-"""When an attempt starts whom, without Ray."""
+"""When an attempt starts whom, and whom it takes for frozen, without Ray."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from test_runtime_surplus import attempt_of, reserved, take
+from test_runtime_surplus import Disk, attempt_of, reserved, take
 
 from ringleader.elastic import events as ev
+from ringleader.runtime.messages import Beat, Identity
+from ringleader.runtime.watch import BEAT_GONE_S, Glance
+
+if TYPE_CHECKING:
+    from ringleader.runtime.attempt import Attempt
 
 __all__ = ["reserved"]
 GANG = ("w0", "w1", "w2")
@@ -53,3 +61,95 @@ def test_a_process_that_min_needs_is_started_at_once(tmp_path: Path) -> None:
     attempt, crew = attempt_of(tmp_path, minimum=3, maximum=3)
     take(attempt, *parked(0, *GANG, now=0.0), ev.Lost("w2", "died", 1.0))
     assert crew.started == [*GANG, "w3"]
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Busy(Disk):
+    """Takes what a heartbeat brings as `take` does."""
+
+    def __init__(self, take: Callable[[], None]) -> None:
+        self._take = take
+
+    def beat(self, beat: Beat) -> None:
+        self._take()
+
+
+def at_work(attempt: "Attempt", crew: Any, disk: Disk) -> Callable[[int], None]:
+    """Two workers that wait in an exchange, and so use no CPU. Returns what lets the first one beat."""
+    take(attempt, *parked(0, "w0", "w1", now=0.0))
+    crew.met = lambda worker, identity: None
+    crew.glance = lambda worker: Glance(stopped=False, cpu_s=5.0)
+    attempt._outlet = cast("Any", disk)
+    identity = Identity(7, "node", "127.0.0.1")
+
+    def beat(number: int) -> None:
+        attempt.beat(
+            Beat(worker="w0", identity=identity, generation=1, phase="exchange", moves=number, number=number)
+        )
+
+    return beat
+
+
+def given_up(attempt: "Attempt") -> list[str]:
+    assert attempt._state is not None
+    return [worker.id for worker in attempt._state.workers if worker.cause]
+
+
+@pytest.mark.usefixtures("reserved")
+def test_who_waits_for_the_disk_of_its_supervisor_is_not_frozen_and_who_beats_no_more_behind_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, entered, goes_on = Clock(), threading.Event(), threading.Event()
+    monkeypatch.setattr("ringleader.runtime.attempt.monotonic", clock)
+
+    def stuck() -> None:
+        entered.set()
+        assert goes_on.wait(30)
+
+    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=2)
+    beat = at_work(attempt, crew, Busy(lambda: None))
+    beat(1)
+    attempt._outlet = cast("Any", Busy(stuck))
+    told = threading.Thread(target=beat, args=(2,), daemon=True)
+    told.start()
+    assert entered.wait(30)
+    seconds(attempt, clock, 2 * BEAT_GONE_S)
+    assert given_up(attempt) == []
+    goes_on.set()
+    told.join(30)
+    seconds(attempt, clock, BEAT_GONE_S - 0.5)
+    assert given_up(attempt) == []
+    seconds(attempt, clock, 1.0)
+    assert given_up(attempt) == ["w0"]
+
+
+@pytest.mark.usefixtures("reserved")
+def test_who_tells_a_full_disk_is_not_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("ringleader.runtime.attempt.monotonic", clock)
+
+    def full() -> None:
+        raise OSError("it takes no more")
+
+    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=2)
+    beat = at_work(attempt, crew, Busy(lambda: None))
+    beat(1)
+    attempt._outlet = cast("Any", Busy(full))
+    for _ in range(2 * int(BEAT_GONE_S)):
+        with pytest.raises(OSError, match="no more"):
+            beat(2)
+        seconds(attempt, clock, 1.0)
+    assert given_up(attempt) == []
+
+
+def seconds(attempt: "Attempt", clock: Clock, count: float) -> None:
+    """Time goes by, and somebody looks who is late."""
+    for _ in range(round(count / 0.1)):
+        clock.now += 0.1
+        attempt._judge(clock.now)

@@ -51,6 +51,7 @@ class Attempt:
         self._phases: dict[str, str] = {}
         self._beats: queue.SimpleQueue[tuple[Beat, float]] = queue.SimpleQueue()
         self._newest: Beat | None = None
+        self._taking: list[str] = []
         self._state: Membership | None = None
         self._crew: Crew | None = None
         self._outlet: Outlet | None = None
@@ -78,16 +79,20 @@ class Attempt:
             return None
         if not crew.knows(beat.worker):
             return -1
-        crew.met(beat.worker, beat.identity)
-        outlet.beat(beat)
-        self._watch.beat(
-            beat.worker,
-            generation=beat.generation,
-            moves=beat.moves,
-            phase=beat.phase,
-            step=beat.step,
-            now=now,
-        )
+        self._taking.append(beat.worker)
+        try:
+            crew.met(beat.worker, beat.identity)
+            outlet.beat(beat)
+        finally:  # it lives, however long the disk takes for what it told, and whether or not it takes it
+            self._watch.beat(
+                beat.worker,
+                generation=beat.generation,
+                moves=beat.moves,
+                phase=beat.phase,
+                step=beat.step,
+                now=monotonic(),
+            )
+            self._taking.remove(beat.worker)
         self._phases[beat.worker] = beat.phase
         self._beats.put((beat, now))
         if self._newest is None or (beat.generation, beat.step) >= (
@@ -254,6 +259,8 @@ class Attempt:
     def _judge(self, now: float) -> None:
         """Who is frozen, stalled or slow."""
         assert self._crew is not None
+        for worker in set(self._taking):
+            self._watch.waits(worker, now)
         for worker in self._watch.silent(now):
             glance = self._crew.glance(worker)
             if glance is not None:

@@ -131,6 +131,12 @@ class Watch:
                 told=old.told and moves == old.moves,
             )
 
+    def waits(self, worker: str, now: float) -> None:
+        """A heartbeat of `worker` has come and is not answered yet: there is no next one before that."""
+        with self._lock:
+            if worker in self._pulses:
+                self._pulses[worker] = replace(self._pulses[worker], seen=now)
+
     def silent(self, now: float) -> tuple[str, ...]:
         """Who has beaten once and not for a while: look at their processes."""
         with self._lock:
