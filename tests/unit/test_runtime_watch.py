@@ -2,9 +2,7 @@
 
 import pytest
 
-from ringleader.elastic import Rules
-from ringleader.runtime.messages import BEAT_S, GONE_S
-from ringleader.runtime.watch import BEAT_GONE_S, Glance, Verdict, Watch
+from ringleader.runtime.watch import Glance, Verdict, Watch
 
 
 def verdicts(watch: Watch, now: float) -> list[tuple[str, str]]:
@@ -137,11 +135,6 @@ def test_a_worker_that_never_beats_is_given_up():
     watch.expect("w0", 0.0)
     assert look(watch, 119.9) == []
     assert look(watch, 120.2, start=120.0) == [("w0", "frozen")]
-
-
-def test_who_hears_of_no_supervisor_ends_before_it_counts_as_lost_without_a_notice():
-    lost_s = BEAT_GONE_S + Rules(1, 1).kill_s
-    assert lost_s > BEAT_S + GONE_S
 
 
 def test_patience_grows_with_the_pace_and_is_long_before_the_first_step():
