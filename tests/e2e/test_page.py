@@ -139,8 +139,8 @@ def test_a_job_is_submitted_watched_hurt_resized_and_cancelled_in_the_browser(
 
 def steps_rise_and_points_are_added(page: Page) -> None:
     step, points = step_shown(page), number_in(page, "series-loss", "data-points")
-    wait_for("higher step", lambda: step_shown(page) > step, 20)
-    wait_for("more points", lambda: number_in(page, "series-loss", "data-points") > points, 20)
+    wait_for("higher step", lambda: step_shown(page) > step)
+    wait_for("more points", lambda: number_in(page, "series-loss", "data-points") > points)
 
 
 def a_killed_worker_is_marked_at_its_step(page: Page, job: Job) -> None:
@@ -156,7 +156,7 @@ def a_killed_worker_is_marked_at_its_step(page: Page, job: Job) -> None:
 def a_replacement_is_drawn(page: Page, job: Job) -> None:
     """It forms a third generation, whose line stands behind that of the loss."""
     wait_for("world of three", lambda: job.refresh().view.world_size == 3, 60)
-    wait_for("line of generation 3", lambda: "3" in generations_drawn(page), 20)
+    wait_for("line of generation 3", lambda: "3" in generations_drawn(page))
     step = step_shown(page)
     wait_for("thirty steps of the three", lambda: step_shown(page) > step + 30, 60)
 
@@ -187,7 +187,7 @@ def a_resize_takes_effect(page: Page, job: Job) -> None:
     page.get_by_label("Most workers").fill("2")
     page.get_by_role("dialog").get_by_role("button", name="Resize").click()
     wait_for("world of two", lambda: job.refresh().view.world_size == 2, 60)
-    wait_for("two workers shown", lambda: page.get_by_test_id("workers").locator("tbody tr").count() == 2, 20)
+    wait_for("two workers shown", lambda: page.get_by_test_id("workers").locator("tbody tr").count() == 2)
 
 
 def a_cancelled_job_ends(page: Page, job: Job) -> None:

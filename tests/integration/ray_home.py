@@ -34,7 +34,7 @@ def ray_head(home: Path, num_cpus: int = 8) -> Iterator[tuple[str, str]]:
         yield said["address"], said["temp_dir"]
     finally:
         head.terminate()
-        assert head.wait(timeout=30) == 0
+        assert head.wait(timeout=60) == 0
         assert not Path(said["temp_dir"]).exists()
 
 

@@ -48,7 +48,7 @@ def test_a_control_store_that_is_frozen_or_killed_is_told_of_in_time_and_reached
                 store.send(signal.SIGKILL)
                 wait_for("word of its end", lambda: "out of reach" in str(troubles(client)), TOLD_S)
                 wait_for("end of the connection", lambda: not asking.alive, TOLD_S)
-            assert head.wait(timeout=20) == 1
+            assert head.wait(timeout=40) == 1
         finally:
             head.kill()
 

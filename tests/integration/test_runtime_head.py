@@ -80,7 +80,7 @@ def test_a_head_whose_part_is_killed_ends_at_once_and_leaves_nothing(part: str, 
             temp_dir = json.loads(head.stdout.readline())["temp_dir"]
             (pid,) = [pid for pid in processes_below(temp_dir) if name_of(pid) == part]
             os.kill(pid, signal.SIGKILL)
-            assert head.wait(timeout=20) == 1
+            assert head.wait(timeout=40) == 1
             wait_for("end of all", lambda: not processes_below(temp_dir))
         finally:
             head.kill()

@@ -60,7 +60,7 @@ def test_an_orphan_is_found_though_a_guard_has_adopted_it(tmp_path: Path) -> Non
         (orphan,) = machine.left()["orphans"]
         assert orphan in of_run(tmp_path)
         assert Machine.now(tmp_path).left() == {}, "it was there before"
-    wait_for("the orphan's end", lambda: not of_run(tmp_path), 10)
+    wait_for("the orphan's end", lambda: not of_run(tmp_path))
 
 
 def test_a_zygote_is_no_orphan_of_a_job(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_zygote_is_no_orphan_of_a_job(tmp_path: Path) -> None:
     ) as guard:
         assert len(of_run(tmp_path) - {guard}) == 1
         assert machine.left() == {}
-    wait_for("its end", lambda: not of_run(tmp_path), 10)
+    wait_for("its end", lambda: not of_run(tmp_path))
 
 
 def test_a_named_segment_is_found_unless_it_is_another_runs(tmp_path: Path) -> None:

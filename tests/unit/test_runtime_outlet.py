@@ -63,7 +63,7 @@ def finished(**changes: Any) -> dict[str, Any]:
 def test_a_score_that_is_no_number_is_left_out_and_named_in_the_log(server: IngestServer, tmp_path: Path):
     outlet = open_outlet(server, tmp_path)
     outlet.outcome(SUCCEEDED, finished(scores={"accuracy": 0.9, "bad": math.nan, "worse": -math.inf}))
-    assert outlet.poster.drained(10)
+    assert outlet.poster.drained(60)
     told = server.outcome()
     assert told is not None
     assert (told["outcome"], told["result"]["scores"]) == ("succeeded", {"accuracy": 0.9})
@@ -77,7 +77,7 @@ def test_a_score_that_is_no_number_is_left_out_and_named_in_the_log(server: Inge
 def test_a_result_counts_gradients_by_how_stale_they_were(server: IngestServer, tmp_path: Path):
     outlet = open_outlet(server, tmp_path)
     outlet.outcome(SUCCEEDED, finished(staleness=[5, 0, 2]))
-    assert outlet.poster.drained(10)
+    assert outlet.poster.drained(60)
     told = server.outcome()
     assert told is not None
     assert told["result"]["staleness"] == [5, 0, 2]
@@ -87,7 +87,7 @@ def test_a_result_counts_gradients_by_how_stale_they_were(server: IngestServer, 
 def test_an_outcome_that_cannot_be_written_is_a_platform_error(server: IngestServer, tmp_path: Path):
     outlet = open_outlet(server, tmp_path)
     outlet.outcome(SUCCEEDED, finished(wall_s=math.nan))
-    assert outlet.poster.drained(10)
+    assert outlet.poster.drained(60)
     assert_platform_error(server, "ValueError")
     outlet.discard()
 
@@ -96,7 +96,7 @@ def test_a_ledger_that_cannot_be_finished_is_a_platform_error(server: IngestServ
     outlet = open_outlet(server, tmp_path, ledger=True)
     (tmp_path / "jobs" / "job_a" / "artifacts").write_text("a file where the artifacts' folder should be")
     outlet.outcome(SUCCEEDED, finished())
-    assert outlet.poster.drained(10)
+    assert outlet.poster.drained(60)
     assert_platform_error(server, "FileExistsError")
     outlet.discard()
 
@@ -136,7 +136,7 @@ def test_what_a_killed_supervisor_had_answered_is_there_and_what_is_told_again_c
     assert third.over
     third.outcome(End("failed", "platform_error", "told again"), None)
     server.away = False
-    assert third.poster.drained(10)
+    assert third.poster.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3, 4, 5]
     assert [line["line"] for line in server.stream("logs")] == ["beat 1", "beat 2"]
     (told,) = server.stream("outcome")
@@ -159,7 +159,7 @@ def test_what_the_disk_did_not_take_is_not_acknowledged_and_counts_once_when_it_
                 outlet.beat(beat(1, range(1, 4)))
     outlet.beat(beat(1, range(1, 4)))
     outlet.outcome(SUCCEEDED, finished())
-    assert outlet.poster.drained(10)
+    assert outlet.poster.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
     assert [line["line"] for line in server.stream("logs")] == ["beat 1"]
     outlet.discard()
@@ -181,7 +181,7 @@ def test_a_checkpoint_whose_files_an_earlier_process_heard_of_becomes_one(
     second = open_outlet(server, tmp_path)
     second.beat(beat(2, range(2, 5), saved=(saved[1],)))
     second.outcome(SUCCEEDED, finished())
-    assert second.poster.drained(10)
+    assert second.poster.drained(60)
     (told,) = server.events("checkpoint.saved")
     assert (told["step"], folder.names()) == (2, [position.name])
     for outlet in (first, second):
@@ -203,7 +203,7 @@ def test_a_place_that_did_not_answer_at_first_has_the_checkpoint_once_it_does(
         wait_for("the failure", lambda: server.events("checkpoint.failed"), HANG_GUARD_S)
     outlet.beat(beat(2, range(4, 7), saved=(saved[1],)))
     outlet.outcome(SUCCEEDED, finished())
-    assert outlet.poster.drained(10)
+    assert outlet.poster.drained(60)
     assert "region" in server.events("checkpoint.failed")[0]["why"]
     assert folder.names()[0] == positions[1].name
     (told,) = server.stream("outcome")
@@ -230,7 +230,7 @@ def test_a_manifest_that_could_not_be_written_at_the_end_is_written_again(
     outlet = open_outlet(server, tmp_path)
     outlet.beat(beat(1, range(1, 3), saved=(saved,)))
     outlet.outcome(End("paused"), None)
-    assert outlet.poster.drained(10)
+    assert outlet.poster.drained(60)
     assert [told["why"] for told in server.events("checkpoint.failed")] == ["try again"]
     assert [told["step"] for told in server.events("checkpoint.saved")] == [2]
     outlet.discard()

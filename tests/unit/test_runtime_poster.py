@@ -44,7 +44,7 @@ def put(spool: Spool, steps: range) -> None:
 def test_everything_put_arrives_once_and_in_order(server: IngestServer, tmp_path: Path):
     spool, poster = open_poster(server, tmp_path)
     put(spool, range(1, 2501))
-    assert poster.drained(10)
+    assert poster.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == list(range(1, 2501))
     assert server.posts >= 3, "bounded batches"
     poster.close()
@@ -56,7 +56,7 @@ def test_records_wait_while_the_control_plane_is_away(server: IngestServer, tmp_
     put(spool, range(1, 4))
     assert not poster.drained(0.6)
     server.away = False
-    assert poster.drained(10)
+    assert poster.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
     poster.close()
 
@@ -67,14 +67,14 @@ def test_an_answer_that_is_not_the_apis_is_no_acknowledgement(server: IngestServ
     put(spool, range(1, 4))
     assert not poster.drained(0.6)
     server.garbled = False
-    assert poster.drained(10)
+    assert poster.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
     poster.close()
 
 
 def test_the_status_is_posted_without_records(server: IngestServer, tmp_path: Path):
     _, poster = open_poster(server, tmp_path)
-    wait_for("two statuses", lambda: server.posts >= 2, 10)
+    wait_for("two statuses", lambda: server.posts >= 2)
     assert server.status["progress"]["step"] == 3
     poster.close()
 
@@ -96,11 +96,11 @@ def test_a_status_that_is_refused_costs_no_record_and_is_told_once(
 ):
     spool, poster = open_poster(server, tmp_path, generation=None)
     put(spool, range(1, before + 1))
-    wait_for("the refusal of a status", lambda: server.stream("logs"), 10)
+    wait_for("the refusal of a status", lambda: server.stream("logs"))
     put(spool, range(before + 1, before + 2))
     assert poster.drained(30)
     refusals = server.refusals
-    wait_for("one more", lambda: server.refusals > refusals, 10)
+    wait_for("one more", lambda: server.refusals > refusals)
     assert poster.drained(30)
     assert [m["step"] for m in server.stream("metrics")] == list(range(1, before + 2))
     (told,) = server.stream("logs")
@@ -114,7 +114,7 @@ def test_a_lone_record_and_a_status_that_are_both_refused_are_judged_apart(
 ):
     spool, poster = open_poster(server, tmp_path, generation=None)
     spool.put("events", {"at": NOW, "generation": 1, "type": "Not a type!", "data": {}})
-    wait_for("both refusals", lambda: len(server.stream("logs")) == 2, 10)
+    wait_for("both refusals", lambda: len(server.stream("logs")) == 2)
     put(spool, range(1, 2))
     assert poster.drained(30)
     told = sorted(line["line"].partition(": 422")[0] for line in server.stream("logs"))
@@ -132,7 +132,7 @@ def test_a_record_that_is_refused_holds_up_the_status_no_longer_than_it_is_sough
 ):
     spool, poster = open_poster(server, tmp_path)
     spool.put("events", {"at": NOW, "generation": 1, "type": "Not a type!", "data": {}})
-    wait_for("the status", lambda: server.status, 10)
+    wait_for("the status", lambda: server.status)
     assert poster.drained(30)
     assert spool.dropped == {"events": 1}
     poster.close()
@@ -147,7 +147,7 @@ def test_an_event_that_is_refused_is_told_once_in_the_logs_and_not_sent_again(
     assert poster.drained(30)
     refusals = server.refusals
     posts = server.posts
-    wait_for("later statuses", lambda: server.posts >= posts + 2, 10)
+    wait_for("later statuses", lambda: server.posts >= posts + 2)
     assert server.refusals == refusals
     assert [e["type"] for e in server.stream("events")] == ["worker.joined"]
     (told,) = server.stream("logs")
@@ -176,7 +176,7 @@ def test_a_refusal_of_somebody_on_the_way_costs_no_record(server: IngestServer, 
     put(spool, range(1, 4))
     assert not poster.drained(0.6)
     server.blocked = 0
-    assert poster.drained(10)
+    assert poster.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
     assert spool.dropped == {}
     poster.close()
@@ -185,7 +185,7 @@ def test_a_refusal_of_somebody_on_the_way_costs_no_record(server: IngestServer, 
 def test_an_attempt_that_was_replaced_learns_it(server: IngestServer, tmp_path: Path):
     server.gone = True
     _, poster = open_poster(server, tmp_path)
-    wait_for("stale", lambda: poster.stale, 10)
+    wait_for("stale", lambda: poster.stale)
     poster.close()
 
 
@@ -242,7 +242,7 @@ def test_text_that_utf8_cannot_carry_holds_up_nothing_and_no_outcome_is_lost(
     spool.put("metrics", {"at": NOW, "generation": 1, "step": 1, "values": {"m\ud800": 1.0}})
     reason = {"code": "entrypoint_raised", "message": "ValueError: x\udcff", "hint": ""}
     spool.put("outcome", {"at": NOW, "outcome": "failed", "reason": reason, "result": None})
-    assert poster.drained(10)
+    assert poster.drained(60)
     assert [line["line"] for line in server.stream("logs")] == ["a\\udcff"]
     assert [m["values"] for m in server.stream("metrics")] == [{"m\\ud800": 1.0}]
     assert [o["reason"]["message"] for o in server.stream("outcome")] == ["ValueError: x\\udcff"]

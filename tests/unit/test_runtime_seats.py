@@ -100,7 +100,7 @@ def test_a_meeting_that_fails_parks_again_in_the_generation_that_failed():
     thread.start()
     wait_for("second park", lambda: len(bench.heard.parks) == 2)
     bench.seats.take(plan(2))
-    thread.join(timeout=5)
+    thread.join(timeout=30)
     assert bench.heard.parks[1].generation == 1
     assert "refused" in bench.heard.parks[1].why
     assert bench.heard.seats == [2]

@@ -88,7 +88,7 @@ def test_who_waits_for_a_plan_says_with_what_until_it_has_one():
     with ThreadPoolExecutor(1) as pool:
         sat = pool.submit(seats.next_seat, Parked(0, 0, 0, ""))
         worker.plan(plan(1, start=1))
-        assert sat.result(10).plan.generation == 1
+        assert sat.result(30).plan.generation == 1
         assert worker.attendance(2).standing is None
         again = pool.submit(seats.next_seat, Parked(1, 7, 7, "broken pipe"))
         said = None
@@ -97,7 +97,7 @@ def test_who_waits_for_a_plan_says_with_what_until_it_has_one():
         assert said is not None
         assert (said.generation, said.applied, said.why) == (1, 7, "broken pipe")
         worker.plan(plan(2, start=2))
-        assert again.result(10).plan.generation == 2
+        assert again.result(30).plan.generation == 2
 
 
 def test_only_the_newest_supervisor_learns_how_the_run_ended_and_as_often_as_it_asks():
@@ -106,9 +106,9 @@ def test_only_the_newest_supervisor_learns_how_the_run_ended_and_as_often_as_it_
     with ThreadPoolExecutor(2) as pool:
         old = pool.submit(worker.run, 1, TASK, None, Told())
         new = pool.submit(worker.run, 2, TASK, None, Told())
-        assert old.result(10) is None
+        assert old.result(30) is None
         end(worker, ended)
-        assert new.result(10) is ended
+        assert new.result(30) is ended
     assert worker.run(3, TASK, None, Told()) is ended
     assert worker.run(2, TASK, None, Told()) is None
 
@@ -120,14 +120,14 @@ def test_who_follows_a_member_says_no_more_that_it_waits_until_it_does_again():
 
     def pair(*_: object) -> NoReturn:
         met.set()
-        assert over.wait(10)
+        assert over.wait(30)
         raise ExchangeBroken(rank=0, phase="connect", bucket=None, why="interrupted")
 
     seats._pair = pair
     with ThreadPoolExecutor(1) as pool:
         sat = pool.submit(seats.next_seat, Parked(0, 0, 0, ""))
         worker.follow(1, "127.0.0.1:1", 1)
-        assert met.wait(10)
+        assert met.wait(30)
         assert worker.attendance(2).standing is None
         over.set()
         said = None
@@ -136,4 +136,4 @@ def test_who_follows_a_member_says_no_more_that_it_waits_until_it_does_again():
         assert said is not None
         assert (said.followed, "interrupted" in said.why) == (1, True)
         worker.plan(plan(1, start=2))
-        assert sat.result(10).plan.generation == 1
+        assert sat.result(30).plan.generation == 1
