@@ -18,7 +18,7 @@ import torch
 from faults import FaultPlan
 from forks import processes
 from play import Play
-from prompter import HANG_GUARD_S, LOOPBACK, Prompter
+from prompter import DEADLINE_S, HANG_GUARD_S, LOOPBACK, Prompter
 from torch.distributed import TCPStore
 
 from ringleader.checkpoint.committer import Committer
@@ -69,7 +69,6 @@ class Cast:
     Attributes:
         shadows: joiners follow a member while the group goes on, so nobody may `hold` for them.
         nodes: who believes to live elsewhere than on node 0: members of different nodes share no memory.
-        join_grace_s: how long a ready joiner waits for others; longer where its worlds depend on it.
     """
 
     spec: JobSpec
@@ -80,7 +79,6 @@ class Cast:
     attempt: int = 1
     checkpoints: str | None = None
     shadows: bool = False
-    join_grace_s: float = 2.0
 
     def play(self) -> Play:
         self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
@@ -105,7 +103,9 @@ class Cast:
             shadows=self.shadows and self.spec.followed,
             unlevelled=self.spec.sync.circulates,
             max_failures=self.spec.max_failures,
-            join_grace_s=self.join_grace_s,
+            grace_s=HANG_GUARD_S,
+            join_grace_s=HANG_GUARD_S,
+            level_s=HANG_GUARD_S,
         )
         self._state, instructions = begin(
             rules, minimum=workers.min, maximum=workers.max, now=time.monotonic()
@@ -134,7 +134,7 @@ class Cast:
                 self._drain(name)
                 del self._processes[name]
                 self._handle(ev.Lost(name, "killed", time.monotonic()))
-        self._handle(ev.Tick(time.monotonic(), patience_s=10.0))
+        self._handle(ev.Tick(time.monotonic(), patience_s=DEADLINE_S))
 
     def _too_early(self, name: str) -> bool:
         """A newcomer is heard once the survivors of a loss, if they are enough, have gone on without it: on a loaded

@@ -29,7 +29,8 @@ from ringleader.train.seams import Parked, Seat, Shadow
 LOOPBACK = "127.0.0.1"
 HANG_GUARD_S = 90.0
 DEADLINE_S = 30.0
-DAWDLE_S = 0.05
+DAWDLE_S, DAWDLES = 0.05, 10
+"""After so many times, twice as long, and so on: a joiner may take long to be there."""
 
 
 class Prompter:
@@ -45,6 +46,7 @@ class Prompter:
         self._cues = list(cues)
         self._reached: Counter[tuple[int, str]] = Counter()
         self._pending = 0
+        self._dawdled = 0
         self._followed = 0
         self._members: tuple[str, ...] = ()
         self._generation = 0
@@ -199,8 +201,10 @@ class Prompter:
 
     def _dawdle(self, step: int, phase: str) -> None:
         for cue in [c for c in self._cues if c.act == "dawdle" and c.phase == phase and c.step <= step]:
-            if self._pending < cue.generation and self._pipe.poll(DAWDLE_S):
-                self._receive()
+            if self._pending < cue.generation:
+                self._dawdled += 1
+                if self._pipe.poll(DAWDLE_S * (1 + self._dawdled // DAWDLES)):
+                    self._receive()
 
 
 def await_checkpoint(folder: Path) -> None:

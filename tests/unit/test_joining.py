@@ -23,7 +23,7 @@ from ringleader.train import donating
 from ringleader.train.donating import DONOR, Donation, room_for, views
 from ringleader.train.held import unpacked
 
-GUARD_S = 10.0
+GUARD_S = 30.0
 
 NEVER_LEVEL: dict[str, Any] = {"worker": "w2", "at_step": ANY, "phase": "level", "for_generation": 99}
 """As long as whom it follows lives."""

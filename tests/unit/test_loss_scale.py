@@ -9,7 +9,6 @@ import pytest
 import torch
 from faults import FaultPlan
 from play import Play
-from prompter import HANG_GUARD_S
 from threaded_cast import Shot, ThreadedCast
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -145,17 +144,16 @@ def test_a_server_lost_while_all_agree_on_an_overflow_costs_no_bit(
 
 
 def test_who_joins_takes_over_the_scale(alone: str, tmp_path: Path) -> None:
-    faults = (
+    faults = (  # the step in which w0 hears of a generation is the last of the one before
         FaultPlan()
         .resize(at_step=1, minimum=4, maximum=4)
-        .hold("w0", at_step=3, for_generation=2)
+        .hold("w0", at_step=2, for_generation=2)
         .resize(at_step=4, minimum=2, maximum=2)
-        .hold("w0", at_step=6, for_generation=3)
+        .hold("w0", at_step=5, for_generation=3)
         .resize(at_step=7, minimum=3, maximum=3)
         .hold("w0", at_step=8, for_generation=4)
     )
-    spec = job(workers={"min": 1, "max": 1})
-    play = ThreadedCast(spec, train, faults, tmp_path, join_grace_s=HANG_GUARD_S).play()
+    play = ThreadedCast(job(workers={"min": 1, "max": 1}), train, faults, tmp_path).play()
     assert play.worlds == [1, 4, 2, 3]
     check(play, alone)
 
