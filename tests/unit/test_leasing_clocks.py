@@ -132,7 +132,7 @@ def test_a_straggler_holds_nobody_up(mode, steps: int, tmp_path: Path) -> None:
 def test_ssp_goes_on_up_to_its_bound_and_no_further(staleness: int, tmp_path: Path) -> None:
     """The straggler holds an item of clock 0 until the others have computed all that they may."""
     seen: list[int] = []
-    enough = threading.Event()
+    begun, enough = threading.Event(), threading.Event()
     allowed = (staleness + 1) * SHARDS - 1
 
     def train(session: Session) -> None:
@@ -141,8 +141,10 @@ def test_ssp_goes_on_up_to_its_bound_and_no_further(staleness: int, tmp_path: Pa
         me = threading.current_thread().name
         for rows in session.batches(Numbers(), shuffle=False):
             if me == "w1":
+                begun.set()
                 assert enough.wait(30), f"the others made {len(seen)} of {allowed} items"
             else:
+                assert begun.wait(30), "the straggler got no item"
                 seen.append(int(rows.min()) // BATCH)
                 if len(seen) == allowed:
                     enough.set()

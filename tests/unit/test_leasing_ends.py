@@ -52,7 +52,9 @@ def test_one_worker_ends_the_loop_for_all(mode, way: str, tmp_path: Path) -> Non
 def test_a_worker_that_left_a_loop_waits_in_a_phase_that_has_no_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a loop that one worker leaves, and of pushes on their way: what the training thread said last."""
+    """Of a loop that one worker leaves, and of pushes on their way: what the training thread said last. The others hold
+    what they got of the second batch, and with it its end, until that worker has got an item of it too."""
+    leaves = threading.Event()
     said: dict[str, str] = {}
     waits: list[tuple[str, str]] = []
     progress, ask, pushed = ThreadPrompter.progress, Lessee.ask, Lessee.pushed
@@ -79,7 +81,9 @@ def test_a_worker_that_left_a_loop_waits_in_a_phase_that_has_no_deadline(
         session.optimizer(torch.optim.SGD(net.parameters(), lr=LR))
         for rows in session.batches(Numbers(), shuffle=False):
             if int(rows.max()) >= BATCH and threading.current_thread().name == "w1":
+                leaves.set()
                 break
+            assert int(rows.max()) < BATCH or leaves.wait(30), "w1 got no item of the second batch"
             session.step(net(rows).mean())
 
     play = ThreadedCast(job(ASYNC), train, artifacts=tmp_path).play()

@@ -117,7 +117,7 @@ def test_no_slice_loses_what_another_did_to_the_buffers(mode, tmp_path: Path) ->
     """With ssp the straggler holds an item of the first clock until the first slices of the next two, which start from
     the same buffers, are computed."""
     nets: dict[str, Tally] = {}
-    enough = threading.Event()
+    begun, enough = threading.Event(), threading.Event()
     seen: list[int] = []
 
     def train(session: Session) -> None:
@@ -126,7 +126,9 @@ def test_no_slice_loses_what_another_did_to_the_buffers(mode, tmp_path: Path) ->
         session.optimizer(torch.optim.SGD(net.parameters(), lr=LR))
         for rows in session.batches(Numbers(), shuffle=False):
             if me == "w2" and mode.get("staleness"):
+                begun.set()
                 assert enough.wait(30), f"the others made {len(seen)} items"
+            assert not mode.get("staleness") or begun.wait(30), "the straggler got no item"
             seen.append(int(rows.min()))
             if len(seen) == 3 * SHARDS - 1:
                 enough.set()

@@ -223,7 +223,9 @@ def test_break_and_stop_end_the_loop_for_all_with_equal_weights(kind: str, tmp_p
 
 @pytest.mark.parametrize("kind", LEVELS)
 def test_a_resize_costs_no_row_and_nobody(kind: str, tmp_path: Path) -> None:
+    first = f"w{job(KINDS[kind]).sync.server_count}"
     faults = FaultPlan().resize(at_step=2, minimum=1, maximum=2)
+    faults = faults.hold(first, at_step=ANY, phase="committed", past=2, for_generation=2)
     play = played(kind, "pairs", tmp_path, faults)
     assert play.worlds == [4, 2]
     assert not play.reported("worker.lost")
