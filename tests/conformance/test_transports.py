@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -196,7 +197,7 @@ def test_a_stale_generation_never_mixes_with_the_next(group):
 
 def test_a_silent_peer_is_found_by_the_deadline(group):
     a, b = group("job/1/1", 2, deadline_s=3.0)  # meeting has the same deadline
-    error, seconds = broken_by(a.irecv(torch.empty(4), 1, 0).wait)
+    error, seconds = broken_by(lambda: a.irecv(torch.empty(4), 1, 0).wait())
     assert error.rank == 1
     assert 2.5 < seconds < HANG_S
     a.close()
@@ -207,9 +208,10 @@ def test_a_meeting_nobody_joins_ends_by_its_deadline_or_when_called_off(port, ki
     lonely = call(kind, port, "job/1/9", 0, 2, 0.5)
     error, _ = broken_by(lambda: meet(lonely))
     assert error.phase == "connect"
-    error, seconds = broken_by(lambda: meet(lonely, lambda: True))
+    patient = call(kind, port, "job/1/9", 0, 2, 2 * HANG_S)
+    error, seconds = broken_by(lambda: meet(patient, lambda: True))
     assert "called off" in str(error)
-    assert seconds < 1.5
+    assert seconds < HANG_S
 
 
 def test_the_native_sum_adds_all_members_where_there_is_a_library(group, way):
@@ -342,10 +344,16 @@ def test_a_meeting_that_fails_after_the_members_have_found_each_other_keeps_noth
     before = held_open()
     with ThreadPoolExecutor(3) as pool:
         assert {error.why for error in pool.map(attend, range(3))} == {"no route"}
-    assert held_open() == before
+    assert held_open() <= before
 
 
-def held_open() -> int:
-    """Descriptors of processes and of shared memory that this process holds."""
-    links = (str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
-    return sum("pidfd" in link or "memfd:ringleader" in link for link in links)
+def held_open() -> set[tuple[str, int]]:
+    """(descriptor, inode) of processes and of shared memory that this process holds: what other tests have left may go
+    at any time."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the listing itself
+            link = str(entry.readlink())
+            if "pidfd" in link or "memfd:ringleader" in link:
+                found.add((entry.name, entry.stat().st_ino))
+    return found

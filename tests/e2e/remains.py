@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ringleader.bench.orphans import Machine
+
 ASK = """
 import json, signal, sys
 from ringleader.runtime.cluster import Cluster
@@ -32,7 +34,6 @@ for _ in sys.stdin:
     }), flush=True)
     signal.alarm(0)
 """
-SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Remains:
 
     home: Path
     process: "subprocess.Popen[str]"
-    segments_before: frozenset[str]
+    machine: Machine
 
     def of_cluster(self) -> dict[str, Any]:
         """All that Ray holds, whomever it is of; `workers` beyond `idle_workers` are of jobs or just starting."""
@@ -65,13 +66,10 @@ class Remains:
         return {kind: some for kind, some in left.items() if some}
 
     def segments(self) -> set[str]:
-        """Shared memory that was not there before: named segments, and actors that map nameless ones."""
+        """Shared memory that was not there before: named segments that nobody else has, for other tests run at the same
+        time, and actors that map nameless ones."""
         mapping = {f"process {pid}" for pid in self.of_cluster()["actor_pids"] if _maps_segments(pid)}
-        return (_segments() - self.segments_before) | mapping
-
-
-def _segments() -> set[str]:
-    return {path.name for path in SHARED_MEMORY.iterdir()}
+        return {str(name) for name in self.machine.left().get("segments", ())} | mapping
 
 
 def _maps_segments(pid: int) -> bool:
@@ -93,6 +91,6 @@ def remains(home: Path) -> Iterator[Remains]:
         text=True,
     ) as process:
         try:
-            yield Remains(home, process, frozenset(_segments()))
+            yield Remains(home, process, Machine.now(home))
         finally:
             process.kill()

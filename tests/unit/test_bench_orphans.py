@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from ringleader.bench.orphans import SHARED, Machine, of_run
+from ringleader.bench import orphans
+from ringleader.bench.orphans import Machine, of_run
 from ringleader.comm.segments import NAME
 
 OPEN = f"import os; held = os.memfd_create({NAME!r})"
@@ -19,6 +20,14 @@ MAPPED = f"{OPEN}; import mmap; os.ftruncate(held, 4096); memory = mmap.mmap(hel
 UNMAPPED = f"{MAPPED}; memory.close()"
 OTHER = "import os; held = os.memfd_create('other')"
 HOLDERS = "processes that hold shared memory"
+
+
+@pytest.fixture(autouse=True)
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where named segments lie: other tests, which run at the same time, put theirs into the machine's own place."""
+    monkeypatch.setattr(orphans, "SHARED", tmp_path / "shm")
+    orphans.SHARED.mkdir()
+    return orphans.SHARED
 
 
 @contextmanager
@@ -79,14 +88,11 @@ def test_a_zygote_is_no_orphan_of_a_job(tmp_path: Path) -> None:
     wait_for("its end", lambda: not of_run(tmp_path))
 
 
-def test_a_named_segment_is_found_unless_it_is_another_runs(tmp_path: Path) -> None:
-    machine, name = Machine.now(tmp_path), f"ringleader-test-{os.getpid()}"
-    holds = f"held = open({str(SHARED / name)!r}, 'w')"
-    try:
-        with started(holds, tmp_path / "other"):
-            assert machine.left() == {}
-        assert machine.left() == {"segments": [name]}
-        with started(holds, tmp_path):
-            assert machine.left() == {"segments": [name]}
-    finally:
-        (SHARED / name).unlink()
+def test_a_named_segment_is_found_unless_it_is_another_runs(shared: Path, tmp_path: Path) -> None:
+    machine = Machine.now(tmp_path)
+    holds = f"held = open({str(shared / 'segment')!r}, 'w')"
+    with started(holds, tmp_path / "other"):
+        assert machine.left() == {}
+    assert machine.left() == {"segments": ["segment"]}
+    with started(holds, tmp_path):
+        assert machine.left() == {"segments": ["segment"]}

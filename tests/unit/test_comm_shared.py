@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,7 +33,7 @@ from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import STATE_WINDOW, Side
 
 SHARDS = 8
-HANG_S = 20.0
+HANG_S = 60.0
 DESCRIPTORS_OF_ROWS = 2
 """Of one member: its rows are in one segment, which the buckets keep; the mapping has a descriptor too."""
 
@@ -48,9 +49,14 @@ def on_board(
     return results
 
 
-def segments_open() -> int:
-    links = (str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
-    return sum(link.startswith("/memfd:ringleader") for link in links)
+def segments_open() -> set[tuple[str, int]]:
+    """(descriptor, inode) of each: what other tests have left may go at any time."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the listing itself
+            if str(entry.readlink()).startswith("/memfd:ringleader"):
+                found.add((entry.name, entry.stat().st_ino))
+    return found
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 10_007, 300_000])
@@ -150,7 +156,7 @@ def test_a_closed_group_leaves_no_segment_open():
         member.irecv(torch.empty(3), 1 - member.rank, 0).wait()
 
     on_board(2, reduce)
-    assert segments_open() == before
+    assert segments_open() <= before
 
 
 def test_exchanges_that_are_closed_leave_no_segment_to_the_collector():
@@ -167,11 +173,11 @@ def test_exchanges_that_are_closed_leave_no_segment_to_the_collector():
         for _ in range(3):
             on_members(plan_of(3, 8), train, shared=True)
         # The helper's own frame keeps the last generation's control segments: three, each mapped by three.
-        assert segments_open() <= before + 3 * 3 * DESCRIPTORS_OF_ROWS + 3 * 3
+        assert len(segments_open() - before) <= 3 * 3 * DESCRIPTORS_OF_ROWS + 3 * 3
     finally:
         gc.enable()
     gc.collect()
-    assert segments_open() == before
+    assert segments_open() <= before
 
 
 def test_a_sender_of_much_state_holds_a_window_of_it():
@@ -332,15 +338,15 @@ def test_a_segment_outlives_nobody():
         "from ringleader.comm.segments import Segment; s = Segment.create(1 << 20);"
         "print(s.descriptor, flush=True); input()"
     )
-    before = sorted(Path("/dev/shm").iterdir())
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as owner:
         descriptor = int(owner.stdout.readline())
+        kept = Path(f"/proc/{owner.pid}/fd/{descriptor}").stat()
         mapped = Segment.of(owner.pid, descriptor)
         assert len(mapped.words()) == (1 << 20) // 8
         owner.kill()
     assert owner.wait(HANG_S) != 0
-    assert sorted(Path("/dev/shm").iterdir()) == before
+    assert not kept.st_nlink, "it has a name"
     with pytest.raises(OSError, match="No such"):
         Segment.of(owner.pid, descriptor)
