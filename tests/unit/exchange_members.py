@@ -27,6 +27,7 @@ from ringleader.sync.parts import share_out
 from ringleader.train.norms import clip
 
 ROWS = 24
+HANG_S = 60.0
 NO_TABLES: Mapping[int, str] = {}
 
 
@@ -149,9 +150,9 @@ def on_nodes(nodes: Sequence[int], store_port: int, prefix: str = "") -> list[Tr
 def transports(size: int, *, shared: bool) -> list[Transport]:
     """Of one generation's threads."""
     if not shared:
-        hub = Hub(size)
+        hub = Hub(size, HANG_S)
         return [hub.transport(rank) for rank in range(size)]
-    members = [SharedTransport(rank, size, "here", 30.0) for rank in range(size)]
+    members = [SharedTransport(rank, size, "here", HANG_S) for rank in range(size)]
     for member in members:
         assert member.attach([m.place for m in members]) == frozenset(range(size))
     return members

@@ -1,8 +1,8 @@
 """Choosing by measured costs: all members find the same costs, choose alike, and the sums stay what they were."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -68,20 +68,23 @@ def test_where_the_members_sum_in_shared_memory_nothing_is_measured():
     assert found == [None, None]
 
 
-def test_a_probe_tells_the_links_that_it_timed():
+def test_a_probe_tells_the_links_that_it_timed(monkeypatch: pytest.MonkeyPatch):
     """The link between nodes takes four times as long a message as the one inside."""
+    now = 0.0
 
     def to_and_fro(peer: int, values: torch.Tensor, rounds: int) -> None:
-        spin(rounds * 2 * (2e-3 if peer == 1 else 8e-3))
+        nonlocal now
+        now += rounds * 2 * (2e-3 if peer == 1 else 8e-3)
 
     def shift(ranks: tuple[int, ...], values: torch.Tensor, rounds: int) -> None:
+        nonlocal now
         assert ranks == (0, 1)
-        spin(rounds * 5e-3)
+        now += rounds * 5e-3
 
+    monkeypatch.setattr("ringleader.comm.probe.time", SimpleNamespace(perf_counter=lambda: now))
     costs = probe(0, ((0, 1), (2, 3)), 4, Lines(to_and_fro, shift, lambda values: values))
-    # A busy machine only makes it longer.
-    assert 2e-3 <= costs.inside.latency_s + 1e-4 < costs.between.latency_s
-    assert costs.crowded.latency_s > 0
+    found = [link.latency_s for link in (costs.inside, costs.between, costs.crowded)]
+    assert found == pytest.approx([2e-3, 8e-3, 5e-3 - 2e-3], abs=1e-6)  # a small message has bytes, too
 
 
 def test_who_sends_at_once_is_the_largest_node_and_one_rank_writes_it_down():
@@ -99,12 +102,6 @@ def test_who_sends_at_once_is_the_largest_node_and_one_rank_writes_it_down():
         asked.append(int(told[-1].count_nonzero()))
     # Rank 0: the way between nodes (2 sizes) and adds. Rank 1: alone and all at once (2 sizes each).
     assert asked == [3, 4, 0, 0]
-
-
-def spin(seconds: float) -> None:
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        pass
 
 
 @pytest.mark.parametrize("world", [3, 4])

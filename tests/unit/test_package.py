@@ -2,7 +2,6 @@
 
 import io
 import stat
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -141,12 +140,13 @@ def test_an_encrypted_entry_is_refused(tmp_path: Path) -> None:
 
 
 def test_ten_gigabytes_of_zeros_are_refused_before_a_byte_is_written(tmp_path: Path) -> None:
-    data = _declaring(_zip(("zeros", bytes(1 << 20))), 0xFFFFFFF0)
-    started = time.monotonic()
-    refusal = _refusal(data, tmp_path)
+    packed = bytearray(_zip(("zeros", bytes(1 << 20))))
+    packed[30 + len("zeros")] |= (
+        0b110  # the first deflated block has no kind: whoever inflates a byte says so
+    )
+    refusal = _refusal(_declaring(bytes(packed), 0xFFFFFFF0), tmp_path)
     assert refusal.entry == "zeros"
     assert "512 MB" in refusal.message
-    assert time.monotonic() - started < 1.0  # no byte of it was inflated
 
 
 def test_many_entries_that_add_up_are_refused(tmp_path: Path) -> None:
