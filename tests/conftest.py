@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ringleader.bench.postgres import MISSING, Postgres, binaries, postgres
 
@@ -19,6 +20,9 @@ from databases import Databases  # noqa: E402 - it lies there
 from ray_environ import FAIR  # noqa: E402
 
 os.environ.update(FAIR)
+# A busy machine is no counterexample.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 gc.disable()  # until all modules are loaded
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
