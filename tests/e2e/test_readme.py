@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)[ ]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCK_DEADLINE_S = 420
 
+pytestmark = pytest.mark.timeout(6 * BLOCK_DEADLINE_S)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -67,24 +69,25 @@ def run(block: Block, desk: Path, stack: Running) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(6 * BLOCK_DEADLINE_S)
-def test_the_tour_works_as_it_is_printed(desk: Path, stack: Running) -> None:
-    tour = [block for block in blocks("README.md") if "tour" in block.words]
-    assert [block.language for block in tour] == ["bash", "bash", "python", "bash"]
-    said = []
-    for block in tour:
-        if "curl" in block.words and not shutil.which("curl"):
-            continue
-        said.append(run(block, desk, stack))
-    submit, resize, python = said[:3]
+@pytest.fixture(scope="module")
+def tour(desk: Path, stack: Running) -> list[str]:
+    """What its blocks printed, one after the other."""
+    found = [block for block in blocks("README.md") if "tour" in block.words]
+    assert [block.language for block in found] == ["bash", "bash", "python", "bash"]
+    return [run(block, desk, stack) for block in found if "curl" not in block.words or shutil.which("curl")]
+
+
+def test_the_tour_works_as_it_is_printed(tour: list[str]) -> None:
+    submit, resize, python = tour[:3]
     assert "spiral" in submit
     assert "succeeded" in resize
     assert "'steps_lost': 0" in python
     assert re.search(r"\b[0-9a-f]{64}\b", python)
 
 
-def test_the_tour_leaves_jobs_that_succeeded(desk: Path, stack: Running) -> None:
-    """Runs after the tour: every job it submitted reached its end with the accuracy a reader would see."""
+@pytest.mark.usefixtures("tour")
+def test_the_tour_leaves_jobs_that_succeeded(stack: Running) -> None:
+    """Every job it submitted reached its end with the accuracy a reader would see."""
     jobs = [job for job in stack.client.jobs() if job.view.name == "spiral"]
     assert len(jobs) == 2
     for job in jobs:
