@@ -156,8 +156,8 @@ def address() -> Iterator[str]:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
-def backend_at(address: str, **deadlines_s: float) -> RayBackend:
-    return RayBackend(address, warm_per_node=0, process=lambda: ClusterProcess(ODD, PATIENT | deadlines_s))
+def backend_at(address: str, deadlines_s: dict[str, float] = PATIENT, **more: float) -> RayBackend:
+    return RayBackend(address, warm_per_node=0, process=lambda: ClusterProcess(ODD, deadlines_s), **more)
 
 
 def pid_of(backend: RayBackend) -> int:
@@ -166,12 +166,15 @@ def pid_of(backend: RayBackend) -> int:
 
 
 def test_after_a_deadline_all_say_so_at_once_and_the_next_round_has_a_new_process(address: str) -> None:
-    backend = backend_at(address, layout=SHORT_S)
+    deadlines_s = dict(PATIENT)
+    backend = backend_at(address, deadlines_s)
     who = Identity.of(pid_of(backend))
     assert who is not None
     who.send(signal.SIGSTOP)
+    deadlines_s["layout"] = SHORT_S
     with pytest.raises(OutOfReach, match="`layout` within"):
         backend.capacity()
+    deadlines_s |= PATIENT
     assert not who.alive
     for method in (backend.capacity, backend.supervisors):
         with pytest.raises(OutOfReach, match="`layout` within"):
@@ -187,9 +190,7 @@ def test_after_a_deadline_all_say_so_at_once_and_the_next_round_has_a_new_proces
 
 def test_a_release_ends_as_soon_as_the_cluster_answers_nothing_at_all(address: str) -> None:
     deadlines_s = dict(PATIENT)
-    backend = RayBackend(
-        address, warm_per_node=0, process=lambda: ClusterProcess(ODD, deadlines_s), watch_every_s=0.01
-    )
+    backend = backend_at(address, deadlines_s, watch_every_s=0.01)
     os.kill(pid_of(backend), signal.SIGSTOP)
     deadlines_s["supervisors"] = SHORT_S
     with pytest.raises(OutOfReach, match="did not answer `supervisors` within"):
@@ -230,13 +231,15 @@ def test_where_nobody_listens_no_process_is_begun(address: str) -> None:
 
 
 def test_a_fault_that_is_not_answered_struck_nobody_that_is_known_of(address: str) -> None:
-    backend = backend_at(address, fault=SHORT_S)
+    deadlines_s = dict(PATIENT)
+    backend = backend_at(address, deadlines_s)
     with pytest.raises(NobodyThere, match="there is no connection"):  # the reconciler's round makes it
         backend.fault("job", 1, "kill", "w1", 1.0)
     pid = pid_of(backend)
     with pytest.raises(NobodyThere, match="no such worker"):
         backend.fault("job", 1, "kill", None, 1.0)
     os.kill(pid, signal.SIGSTOP)
+    deadlines_s["fault"] = SHORT_S
     with pytest.raises(NobodyThere, match="did not answer `fault`"):
         backend.fault("job", 1, "kill", "w1", 1.0)
     backend.close()
