@@ -21,6 +21,8 @@ from waiting import wait_for
 from ringleader_api.app import create_app
 from ringleader_api.settings import Settings
 
+HANG_S = 60.0
+
 
 @contextmanager
 def process(home: Path, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
@@ -38,11 +40,11 @@ def process(home: Path, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes
         assert told, log.read_text()[-2000:]
         url = json.loads(told)["url"]
         headers = {"Authorization": f"Bearer {(home / 'token').read_text()}"}
-        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=10) as client:
+        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=HANG_S) as client:
             yield api, client
     finally:
         api.kill()
-        api.wait(timeout=30)
+        api.wait(timeout=HANG_S)
         assert api.stdout is not None
         api.stdout.close()
 
@@ -77,7 +79,7 @@ def test_sigterm_ends_the_process_although_a_stream_is_open(tmp_path: Path) -> N
             api.send_signal(signal.SIGTERM)
             for _ in lines:
                 pass
-        assert api.wait(timeout=60) == 0
+        assert api.wait(timeout=HANG_S) == 0
     assert "Traceback" not in (tmp_path / "api.log").read_text()
 
 
@@ -88,7 +90,7 @@ def test_a_process_that_would_bind_beyond_loopback_refuses_to_start(tmp_path: Pa
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert ended.returncode == 2
@@ -99,7 +101,7 @@ def test_a_process_that_would_bind_beyond_loopback_refuses_to_start(tmp_path: Pa
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (2, "")
@@ -111,15 +113,15 @@ def test_a_process_that_would_bind_beyond_loopback_refuses_to_start(tmp_path: Pa
 class Live:
     """A served application over a cluster in memory, its threads running."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, tick_s: float = 0.1) -> None:
         self.cluster = FakeCluster()
         port = free_port()
-        app = create_app(Settings(home=home, port=port, tick_s=0.1), self.cluster)
+        app = create_app(Settings(home=home, port=port, tick_s=tick_s), self.cluster)
         self._server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
         self._thread = threading.Thread(target=self._server.run)
         headers = {"Authorization": f"Bearer {(home / 'token').read_text()}"}
         self.client = httpx.Client(
-            base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False, timeout=10
+            base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False, timeout=HANG_S
         )
 
     def __enter__(self) -> "Live":
@@ -130,14 +132,18 @@ class Live:
     def __exit__(self, *_: object) -> None:
         self.client.close()
         self._server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(HANG_S)
 
     def post(self, job_id: str, **body: Any) -> None:
         launch = self.cluster.alive[job_id, 1]
         assert launch.ingest_url.endswith(f"/api/v1/jobs/{job_id}/ingest")
         headers = {"Authorization": f"Bearer {launch.ingest_token}"}
         httpx.post(
-            launch.ingest_url, json={"attempt": 1, **body}, headers=headers, trust_env=False
+            launch.ingest_url,
+            json={"attempt": 1, **body},
+            headers=headers,
+            trust_env=False,
+            timeout=HANG_S,
         ).raise_for_status()
 
 
@@ -151,7 +157,7 @@ def follow(
     live: Live, path: str, into: list[dict[str, Any]], stop_after: int = 1 << 30, resume: int = 0
 ) -> None:
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": str(resume)} if resume else {})}
-    with live.client.stream("GET", path, headers=headers, timeout=30) as answer:
+    with live.client.stream("GET", path, headers=headers) as answer:
         for row in answer.iter_lines():
             if row.startswith("data: "):
                 into.append(json.loads(row.removeprefix("data: ")))
@@ -159,9 +165,11 @@ def follow(
                 return
 
 
-def test_a_submitted_job_starts(live: Live) -> None:
-    job = live.client.post("/api/v1/jobs", json=SPEC).json()
-    wait_for("supervisor", lambda: (job["id"], 1) in live.cluster.alive)
+def test_a_submitted_job_starts_at_once(tmp_path: Path) -> None:
+    """Long before the next tick."""
+    with Live(tmp_path, tick_s=3600.0) as live:
+        job = live.client.post("/api/v1/jobs", json=SPEC).json()
+        wait_for("supervisor", lambda: (job["id"], 1) in live.cluster.alive)
 
 
 def test_a_follower_waits_from_the_queue_to_the_end_and_resumes_in_between(live: Live) -> None:
@@ -184,7 +192,7 @@ def test_a_follower_waits_from_the_queue_to_the_end_and_resumes_in_between(live:
     assert all(f.is_alive() for f in followers)
     live.post(job_id, records=[line(2, "bye"), outcome(1, "succeeded", result=RESULT)])
     for follower in followers:
-        follower.join(60)
+        follower.join(HANG_S)
         assert not follower.is_alive(), "a stream ends with its job"
     assert [e["type"] for e in events] == [
         "job.queued", "job.starting", "job.running", "job.stopping", "job.succeeded",
@@ -210,7 +218,7 @@ def test_many_at_once_are_all_stored_and_none_twice(live: Live) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG_S)
     assert sorted(code for code, _ in answers) == [200] * 13 + [201] * 13
     assert len({job_id for _, job_id in answers}) == 13
     assert len(live.cluster.starts) == len(set(live.cluster.starts))
