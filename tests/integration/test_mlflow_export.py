@@ -16,6 +16,7 @@ from ringleader_api.tracking import Exporter, Mlflow
 from ringleader_api.tracking.mlflow import Point, TrackerDown
 
 pytestmark = pytest.mark.timeout(300)
+HANG_S = 60.0
 STEPS = 1300  # three metrics a step: several log-batch calls
 
 
@@ -54,6 +55,7 @@ def run_of(here: Stage, job_id: str) -> dict[str, Any]:
         f"{here.control.settings.mlflow_url}/api/2.0/mlflow/runs/get",
         params={"run_id": run_id},
         trust_env=False,
+        timeout=HANG_S,
     )
     return dict(answer.json()["run"])
 
@@ -152,9 +154,8 @@ def test_nothing_is_twice_whatever_call_the_exporter_dies_at(here: Stage) -> Non
     assert deaths > 5
     assert_complete(here, job_id, 700)
     search = {"experiment_ids": [run_of(here, job_id)["info"]["experiment_id"]], "max_results": 10}
-    answer = httpx.post(
-        f"{here.control.settings.mlflow_url}/api/2.0/mlflow/runs/search", json=search, trust_env=False
-    )
+    url = f"{here.control.settings.mlflow_url}/api/2.0/mlflow/runs/search"
+    answer = httpx.post(url, json=search, trust_env=False, timeout=HANG_S)
     assert len(answer.json()["runs"]) == 1, "one run a job"
     assert [p.step for p in held(here, job_id, "recovery_total_s")] == [5]
 
@@ -200,11 +201,11 @@ def test_an_outage_of_mlflow_is_felt_by_nobody_and_made_up_for(tmp_path: Path, s
         for start in range(200, 1000, 200):
             train(here, job_id, range(start, start + 200))
         here.post(job_id, records=[outcome(1, "succeeded", result=RESULT)])
-        wait_for("end", lambda: here.state(job_id) == "succeeded", deadline_s=10)
+        wait_for("end", lambda: here.state(job_id) == "succeeded")
         points = here.client.get(f"/api/v1/jobs/{job_id}/metrics?name=loss").json()["points"]
         assert len(points) == 1000, "what the tracker missed is stored"
         assert here.client.get("/readyz").status_code == 200
         assert here.client.get("/mlflow/").status_code == 502
         server.start()
-        wait_for("finished run", lambda: run_of(here, job_id)["info"]["status"] == "FINISHED", deadline_s=60)
+        wait_for("finished run", lambda: run_of(here, job_id)["info"]["status"] == "FINISHED", HANG_S)
         assert_complete(here, job_id, 1000)

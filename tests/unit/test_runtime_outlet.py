@@ -21,7 +21,7 @@ from ringleader.runtime.spool import Spool
 from ringleader.spec import JobSpec
 
 SUCCEEDED = End("succeeded")
-HANG_GUARD_S = 30.0
+HANG_GUARD_S = 60.0
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from ringleader.wire.states import State
 from ringleader.wire.views import Progress
 
 NOW = "2026-01-01T00:00:00Z"
+HANG_GUARD_S = 60.0
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from ringleader.errors import Dismissed, ExchangeBroken
 from ringleader.runtime.seats import Seats
 from ringleader.train.seams import Parked
 
+HANG_S = 60.0
+
 
 def plan(generation: int, members: tuple[str, ...] = ("w0", "w1")) -> Plan:
     return Plan(1, generation, members, 0, 4, 0, (), 0, "127.0.0.1:1", "start")
@@ -190,7 +192,7 @@ def test_a_joiner_that_does_not_meet_whom_it_shall_follow_says_so_and_waits():
     thread.start()
     wait_for("second park", lambda: len(bench.heard.parks) == 2)
     bench.seats.take(plan(2))
-    thread.join(10)
+    thread.join(HANG_S)
     assert [bool(parked.why) for parked in bench.heard.parks] == [False, True]
 
 

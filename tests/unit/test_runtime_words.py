@@ -14,6 +14,7 @@ from ringleader.train.seams import Parked
 if TYPE_CHECKING:
     from ringleader.runtime.worker import Worker
 
+HANG_S = 60.0
 WHO = Identity(1, "node", "127.0.0.1")
 SPEC = JobSpec.parse({"name": "words", "entrypoint": "unit:train"})
 TASK = Task("job", 1, "w0", "worker", SPEC, Path("artifacts"), Path("scratch"), "checkpoints")

@@ -230,7 +230,10 @@ def test_the_process_that_writes_is_the_least_urgent_and_who_orders_is_as_urgent
     saver.close()
 
 
-def test_a_child_that_user_code_forked_does_not_keep_the_process_that_writes(tmp_path: Path) -> None:
+def test_a_child_that_user_code_forked_does_not_keep_the_process_that_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringleader.checkpoint.writer.PATIENCE_S", HANG_GUARD_S)
     saver = Saver(SPEC, str(tmp_path), Heard())
     saver.save({"weight": torch.ones(4)}, Part(), at(1))
     assert saver.written()
