@@ -40,7 +40,7 @@ class Hub:
     that touches memory too early shows wrong sums here as it would over a network card.
     """
 
-    def __init__(self, size: int, deadline_s: float = 10.0) -> None:
+    def __init__(self, size: int, deadline_s: float = 60.0) -> None:
         self.size = size
         self.deadline_s = deadline_s
         self.bytes_sent = [0] * size
