@@ -72,6 +72,14 @@ def on_postgres(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield
 
 
+@pytest.fixture
+def no_refill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long requests take, nobody may ask more often for it."""
+    from ringleader_api.edge.rate import Allowance
+
+    monkeypatch.setattr(Allowance.__init__, "__defaults__", (lambda: 0.0,))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Browser tests need a browser, GPU tests a GPU; chaos runs only when asked for."""
     turns = {f"tests/{file}": turn for turn, file in enumerate(LONGEST)}

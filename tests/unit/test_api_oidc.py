@@ -112,6 +112,7 @@ def test_the_bound_of_their_tokens_is_a_setting(tmp_path: Path, idp: FakeProvide
     assert codes == [201, 422]
 
 
+@pytest.mark.usefixtures("no_refill")
 def test_guesses_at_tokens_keep_nobody_from_the_provider(here: Stage, idp: FakeProvider) -> None:
     client = here.holding("")
     guesses = [client.post("/api/v1/login", json={"token": "x"}).status_code for _ in range(25)]
