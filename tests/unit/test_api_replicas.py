@@ -14,6 +14,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 from test_api_ingest import *  # noqa: F403 - its tests run here once more, over PostgreSQL
 from test_api_kills import MortalStore, reconciler_over
+from test_api_lost_attempts import *  # noqa: F403
 from test_api_reconciler import *  # noqa: F403
 
 from ringleader_api.reconciling import Leased
