@@ -27,9 +27,13 @@ UP = Path(__file__).parent / "small_stack.py"
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield Home(Path(folder))
-        assert processes_of(Path(folder)) == []
+    before = os.umask(0o022)  # a stack sets its own for the whole process
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Home(Path(folder))
+            assert processes_of(Path(folder)) == []
+    finally:
+        os.umask(before)
 
 
 def processes_of(folder: Path) -> list[str]:
