@@ -14,7 +14,7 @@ from ringleader.bench.modes import MODES
 from ringleader.bench.nodes import link_bytes, no_bytes, pretended, two_nodes
 from ringleader.bench.sync import Run, job
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(400)
 MODELS_BYTES = 4 * sum(p.numel() for p in small_net().parameters())
 
 

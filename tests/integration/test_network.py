@@ -15,7 +15,7 @@ HEADERS = 1.06
 
 pytestmark = [
     pytest.mark.skipif(bool(laboratory.missing()), reason=f"no network laboratory: {laboratory.missing()}"),
-    pytest.mark.timeout(200),
+    pytest.mark.timeout(400),
 ]
 
 

@@ -36,7 +36,7 @@ the server that is not beside the first worker has not from its own spans."""
 
 pytestmark = [
     pytest.mark.skipif(bool(laboratory.missing()), reason=f"no network laboratory: {laboratory.missing()}"),
-    pytest.mark.timeout(200),
+    pytest.mark.timeout(400),
 ]
 
 
