@@ -201,6 +201,36 @@ def test_a_service_that_is_never_ready_is_named(home: Home) -> None:
         service.end()
 
 
+HALF_ENDED = """
+import ctypes, json, os, threading, time
+child = os.fork()
+if child == 0:
+    if os.fork() == 0:
+        time.sleep(60)
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    libc = ctypes.CDLL(None)
+    libc.syscall.argtypes = [ctypes.c_long, ctypes.c_long]
+    libc.syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)  # exit, of this thread only
+while open(f"/proc/{child}/stat").read().split()[2] != "Z":
+    time.sleep(0.01)
+print(json.dumps({"url": "http://127.0.0.1:4711"}))
+time.sleep(60)
+"""
+"""A service with a child whose main thread has ended, but not the other one, and a child of that: so looks a raylet
+while it is being killed."""
+
+
+def test_what_is_below_a_process_that_has_half_ended_is_ended_too(home: Home) -> None:
+    home.prepare()
+    service = Service.start(small_recipe(home, "ray", HALF_ENDED), home)
+    try:
+        service.wait_ready()
+        assert len(processes_of(home.root)) == 3  # guard, service, and who is below what /proc calls a zombie
+    finally:
+        service.end()
+    assert processes_of(home.root) == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left_when_up_itself_is_ended(number: signal.Signals, home: Home) -> None:
     up = subprocess.Popen([sys.executable, str(UP), str(home.root)])

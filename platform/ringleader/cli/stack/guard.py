@@ -89,10 +89,11 @@ def _end(service: int, grace_s: float) -> int:
 
 
 def _end_descendants(deadline_s: float = 10) -> None:
-    """Kill whatever is left below this process."""
+    """Kill whatever is left below this process. That nothing is left is known by having no child: whoever loses its
+    parent becomes one, while /proc, read process by process, shows some below nobody for a moment."""
     give_up_at = time.monotonic() + deadline_s
-    while (left := _descendants(os.getpid())) and time.monotonic() < give_up_at:
-        for pid in left:
+    while not _childless() and time.monotonic() < give_up_at:
+        for pid in _descendants(os.getpid()):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -101,17 +102,25 @@ def _end_descendants(deadline_s: float = 10) -> None:
         time.sleep(0.02)
 
 
+def _childless() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
 def _descendants(root: int) -> list[int]:
-    """Pids below `root`, by the parents /proc names."""
+    """Pids below `root`, by the parents /proc names. Zombies too: one whose other threads are not through yet still has
+    its children."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 (thousands of names, no paths needed)
         if entry.isdigit():
             try:
-                state, parent = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
+                parent = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1]
             except (OSError, ValueError):
                 continue
-            if state != "Z":
-                children.setdefault(int(parent), []).append(int(entry))
+            children.setdefault(int(parent), []).append(int(entry))
     found, frontier = [], [root]
     while frontier:
         frontier = [child for parent in frontier for child in children.get(parent, [])]
