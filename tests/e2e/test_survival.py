@@ -5,13 +5,14 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pace
 import pytest
+from processes import below, children
 from waiting import wait_for
 from whole_stack import Running
 
@@ -235,19 +236,6 @@ def guard_of(stack: Running, name: str) -> Identity:
 def service(stack: Running, name: str) -> int:
     """The process that the guard has started; what orphans it has adopted came later."""
     return children(guard_of(stack, name).pid)[0]
-
-
-def below(pid: int) -> set[int]:
-    """All that it and its children have started, and have not outlived."""
-    return set(children(pid)).union(*(below(child) for child in children(pid)))
-
-
-def children(pid: int) -> list[int]:
-    found: list[int] = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # the thread has ended
-            found += map(int, file.read_text().split())
-    return found
 
 
 @contextmanager

@@ -16,10 +16,12 @@ from pydantic import ValidationError
 from ray_environ import ray_environ
 from waiting import wait_for
 
+from ringleader.cli.stack import guard
 from ringleader.wire.ingest import Ingest
 
 TOKEN = secrets.token_hex(32)
 """Of all clusters of this process: Ray reads its token once."""
+GRACE_S = 10
 
 
 @contextmanager
@@ -33,19 +35,30 @@ def ray_head(home: Path, num_cpus: int = 8) -> Iterator[tuple[str, str]]:
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(home / "ray_token")
         yield said["address"], said["temp_dir"]
     finally:
-        head.terminate()
+        assert head.stdin is not None
+        head.stdin.close()
         assert head.wait(timeout=60) == 0
         assert not Path(said["temp_dir"]).exists()
 
 
 def begin_head(home: Path, num_cpus: int) -> "subprocess.Popen[str]":
-    """A head that says in a line when it is ready, and where it is."""
+    """The guard of a head that says in a line when it is ready, and where it is. Ends with its standard input."""
     home.mkdir(parents=True, exist_ok=True)
     token = home / "ray_token"
     token.touch(0o600)
     token.write_text(TOKEN)
+    command = [
+        sys.executable,
+        "-m",
+        "ringleader.runtime.head",
+        "--home",
+        str(home),
+        "--num-cpus",
+        str(num_cpus),
+    ]
     return subprocess.Popen(
-        [sys.executable, "-m", "ringleader.runtime.head", "--home", str(home), "--num-cpus", str(num_cpus)],
+        [sys.executable, "-I", "-S", guard.__file__, str(home / "head.json"), str(GRACE_S), *command],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env=ray_environ(),

@@ -2,13 +2,13 @@
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 
 import httpx
 import pytest
 from integration.ray_home import begin_head
 from integration.test_api_process import process
+from processes import children, name_of
 from waiting import wait_for
 
 from ringleader.cli.stack.process import Identity
@@ -24,33 +24,30 @@ REACHED_S = CONNECT_S + TOLD_S
 def test_a_control_store_that_is_frozen_or_killed_is_told_of_in_time_and_reached_when_it_is_back(
     tmp_path: Path,
 ) -> None:
-    with begin_head(tmp_path, 1) as head:
-        try:
-            assert head.stdout is not None
-            said = json.loads(head.stdout.readline())
-            store = only_child(head.pid, "gcs_server")
-            environ = {
-                "RINGLEADER_RAY_ADDRESS": said["address"],
-                "RINGLEADER_WARM_PER_NODE": "0",
-                "RAY_AUTH_MODE": "token",
-                "RAY_AUTH_TOKEN_PATH": str(tmp_path / "ray_token"),
-            }
-            with process(tmp_path / "home", **environ) as (api, client):
-                wait_for("cluster", lambda: troubles(client) == [], REACHED_S)
-                asking = only_child(api.pid)
-                assert [knows_ray(pid) for pid in (api.pid, asking.pid)] == [False, True]
-                store.send(signal.SIGSTOP)
-                wait_for("word of it", lambda: "did not answer" in str(troubles(client)), TOLD_S)
-                assert not asking.alive
-                store.send(signal.SIGCONT)
-                wait_for("cluster again", lambda: troubles(client) == [], REACHED_S)
-                asking = only_child(api.pid)
-                store.send(signal.SIGKILL)
-                wait_for("word of its end", lambda: "out of reach" in str(troubles(client)), TOLD_S)
-                wait_for("end of the connection", lambda: not asking.alive, TOLD_S)
-            assert head.wait(timeout=40) == 1
-        finally:
-            head.kill()
+    with begin_head(tmp_path, 1) as guard:
+        assert guard.stdout is not None
+        said = json.loads(guard.stdout.readline())
+        store = only_child(only_child(guard.pid).pid, "gcs_server")
+        environ = {
+            "RINGLEADER_RAY_ADDRESS": said["address"],
+            "RINGLEADER_WARM_PER_NODE": "0",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(tmp_path / "ray_token"),
+        }
+        with process(tmp_path / "home", **environ) as (api, client):
+            wait_for("cluster", lambda: troubles(client) == [], REACHED_S)
+            asking = only_child(api.pid)
+            assert [knows_ray(pid) for pid in (api.pid, asking.pid)] == [False, True]
+            store.send(signal.SIGSTOP)
+            wait_for("word of it", lambda: "did not answer" in str(troubles(client)), TOLD_S)
+            assert not asking.alive
+            store.send(signal.SIGCONT)
+            wait_for("cluster again", lambda: troubles(client) == [], REACHED_S)
+            asking = only_child(api.pid)
+            store.send(signal.SIGKILL)
+            wait_for("word of its end", lambda: "out of reach" in str(troubles(client)), TOLD_S)
+            wait_for("end of the connection", lambda: not asking.alive, TOLD_S)
+        assert guard.wait(timeout=40) == 1
 
 
 def troubles(client: httpx.Client) -> list[str]:
@@ -59,8 +56,7 @@ def troubles(client: httpx.Client) -> list[str]:
 
 def only_child(pid: int, name: str = "") -> Identity:
     """Of a process, among those with this name."""
-    found = subprocess.run(["pgrep", "-P", str(pid), name], capture_output=True, text=True, check=True).stdout
-    (child,) = (Identity.of(int(line)) for line in found.split())
+    (child,) = (Identity.of(child) for child in children(pid) if name_of(child).startswith(name))
     assert child is not None
     return child
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from processes import children
 from small_stack import SERVICE, SMALL, small_recipe
 from waiting import wait_for
 
@@ -51,7 +52,7 @@ def processes_of(folder: Path) -> list[str]:
 
 
 def service_of(guard: Identity) -> int:
-    return int(Path(f"/proc/{guard.pid}/task/{guard.pid}/children").read_text().split()[0])
+    return children(guard.pid)[0]
 
 
 def temp_dirs(home: Home) -> list[Path]:

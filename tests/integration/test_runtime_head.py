@@ -1,6 +1,5 @@
 """The local cluster of `ringleader up`: on loopback only, closed by a token, twice on one machine, gone at the end."""
 
-import json
 import os
 import signal
 import stat
@@ -9,8 +8,13 @@ from pathlib import Path
 
 import pytest
 from integration.ray_home import begin_head, ray_head
+from processes import below, children, name_of
 from waiting import wait_for
 
+from ringleader.cli.stack.process import Identity
+
+AGENTS = 2
+"""Of a raylet; they end by themselves only a minute after it."""
 LISTENING = "0A"
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
@@ -60,34 +64,22 @@ def test_two_clusters_run_side_by_side_on_loopback_only(tmp_path: Path):
 
 
 def test_a_head_starts_no_process_that_nobody_asks(tmp_path: Path):
-    with begin_head(tmp_path, 1) as head:
-        try:
-            assert head.stdout is not None
-            head.stdout.readline()
-            below = subprocess.run(
-                ["pgrep", "-P", str(head.pid)], capture_output=True, text=True, check=True
-            ).stdout
-            assert sorted(name_of(int(pid)) for pid in below.split()) == ["gcs_server", "raylet"]
-        finally:
-            head.terminate()
+    with begin_head(tmp_path, 1) as guard:
+        assert guard.stdout is not None
+        guard.stdout.readline()
+        (head,) = children(guard.pid)
+        assert sorted(map(name_of, children(head))) == ["gcs_server", "raylet"]
 
 
 @pytest.mark.parametrize("part", ["gcs_server", "raylet"])
 def test_a_head_whose_part_is_killed_ends_at_once_and_leaves_nothing(part: str, tmp_path: Path):
-    with begin_head(tmp_path, 1) as head:
-        try:
-            assert head.stdout is not None
-            temp_dir = json.loads(head.stdout.readline())["temp_dir"]
-            (pid,) = [pid for pid in processes_below(temp_dir) if name_of(pid) == part]
-            os.kill(pid, signal.SIGKILL)
-            assert head.wait(timeout=40) == 1
-            wait_for("end of all", lambda: not processes_below(temp_dir))
-        finally:
-            head.kill()
-
-
-def name_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:  # it has ended
-        return ""
+    with begin_head(tmp_path, 1) as guard:
+        assert guard.stdout is not None
+        guard.stdout.readline()
+        (head,) = children(guard.pid)
+        parts = {name_of(pid): pid for pid in children(head)}
+        wait_for("the raylet's agents", lambda: len(children(parts["raylet"])) >= AGENTS)
+        all_of_it = [identity for pid in below(guard.pid) if (identity := Identity.of(pid))]
+        os.kill(parts[part], signal.SIGKILL)
+        assert guard.wait(timeout=40) == 1
+        assert [identity for identity in all_of_it if identity.alive] == []

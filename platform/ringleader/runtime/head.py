@@ -92,7 +92,7 @@ def _lost() -> list[str]:
 
 
 def _abandon(lost: list[str], temp_dir: Path) -> NoReturn:
-    """Kill what is left, and end: Ray's own way out asks those that are gone."""
+    """Kill what is left, and end: Ray's own way out asks those that are gone. Agents are left to the guard."""
     from ray._private import worker
 
     said = f"Ray's {' and '.join(lost)} ended, and with it the cluster and all that ran there."
