@@ -53,6 +53,13 @@ def test_the_job_files_beside_the_recipes_are_valid() -> None:
         JobSpec.load(file)
 
 
+def test_the_layout_names_every_room_of_the_platform() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("platform/ringleader ")]
+    rooms = {path.parent.name for path in (ROOT / "platform/ringleader").glob("*/__init__.py")}
+    assert set(line.split()[1:]) == rooms | {"errors"}
+
+
 def test_every_test_named_as_a_proof_exists() -> None:
     page = (ROOT / "tests/README.md").read_text(encoding="utf-8")
     named = re.findall(

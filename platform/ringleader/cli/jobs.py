@@ -1,4 +1,4 @@
-"""Commands on jobs: list, describe, resize, prioritize, cancel, delete."""
+"""Commands on jobs: list, describe, resize, prioritize, pause, resume, cancel, export, delete."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -27,7 +27,7 @@ _SHOW_EVERY_S = 0.5
     "--working-dir", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder to pack."
 )
 @click.option("--wait", "stay", is_flag=True, help="Wait for its end; the exit code tells how it ended.")
-@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait at most.")
+@click.option("--timeout", type=click.FloatRange(min=0), help="With --wait: seconds to wait at most.")
 @with_output
 def submit(session: Session, file: Path, working_dir: Path | None, stay: bool, timeout: float | None) -> int:
     """Submit the job FILE."""
