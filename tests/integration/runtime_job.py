@@ -147,7 +147,8 @@ class Run:
         wait_for("ended workers", lambda: not [p for p in self.pids().values() if alive(p)])
         assert not self.launch.scratch.exists()
         assert not copies_of(self.launch.scratch.name).exists()
-        assert not self.launch.spool.exists() or not orderly
+        told = orderly and self.ingest.outcome(self.launch.attempt)
+        assert not self.launch.spool.exists() or not told, "what was not posted is the control plane's to take in"
 
 
 def alive(pid: int) -> bool:

@@ -15,9 +15,9 @@ from waiting import wait_for
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import CheckpointsUnreachable, Manifest, Position, Saved
 from ringleader.elastic.instructions import End
-from ringleader.runtime.messages import Beat, Happened, Identity, Launch, Line, Metrics, Rows
+from ringleader.runtime.messages import Beat, Happened, Identity, Launch, Line, Metrics, Rows, spool_of
 from ringleader.runtime.outlet import Outlet
-from ringleader.runtime.spool import Spool
+from ringleader.runtime.spool import Spool, unposted
 from ringleader.spec import JobSpec
 
 SUCCEEDED = End("succeeded")
@@ -267,6 +267,27 @@ def test_an_attempt_that_pauses_waits_for_the_records_of_the_step_that_it_saves(
     waits.join(HANG_GUARD_S)
     assert not waits.is_alive()
     outlet.discard()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_could_not_be_posted_until_the_supervisor_is_let_go_is_left_unless_nobody_wants_it(
+    server: IngestServer, tmp_path: Path, *, gone: bool
+) -> None:
+    server.away = True
+    outlet = open_outlet(server, tmp_path)
+    outlet.beat(beat(1, range(1, 3)))
+    outlet.event("worker.lost", 1, {})  # and is not on disk yet
+    if gone:
+        server.away, server.gone = False, True
+        wait_for("news that the attempt is over", lambda: outlet.poster.stale)
+    outlet.discard()
+    left = [(record["stream"], record["seq"]) for told in unposted(spool_at(tmp_path)) for record in told]
+    assert left == ([] if gone else [("metrics", 1), ("metrics", 2), ("logs", 1), ("events", 1)])
+    assert not spool_at(tmp_path).exists()
+
+
+def spool_at(home: Path) -> Path:
+    return spool_of(home, "job_a", 1)
 
 
 @pytest.mark.parametrize("restored", [False, True])

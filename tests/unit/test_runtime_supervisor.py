@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ringleader.elastic.instructions import End
+
 if TYPE_CHECKING:
     from ringleader.runtime.supervisor import Supervisor
 
@@ -56,3 +58,31 @@ def test_a_supervisor_that_finds_no_pool_in_time_says_so(monkeypatch: pytest.Mon
     with pytest.raises(ActorDiedError):
         returning(monkeypatch, errors)._run()
     assert len(errors) == 1
+
+
+class Told:
+    outcomes: tuple[str, ...] = ()
+
+    def outcome(self, end: End, finished: dict[str, Any] | None) -> None:
+        self.outcomes += (end.outcome,)
+
+
+class Crew:
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_an_attempt_that_ends_because_it_is_let_go_tells_no_end_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, *, released: bool
+) -> None:
+    supervisor, told = returning(monkeypatch, []), Told()
+    supervisor._crew, supervisor._outlet = Crew(), told  # type: ignore[assignment]
+
+    def run() -> tuple[End, None]:
+        if released:
+            supervisor._released.set()
+        return End("failed", "min_workers_lost", "nobody is left"), None
+
+    monkeypatch.setattr(supervisor, "_run", run)
+    supervisor._work()
+    assert told.outcomes == (() if released else ("failed",))

@@ -170,7 +170,8 @@ class Outlet:
         return OUTCOME in self._spool.notes
 
     def discard(self) -> None:
-        """Stop posting, remove the spool."""
+        """Stop posting, and remove the spool, unless something waits there that the control plane may want: it takes
+        that in itself."""
         self.poster.close()
         if self._spool.notes.get(OUTCOME) == b"succeeded":  # nothing goes on from here
             shutil.rmtree(self._launch.ledgers, ignore_errors=True)
@@ -178,7 +179,11 @@ class Outlet:
             self._ledger.close()
         if self._trace is not None:
             self._trace.close()
-        self._spool.discard()
+        unwanted = self.poster.stale or self.poster.silent_s > self._launch.api_gone_s
+        if unwanted or self._spool.empty:
+            self._spool.discard()
+        else:
+            self._spool.close()
 
     def _end(self, end: End, finished: dict[str, Any] | None) -> None:
         newest = self._checkpoints.finish() if end.outcome in ("succeeded", *SAVED) else ""

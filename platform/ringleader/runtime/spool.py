@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Spool:
     def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
-        self._discarded = False
+        self._closed = False
         self.dropped: dict[str, int] = {}
         self._max_bytes = max_bytes
         self._lock = threading.RLock()
@@ -85,7 +85,7 @@ class Spool:
             OSError: the disk does not take it; it stays here for the next time.
         """
         with self._lock:
-            if self._discarded or not (self._fresh or self._noted or self._given_up):
+            if self._closed or not (self._fresh or self._noted or self._given_up):
                 return
             try:
                 self._write()
@@ -137,14 +137,22 @@ class Spool:
     def empty(self) -> bool:
         """Whether everything that was put is acknowledged or dropped."""
         with self._lock:
-            if self._discarded:
+            if self._closed:
                 return True
             return not self._fresh and not self._db.execute("SELECT 1 FROM record LIMIT 1").fetchone()
+
+    def close(self) -> None:
+        """Take nothing more. What waits stays, for whoever asks for what is `unposted`."""
+        with self._lock:
+            with suppress(OSError):  # what the disk does not take is lost
+                self.flush()
+            self._closed = True
+            self._db.close()
 
     def discard(self) -> None:
         """Nothing in here is needed any more: remove it."""
         with self._lock:
-            self._discarded = True
+            self._closed = True
             self._db.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -129,7 +129,8 @@ class Supervisor:
             self._crew.close()
         else:
             remove_leftovers(self._launch.name)
-        self._outlet.outcome(end, finished)
+        if not self._released.is_set():  # an end that comes of that is not the attempt's own
+            self._outlet.outcome(end, finished)
 
     def _run(self) -> tuple[End, dict[str, Any] | None]:
         self._patiently(self._find_pool)
@@ -186,7 +187,7 @@ class Supervisor:
         ray.kill(self._me)
 
     def _forget(self) -> None:
-        """What is stored, or what nobody wants to store, needs no spool."""
+        """Nobody goes on with this attempt. What is not stored yet is left in the spool, if anybody wants it."""
         with self._forgetting:
             if not self._forgotten:
                 self._forgotten = True
