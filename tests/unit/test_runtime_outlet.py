@@ -290,10 +290,29 @@ def spool_at(home: Path) -> Path:
     return spool_of(home, "job_a", 1)
 
 
+def test_a_supervisor_killed_before_its_first_step_remembers_with_which_step_the_attempt_began(
+    server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringleader.runtime.checkpoints.LAST_S", 2 * HANG_GUARD_S)
+    saved = Saved(Position(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
+    happened = Happened("checkpoint.restored", 1, {"step": 5, "attempt": 1})
+    outlet = open_outlet(server, tmp_path)
+    outlet.beat(beat(1, range(5, 5), events=(happened,)))
+    returned = open_outlet(server, tmp_path)
+    waits = threading.Thread(target=returned.await_saved, args=(1,), daemon=True)
+    returned.beat(beat(2, range(5, 5), saved=(saved,)))
+    waits.start()
+    waits.join(HANG_GUARD_S)
+    assert not waits.is_alive()
+    for one in (outlet, returned):
+        one.discard()
+
+
 @pytest.mark.parametrize("restored", [False, True])
 def test_a_supervisor_killed_when_a_pause_was_saved_and_its_workers_are_gone_does_not_wait_for_them(
-    server: IngestServer, tmp_path: Path, *, restored: bool
+    server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restored: bool
 ) -> None:
+    monkeypatch.setattr("ringleader.runtime.checkpoints.LAST_S", 2 * HANG_GUARD_S)
     saved = Saved(Position(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
     happened = Happened("checkpoint.restored", 1, {"step": 5, "attempt": 1})
     outlet = open_outlet(server, tmp_path)

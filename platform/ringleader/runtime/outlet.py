@@ -120,6 +120,7 @@ class Outlet:
         for happened in beat.events:
             if happened.kind == RESTORED:
                 self._checkpoints.began_with(happened.data["step"])
+                self.note(CHECKPOINTS, self._checkpoints.kept())
                 if self._ledger is not None:
                     self._ledger.began_with(happened.data["step"], happened.data["attempt"])
             self.event(happened.kind, happened.generation, happened.data)
