@@ -163,6 +163,22 @@ def test_the_floor_of_a_job_at_work_is_not_raised_beyond_the_quota(tmp_path: Pat
     assert here.cluster.told[-1] == ("resize", first, 1, 4, 4)
 
 
+def test_a_raised_maximum_takes_no_worker_beyond_the_quota(tmp_path: Path) -> None:
+    here = stage(tmp_path, FakeCluster(cpus=16))
+    here.client.patch("/api/v1/projects/default", json={"quota": {"workers": 5}})
+    asks = {"workers": {"min": 1, "max": 2}, "batch": {"global_size": 64, "logical_shards": 8}}
+    first, other = (here.started(name=name, **asks) for name in ("first", "other"))
+    here.client.patch(f"/api/v1/jobs/{first}", json={"workers": {"max": 8}})
+    here.tick(3)
+    assert here.cluster.told == [("resize", first, 1, 1, 3)]
+    here.client.post(f"/api/v1/jobs/{other}/cancel")
+    here.tick()
+    here.post(other, records=[outcome(1, "cancelled")])
+    here.time.pass_s(31)
+    here.tick(3)
+    assert here.cluster.told[-1] == ("resize", first, 1, 1, 5)
+
+
 def test_only_who_may_steer_asks_for_a_priority_and_only_an_admin_of_all_sets_quotas(here: Stage) -> None:
     ann = here.user("ann", default="submitter")
     body = {"name": "x", "entrypoint": "a:b"}

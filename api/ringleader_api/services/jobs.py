@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, defer
 
 from ringleader.errors import SpecInvalid
-from ringleader.spec import JobSpec
+from ringleader.spec import JobSpec, Workers
 from ringleader.wire.states import State
 from ringleader.wire.views import JobPage, JobView, Why
 from ringleader_api.clock import Clock
@@ -18,7 +18,7 @@ from ringleader_api.problems import Conflict, PreconditionFailed, Unprocessable
 from ringleader_api.rights import Action, Caller
 from ringleader_api.scheduling import Seen
 from ringleader_api.services.access import load, no_job, permit
-from ringleader_api.services.claims import quota_left
+from ringleader_api.services.claims import allowed, quota_left
 from ringleader_api.services.pages import Keys
 from ringleader_api.services.submission import placeable
 from ringleader_api.services.views import etag, job_view
@@ -110,8 +110,8 @@ class Jobs:
                 permit(who, Action.STEER, job.project)
             if bounds and seen is not None:
                 placeable(spec, seen)
-            if job.state.holds and spec.workers.min > before["workers"]["min"]:
-                self._within_quota(session, job, spec.workers.min)
+            if job.state.holds and bounds:
+                self._within_quota(session, job, spec.workers)
             after = spec.model_dump(mode="json")
             if after != before:
                 job.spec = after
@@ -189,15 +189,17 @@ class Jobs:
                 )
             job.deleted_at = self._now()
 
-    def _within_quota(self, session: Session, job: Job, floor: int) -> None:
-        """One that waits is held back by the scheduler; one at work has its floor at once."""
+    def _within_quota(self, session: Session, job: Job, asked: Workers) -> None:
+        """One that waits is held back by the scheduler; one at work has its floor at once, and grows at once."""
         left = max(0, quota_left(session, job, self._now()))
-        if floor > left:
+        if asked.min > max(left, job.spec["workers"]["min"]):
             raise Conflict(
-                f"job {job.id} would hold {floor} workers; the quota of project {job.project} leaves it {left}.",
+                f"job {job.id} would hold {asked.min} workers; the quota of project {job.project} leaves it {left}.",
                 hint="Ask for fewer, wait until jobs of the project end or shrink, or have an admin raise the quota.",
                 code="quota_used_up",
             )
+        if job.granted is None and asked.max > (most := max(left, allowed(job))):
+            job.granted = most
 
     def _view(self, session: Session, job: Job) -> tuple[JobView, str]:
         return job_view(job, session.get(ExportCursor, job.id), self._url), etag(job)
