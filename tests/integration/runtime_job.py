@@ -148,7 +148,7 @@ class Run:
         assert not self.launch.scratch.exists()
         assert not copies_of(self.launch.scratch.name).exists()
         told = orderly and self.ingest.outcome(self.launch.attempt)
-        assert not self.launch.spool.exists() or not told, "what was not posted is the control plane's to take in"
+        assert not self.launch.spool.exists() or not told, "the rest is taken in by the control plane"
 
 
 def alive(pid: int) -> bool:

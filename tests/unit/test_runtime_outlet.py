@@ -17,6 +17,7 @@ from ringleader.checkpoint.manifest import CheckpointsUnreachable, Manifest, Pos
 from ringleader.elastic.instructions import End
 from ringleader.runtime.messages import Beat, Happened, Identity, Launch, Line, Metrics, Rows, spool_of
 from ringleader.runtime.outlet import Outlet
+from ringleader.runtime.poster import Poster
 from ringleader.runtime.spool import Spool, unposted
 from ringleader.spec import JobSpec
 
@@ -209,6 +210,41 @@ def test_a_place_that_did_not_answer_at_first_has_the_checkpoint_once_it_does(
     (told,) = server.stream("outcome")
     assert told["result"]["checkpoint_uri"].endswith(positions[1].name)
     outlet.discard()
+
+
+def test_a_place_that_refuses_a_supervisor_while_it_comes_back_costs_it_no_later_checkpoint(
+    server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = Position(step=2, applied=2, attempt=1, generation=1)
+    pieces = [
+        Folder(f"{tmp_path / 'checkpoints'}/job_a").write(at.name, f"piece-{n}", b"x") for n in range(2)
+    ]
+    saved = [Saved(at, n, 2, (piece,), copied_s=0.0) for n, piece in enumerate(pieces)]
+    first = open_outlet(server, tmp_path)
+    first.beat(beat(1, range(1, 2), saved=(saved[0],)))
+    before, refused = set(threading.enumerate()), threading.Event()
+
+    def refuses(uri: str) -> Folder:
+        refused.set()
+        return unanswered(uri)
+
+    def slow(**parts: Any) -> Poster:
+        assert refused.wait(HANG_GUARD_S)
+        (thread,) = (t for t in set(threading.enumerate()) - before if t.name == "checkpoints")
+        thread.join(0.2)
+        return Poster(**parts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ringleader.checkpoint.folder.Folder", refuses)
+        patch.setattr("ringleader.runtime.outlet.Poster", slow)
+        second = open_outlet(server, tmp_path)
+        wait_for("the failure", lambda: server.events("checkpoint.failed"), HANG_GUARD_S)
+    second.beat(beat(2, range(2, 5), saved=(saved[1],)))
+    second.outcome(SUCCEEDED, finished())
+    assert second.poster.drained(60)
+    assert [told["step"] for told in server.events("checkpoint.saved")] == [2]
+    for outlet in (first, second):
+        outlet.discard()
 
 
 def test_a_manifest_that_could_not_be_written_at_the_end_is_written_again(

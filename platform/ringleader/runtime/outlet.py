@@ -50,15 +50,16 @@ class Outlet:
             Ledger(launch.ledgers, launch.attempt) if launch.spec.debug.ledger and open_ended else None
         )
         self._trace = TraceFile(launch.spool) if launch.spec.debug.trace and open_ended else None
-        self._checkpoints = Checkpoints(launch, self._committed, kept=notes.get(CHECKPOINTS))
-        self._checkpoints.began_with(self.recorded_step - 1)
-        self.poster = Poster(
-            url=launch.ingest_url,
-            token=launch.ingest_token,
-            attempt=launch.attempt,
-            spool=self._spool,
-            status=status,
-        )
+        with self.together():  # what the checkpoints of the process before tell at once comes after this
+            self._checkpoints = Checkpoints(launch, self._committed, kept=notes.get(CHECKPOINTS))
+            self._checkpoints.began_with(self.recorded_step - 1)
+            self.poster = Poster(
+                url=launch.ingest_url,
+                token=launch.ingest_token,
+                attempt=launch.attempt,
+                spool=self._spool,
+                status=status,
+            )
 
     @property
     def recorded_step(self) -> int:
