@@ -26,8 +26,8 @@ TURNS = SHARDS // PAIR
 SETTINGS = (
     f"L = {SHARDS}, batch {BATCH}; two workers, a third one comes and goes. Seconds: the longest time between two "
     "commits of either of the two, from the request to ten steps of all three, less their median step before. "
-    "ray_train: elastic (2, 3), gloo, looks for free places every second, checkpoint every 50 steps; a place becomes "
-    "free"
+    "ray_train: elastic (2, 3), gloo, looks for places every second, checkpoint every 50 steps; a node comes with "
+    "one"
 )
 
 

@@ -13,13 +13,14 @@ import signal
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ringleader.bench.children import die_with_parent
+from ringleader.bench.children import Child, die_with_parent
 from ringleader.bench.commits import Commits, Recovery, await_recovery, wait_for
 from ringleader.bench.join import CASE, DENSE, LOADS, QUIET_S, Join
 from ringleader.bench.workloads import PAUSE_S
@@ -35,7 +36,13 @@ WORKERS = (2, 3)
 FOREVER = 1_000_000
 DEADLINE_S = 120.0
 RESIZE_S = 1.0
-"""How often it looks for free places."""
+"""How often it looks for places."""
+NODE = (
+    "--num-cpus=1",
+    "--object-store-memory=100000000",
+    *("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"),
+    "--disable-usage-stats",
+)
 
 
 def main() -> None:
@@ -46,7 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rt", ignore_cleanup_errors=True) as folder:
         ray.init(
             address="local",
-            num_cpus=WORKERS[1] + 1,
+            num_cpus=WORKERS[0] if asked.what in LOADS else WORKERS[1] + 1,
             include_dashboard=False,
             object_store_memory=150_000_000,
             _temp_dir=f"{folder}/ray",
@@ -81,33 +88,29 @@ def recovery(folder: Path, kills: int, seed: int) -> None:
 
 
 def join(case: str, folder: Path, joins: int, seed: int) -> None:
-    """A place is taken until two workers are steady, and then free."""
+    """A node with a place comes to a cluster with two, and goes again: Ray Train goes by what all nodes have, not by
+    what is free."""
     import ray
 
     del seed
     commits = folder / "commits"
     commits.mkdir()
-    holder = ray.remote(_Holder)
+    head = ray.get_runtime_context().gcs_address
 
     def come_and_go() -> None:
         for _ in range(joins):
-            held = holder.options(num_cpus=WORKERS[1] + 1 - WORKERS[0]).remote()
             _await_members(commits, WORKERS[0])
             quiet_at = time.monotonic()
             time.sleep(QUIET_S)
             asked_at = time.monotonic()
-            ray.kill(held)
-            _await_members(commits, WORKERS[1])
-            times = [commit.at for commit in Commits.read(commits).since(quiet_at).all]
-            print(json.dumps(asdict(Join.of(times, asked_at))), flush=True)
+            with Child("ray.scripts.scripts", ["start", "--block", f"--address={head}", *NODE]):
+                _await_members(commits, WORKERS[1])
+                times = [commit.at for commit in Commits.read(commits).since(quiet_at).all]
+                print(json.dumps(asdict(Join.of(times, asked_at))), flush=True)
 
     _beside(come_and_go)
     load = LOADS[case]
     _trainer(folder, commits, load.workload, steps=FOREVER, workers=WORKERS, pause_s=load.pause_s).fit()
-
-
-class _Holder:
-    """Takes places."""
 
 
 def _beside(measure: Callable[[], None]) -> None:
@@ -118,6 +121,8 @@ def _beside(measure: Callable[[], None]) -> None:
         try:
             measure()
             status = 0
+        except Exception:
+            traceback.print_exc()
         finally:
             import ray
 
