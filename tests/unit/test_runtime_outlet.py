@@ -4,6 +4,7 @@ import math
 import sqlite3
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -344,17 +345,22 @@ def test_a_supervisor_killed_before_its_first_step_remembers_with_which_step_the
         one.discard()
 
 
-@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("saved_as", ["restored", "written", "committed"])
 def test_a_supervisor_killed_when_a_pause_was_saved_and_its_workers_are_gone_does_not_wait_for_them(
-    server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restored: bool
+    server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_as: str
 ) -> None:
     monkeypatch.setattr("ringleader.runtime.checkpoints.LAST_S", 2 * HANG_GUARD_S)
     saved = Saved(Position(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
     happened = Happened("checkpoint.restored", 1, {"step": 5, "attempt": 1})
     outlet = open_outlet(server, tmp_path)
-    if restored:
+    if saved_as == "restored":
         outlet.beat(beat(1, range(5, 5), events=(happened,)))
-    outlet.beat(beat(2, range(5, 5) if restored else range(1, 6), saved=(saved,)))
+        outlet.beat(beat(2, range(5, 5), saved=(saved,)))
+    else:
+        told = beat(2, range(1, 6), saved=(saved,))
+        outlet.beat(told if saved_as == "committed" else replace(told, step=5))
+    if saved_as == "committed":
+        wait_for("the checkpoint", lambda: server.events("checkpoint.saved"))
     returned = open_outlet(server, tmp_path)
     waits = threading.Thread(target=returned.await_saved, args=(1,), daemon=True)
     waits.start()

@@ -48,21 +48,21 @@ class Checkpoints:
         self._thread: threading.Thread | None = None
         self._step = self._settled = self._recorded = 0
         self._heard = threading.Condition()
-        self._parts: dict[Position, int] = {}
+        self._parts: dict[Position, int] = {}  # how many writers are still to be heard of
         self._open: tuple[Saved, ...] = ()
         self.newest_uri, self.slowest_s = "", 0.0
         self._why = ""
         if kept is not None:
-            self._open, self.newest_uri, self.slowest_s, self._recorded = pickle.loads(kept)  # noqa: S301 - our own file
+            self._open, self._parts, self.newest_uri, self.slowest_s, self._recorded = pickle.loads(kept)  # noqa: S301 - our own file
         if self._open:
-            self._count(self._open)
             self._begin()
             self._queue.put(News(self._open, 0))
 
     def kept(self) -> bytes:
-        """What the supervisor after this one has to know: files that are no checkpoint yet, and what is recorded."""
+        """What the supervisor after this one has to know: files that are no checkpoint yet, who has still to write, and
+        what is recorded."""
         with self._heard:
-            return pickle.dumps((self._open, self.newest_uri, self.slowest_s, self._recorded))
+            return pickle.dumps((self._open, self._parts, self.newest_uri, self.slowest_s, self._recorded))
 
     def take(self, beat: Beat, recorded_step: int) -> bool:
         """What a heartbeat says of checkpoints: files written, and steps that others have gone beyond. Returns whether
