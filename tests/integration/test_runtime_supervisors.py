@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from waiting import wait_for
 
 from ringleader.errors import RingleaderError
 from ringleader.runtime.fork_worker import forks
+from ringleader.runtime.spool import RECORDS, unposted
 
 
 def test_a_supervisor_that_is_killed_comes_back_and_its_workers_train_on(
@@ -141,6 +144,29 @@ def test_a_supervisor_that_is_gone_for_good_takes_its_workers_with_it_and_gets_n
         cluster.start(run.launch)
     assert not cluster.node_lost("orphaned", 1), "it has its node still: the supervisor failed"
     run.leave_nothing(orderly=False)
+
+
+def test_a_supervisor_that_is_let_go_while_nothing_it_posts_arrives_leaves_it_to_be_taken_in(
+    cluster, home, ingest, package
+):
+    params = {"epochs": 5000, "pause": 0.01}
+    run = start(cluster, home, ingest, package, "unheard", workers={"min": 1, "max": 1}, params=params)
+    run.until_step(3)
+    ingest.away = True
+    query = "SELECT count(*) FROM record WHERE stream = 'metrics'"
+
+    def spooled() -> bool:
+        with closing(sqlite3.connect(run.launch.spool / RECORDS)) as records:
+            return int(records.execute(query).fetchone()[0]) >= 5
+
+    wait_for("steps that nobody heard of", spooled)
+    cluster.release("unheard", 1)
+    ingest.away = False
+    left = [record for told in unposted(run.launch.spool) for record in told]
+    steps = [r["step"] for r in (*ingest.stream("metrics"), *left) if "step" in r]
+    assert steps == list(range(1, len(steps) + 1))
+    assert [r for r in left if r["stream"] == "outcome"] == []
+    run.leave_nothing()
 
 
 def test_workers_get_secrets_from_a_restarted_supervisor_too_and_a_frozen_one_is_released(
