@@ -18,6 +18,7 @@ from test_api_lost_attempts import *  # noqa: F403
 from test_api_reconciler import *  # noqa: F403
 
 from ringleader_api.reconciling import Leased
+from ringleader_api.services.claims import quota_left
 from ringleader_api.services.jobs import Filter
 from ringleader_api.store import Fenced, LeaseLost, Store
 from ringleader_api.store.leases import FileLease, RowLease
@@ -105,6 +106,29 @@ def test_a_second_process_over_one_home_stands_by(tmp_path: Path) -> None:
     lease.let_go()
     told.append(subprocess.check_output(command, text=True, timeout=HANG_S).strip())
     assert told == ["False", "True"]
+
+
+def test_two_floors_that_are_raised_at_once_stay_within_the_quota(tmp_path: Path) -> None:
+    here = stage(tmp_path, FakeCluster(cpus=16))
+    here.client.patch("/api/v1/projects/default", json={"quota": {"workers": 4}})
+    asks = {"workers": {"min": 1, "max": 1}, "batch": {"global_size": 64, "logical_shards": 8}}
+    first, second = (here.started(name=name, **asks) for name in ("first", "second"))
+    raised, codes = {"min": 3, "max": 3}, []
+
+    def raise_second() -> None:
+        answer = here.client.patch(f"/api/v1/jobs/{second}", json={"workers": raised})
+        codes.append(answer.json().get("code"))
+
+    other = threading.Thread(target=raise_second, daemon=True)
+    with here.control.store.write() as session:  # as another replica does it
+        job = session.get_one(Job, first)
+        assert quota_left(session, job, here.time()) == 3
+        job.spec = {**job.spec, "workers": {**job.spec["workers"], **raised}}
+        session.flush()
+        other.start()
+        other.join(0.5)
+    other.join(HANG_S)
+    assert codes == ["quota_used_up"]
 
 
 def test_two_that_take_over_from_each_other_at_any_statement_start_each_attempt_once(tmp_path: Path) -> None:

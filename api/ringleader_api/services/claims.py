@@ -149,11 +149,12 @@ def held_by(session: Session, now: datetime) -> dict[str, Held]:
 
 
 def quota_left(session: Session, job: Job, now: datetime) -> int:
-    """How many workers the quotas of its project leave to a job at work, beside its servers and what others hold."""
+    """How many workers the quotas of its project leave to a job at work, beside its servers and what others hold. Who
+    asks next waits for the end of the transaction, and sees what is taken in it."""
+    project = session.get(people.Project, job.project, with_for_update=True)
     others = (Job.state.in_(ADMITTED), Job.project == job.project, Job.id != job.id)
     rows = session.execute(select(*_READ, Job.spec).where(*others)).all()
     held = [_at_work(Standing(row, _terms(row.spec)), now, None) for row in rows]
-    project = session.get(people.Project, job.project)
     usage = Usage((), held, {job.project: _due(project)} if project is not None else {})
     terms = _terms(job.spec)
     return usage.quota_left(job.project, terms.need) - terms.servers
