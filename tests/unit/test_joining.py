@@ -156,6 +156,7 @@ def test_a_weight_that_changed_once_through_data_after_the_copy_costs_a_heal_and
 
     def noted(self: Donation, *what: Any) -> None:
         copy(self, *what)
+        self.await_copy()  # what changes before that is in the copy
         copied.set()
 
     monkeypatch.setattr(Donation, "copy", noted)

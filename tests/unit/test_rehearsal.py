@@ -60,6 +60,33 @@ def test_names_of_a_body_are_there_on_servers_and_joiners_and_cost_no_bit(
     assert [train.turns[f"s{server}"] for server in range(servers)] == [1] * servers
 
 
+def meddle(session: Session) -> None:
+    """The body changes all that an optimiser holds, at the step at which a rehearsal of the loop stands."""
+    net, data = made(session), rows()
+    optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+    for _ in range(4):
+        for x, y in session.batches(data):
+            if session.global_step == 6:
+                net[2].bias.data.fill_(0.5)
+                optimizer.param_groups[0]["lr"] = 0.01
+                for state in optimizer.state.values():
+                    state["momentum_buffer"].zero_()
+            if session.global_step == 8:
+                optimizer.param_groups[0]["lr"] = 0.02
+            session.step(F.cross_entropy(net(x), y))
+
+
+@pytest.mark.parametrize("sync", [RING, ROUNDS], ids=["ring", "local_sgd"])
+def test_what_a_body_changes_in_its_rehearsal_is_put_back(sync: dict[str, Any], tmp_path: Path) -> None:
+    alone, _ = run_local(job(sync), meddle, tmp_path / "alone")
+    faults = FaultPlan().resize(at_step=16, minimum=1, maximum=3)
+    faults = faults.hold("w0", at_step=16, for_generation=2, phase="exchange")
+    spec = job(sync, workers={"min": 1, "max": 2})
+    play = ThreadedCast(spec, meddle, faults, artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert (play.digest, play.worlds) == (alone.digest, [2, 3])
+
+
 def test_names_of_a_body_are_there_on_a_server_that_leases_items(tmp_path: Path) -> None:
     train = Names()
     play = ThreadedCast(job(ASYNC), train, artifacts=tmp_path).play()

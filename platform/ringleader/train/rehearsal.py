@@ -6,6 +6,7 @@ body runs once, on the first rows of the first batch, with the weights that the 
 
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -55,20 +56,45 @@ class Rehearsal:
             yield batch
 
     def turns(self, place: Place, loop: Loop) -> Iterator[Any]:
-        """One turn of a finished loop if none was here yet; buffers, kept objects and random streams are as before."""
+        """One turn of a finished loop if none was here yet; all that the group holds is behind it as before."""
         if place in self._known or not loop.epoch.steps:
             return
         self._known.add(place)
         self.runs = True
         self._group.buffers.rewind()
-        kept = self._group.held.copied_kept()
         seed_all(self._group.spec.seed, "rehearsal", loop.number)
         try:
-            yield self._batch(loop)
+            with self._put_back():
+                yield self._batch(loop)
         finally:
             self.runs = False
             self._group.buffers.rewind()
-            self._group.held.set_kept(kept)
+
+    @contextmanager
+    def _put_back(self) -> Iterator[None]:
+        """The block may change weights, optimisers and kept objects: it did so, or did not, where the loop ran.
+
+        Tables stay as the block leaves them: they are too large for a second copy. Optimisers have no state in it, as
+        before a first step.
+        """
+        held = self._group.held
+        weights = [(p, p.detach().clone()) for p in held.weights if p not in self._group.tables]
+        settings, kept = held.settings(), held.copied_kept()
+        optimizers = [optimizer for optimizer, _ in held.optimizers]
+        states = [dict(optimizer.state) for optimizer in optimizers]
+        for optimizer in optimizers:
+            optimizer.state.clear()
+        try:
+            yield
+        finally:
+            for optimizer, state in zip(optimizers, states, strict=True):
+                optimizer.state.clear()
+                optimizer.state.update(state)
+            held.set(settings)
+            held.set_kept(kept)
+            with torch.no_grad():
+                for parameter, value in weights:
+                    parameter.copy_(value)
 
     def _batch(self, loop: Loop) -> Any:
         shard = min(present_shards(loop.epoch.batch_rows(0), loop.epoch.shards))
