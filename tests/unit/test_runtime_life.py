@@ -42,9 +42,19 @@ def process(kind: str = "plain") -> Iterator[tuple[subprocess.Popen[str], int]]:
             one.kill()
 
 
+def mapped(pid: int) -> int:
+    """How many of this process's maps are of its life."""
+    page = Path(f"/proc/{pid}/map_files")
+    inode = next(entry.stat().st_ino for entry in page.iterdir() if life.NAME in str(entry.readlink()))
+    return sum(f" {inode} " in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
 def awaited(pid: int, descriptor: int) -> "Future[bool]":
+    """Once it has the page of that process, which nobody gets any more when the process is gone."""
     told: Future[bool] = Future()
+    before = mapped(pid)
     threading.Thread(target=lambda: told.set_result(life.await_death(pid, descriptor)), daemon=True).start()
+    wait_for("its page to be had", lambda: mapped(pid) == before + 1)
     return told
 
 
@@ -101,17 +111,9 @@ def test_who_comes_late_or_asks_for_another_thing_learns_nothing() -> None:
         assert not life.await_death(one.pid, descriptor)
 
 
-def mapped(pid: int) -> int:
-    """How many of this process's maps are of its life."""
-    page = Path(f"/proc/{pid}/map_files")
-    inode = next(entry.stat().st_ino for entry in page.iterdir() if life.NAME in str(entry.readlink()))
-    return sum(f" {inode} " in line for line in Path("/proc/self/maps").read_text().splitlines())
-
-
 def test_two_can_wait_for_the_same_death() -> None:
     with process() as (one, descriptor):
         both = [awaited(one.pid, descriptor) for _ in range(2)]
-        wait_for("both to have its page", lambda: mapped(one.pid) == 2)
         one.send_signal(signal.SIGKILL)
         assert [told.result(HANG_GUARD_S) for told in both] == [True, True]
 

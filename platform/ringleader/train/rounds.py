@@ -112,7 +112,12 @@ class Rounds:
             assert group.seat is not None
             if self._pieces is None or self._failed or generation != group.seat.plan.generation:
                 self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
-            yield from self._replicas(loop, self._begin_round(loop), self._pieces)
+            self._outer.open()
+            self._try(
+                lambda: self._begin_round(loop)
+            )  # who has no replica sends its part of the sums at once
+            if not self._failed:
+                yield from self._replicas(loop, self._pieces)
 
     def _begin_round(self, loop: Loop) -> Span:
         exchange = self._group.exchange
@@ -138,12 +143,13 @@ class Rounds:
         self._reports[self._span.slot(self._offset, turn.shard)] = report
         self._try(lambda: self._advance(turn, loss))
 
-    def _replicas(self, loop: Loop, span: Span, pieces: Ahead) -> Iterator[Any]:
+    def _replicas(self, loop: Loop, pieces: Ahead) -> Iterator[Any]:
         """The turns of one round."""
+        span = self._span
+        assert span is not None
         self._reports = {}
         self._mine = self._owned(span)
         finished = self._finished.of(self._group.applied)
-        self._outer.open()
         for shard in self._mine:
             if shard in finished:
                 self._try(partial(self._bring, shard, finished[shard]))

@@ -125,8 +125,9 @@ class Steps:
             assert group.seat is not None
             if self._pieces is None or self._failed or generation != group.seat.plan.generation:
                 self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
-            self._begin_step(loop)
-            yield from self._slices(loop, group.calls.offset, self._pieces)
+            self._try(lambda: self._begin_step(loop))  # who has no slice sends its part of the sums at once
+            if not self._failed:
+                yield from self._slices(loop, group.calls.offset, self._pieces)
 
     def _begin_step(self, loop: Loop) -> None:
         exchange = self._group.exchange
