@@ -138,7 +138,7 @@ def _forked() -> None:
 def accuracy(mode_name: str) -> float:
     """On 360 held-out images; all workers report the same."""
     (mode,) = (mode for mode in MODES if mode.name == mode_name)
-    ended = members.train(pretended("a test needs no links"), mode.name, asked(mode), train, deadline_s=100)
+    ended = members.train(pretended("a test needs no links"), mode.name, asked(mode), train, deadline_s=240)
     (found,) = {worker.finished.scores["accuracy"] for worker in ended}
     assert {worker.finished.samples for worker in ended} == {EPOCHS * len(Digits(train=True))}
     return found

@@ -92,7 +92,8 @@ def test_a_pause_waits_for_its_checkpoint_however_long_it_takes_to_write(tmp_pat
         artifacts=tmp_path,
         checkpoints=str(place),
     )
-    assert (pausing.paused_with, looked) == ([1], 2)
+    assert pausing.paused_with == [1]
+    assert looked >= 2
 
 
 def train_until(pausing: Pausing, heard: Heard, folder: Path) -> None:
@@ -120,10 +121,10 @@ def test_a_pause_saves_again_what_could_not_be_written(tmp_path: Path) -> None:
     place = tmp_path / "saved"
     place.write_text("no folder can be made here")
     heard = Heard()
-    pausing = Pausing(lambda: place.unlink(missing_ok=True) if heard.failed else None)
+    pausing = Pausing(lambda: place.unlink() if heard.failed and place.is_file() else None)
     pausing.listen(heard)
     train_until(pausing, heard, tmp_path)
-    assert [step for step, _ in heard.failed] == [1]
+    assert {step for step, _ in heard.failed} == {1}
     assert pausing.paused_with == [1]
 
 

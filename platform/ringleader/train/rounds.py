@@ -152,7 +152,7 @@ class Rounds:
         finished = self._finished.of(self._group.applied)
         for shard in self._mine:
             if shard in finished:
-                self._try(partial(self._bring, shard, finished[shard]))
+                self._try(partial(self._bring, shard, finished[shard], seen=False))
                 if self._failed:
                     return
                 continue
@@ -190,7 +190,7 @@ class Rounds:
             replica = self._replica(span, turn.shard)
             if group.seat.plan.world > 1:  # who is alone loses nobody
                 self._finished.keep(group.applied, turn.shard, replica)
-            self._bring(turn.shard, replica)
+            self._bring(turn.shard, replica, seen=True)
 
     def _replica(self, span: Span, shard: int) -> Replica:
         """The running replica, which has made its last step."""
@@ -203,8 +203,13 @@ class Rounds:
         reports = {slot: self._reports[slot] for slot in slots}
         return Replica(self._outer.moves(shard, weight / span.rows), reports, left)
 
-    def _bring(self, shard: int, replica: Replica) -> None:
-        """A finished replica enters the sum; with the worker's last one the round ends."""
+    def _bring(self, shard: int, replica: Replica, *, seen: bool) -> None:
+        """A finished replica enters the sum; with the worker's last one the round ends.
+
+        Args:
+            seen: the loop body waits for this, and sees what comes of it. Of a replay of what was finished it sees
+                nothing before its next turn.
+        """
         exchange = self._group.exchange
         assert exchange is not None
         self._reports |= replica.reports
@@ -214,7 +219,7 @@ class Rounds:
         self._outer.bring(replica.moves)
         exchange.end_slice()
         if shard == self._mine[-1]:
-            self._finish()
+            self._finish(seen=seen)
 
     def _level(self) -> None:
         """A generation begins: what is finished of the running round is not trained again."""
@@ -233,7 +238,7 @@ class Rounds:
             self._group.broke(error)
             self._outlet.replayed()
 
-    def _finish(self) -> None:
+    def _finish(self, *, seen: bool = False) -> None:
         """Exchange the word, then make the outer step and commit."""
         group, loop, exchange, span = self._group, self._loop, self._group.exchange, self._span
         assert loop is not None
@@ -277,7 +282,7 @@ class Rounds:
         exchange.publish()
         if group.timeline is not None:
             group.timeline.end()
-        self._commit(loop, span, reports)
+        self._commit(loop, span, reports, seen=seen)
         group.committed()
         self._progress(loop, "between")
 
@@ -299,13 +304,13 @@ class Rounds:
         check(report, span.epoch, offset, group.step + 1 + offset - span.offsets.start, slots)
         return report
 
-    def _commit(self, loop: Loop, span: Span, reports: list[StepReport]) -> None:
+    def _commit(self, loop: Loop, span: Span, reports: list[StepReport], *, seen: bool) -> None:
         """All steps of the round at once: what happens once a step happens as often as the round has steps."""
         group = self._group
         self._reports = {}
         self._finished.forget()
         group.applied += 1
-        self._leaving.committed(turns=bool(self._mine))
+        self._leaving.committed(turns=seen)
         for offset, report in zip(span.offsets, reports, strict=True):
             group.step += 1
             group.calls.offset += 1
