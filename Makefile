@@ -3,10 +3,11 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv/bin
 BENCH ?= recovery
+UNSTEADY ?= 1
 export TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help machine setup test check demo bench chaos clean
+.PHONY: help machine setup test check demo bench chaos unsteady clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | column -t -s '|'
@@ -42,6 +43,9 @@ bench: setup  ## make bench BENCH=recovery
 
 chaos: setup  ## long seeded fault runs
 	$(VENV)/python -m pytest tests -m chaos --timeout 3600
+
+unsteady: setup  ## the unit tests where every process is late at random: make unsteady UNSTEADY=7
+	PYTHONPATH=tests/unsteady UNSTEADY=$(UNSTEADY) $(VENV)/python -m pytest tests/unit -n 5 --dist worksteal
 
 clean:  ## remove everything that was made here
 	rm -rf .venv api/web/node_modules api/web/dist api/ringleader_api/static dist build test-results
