@@ -8,7 +8,7 @@ T = TypeVar("T")
 LEAST_S, MOST_S = 0.02, 0.25
 
 
-def wait_for(what: str, condition: Callable[[], T], deadline_s: float = 60) -> T:
+def wait_for(what: str, condition: Callable[[], T], deadline_s: float = 120) -> T:
     """The first truthy value of `condition`; fails with the last value seen at the deadline.
 
     One that takes long to ask is asked less often: it shall not keep busy what it waits for.

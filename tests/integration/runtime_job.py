@@ -110,7 +110,7 @@ class Run:
 
     def until_step(self, step: int) -> None:
         try:
-            wait_for(f"step {step}", lambda: self.step() >= step or self.ingest.outcome(), 60)
+            wait_for(f"step {step}", lambda: self.step() >= step or self.ingest.outcome(), 120)
         except AssertionError:
             print(self.ingest.status, self.ingest.records)
             raise
@@ -118,7 +118,7 @@ class Run:
 
     def until_world(self, size: int) -> None:
         try:
-            wait_for(f"world of {size}", lambda: self.world() == size or self.ingest.outcome(), 60)
+            wait_for(f"world of {size}", lambda: self.world() == size or self.ingest.outcome(), 120)
         except AssertionError:
             print(self.ingest.status, self.ingest.records)
             raise
@@ -127,7 +127,7 @@ class Run:
     def open_gate(self, step: int) -> None:
         pace.open_gate(self.launch.spec.params, step)
 
-    def outcome(self, deadline_s: float = 60) -> dict[str, Any]:
+    def outcome(self, deadline_s: float = 180) -> dict[str, Any]:
         try:
             found = wait_for("outcome", lambda: self.ingest.outcome(self.launch.attempt), deadline_s)
         except AssertionError:

@@ -91,7 +91,7 @@ def test_on_a_cluster_a_kill_and_a_resize_lose_and_repeat_no_row(
     cluster.resize("leased", 1, 1, 1)
     run.until_world(1)
     run.open_gate(150)
-    outcome = run.outcome(120)
+    outcome = run.outcome()
     assert outcome["outcome"] == "succeeded", outcome
     assert outcome["result"]["steps"] == 240
     assert [e["worker"] for e in ingest.events("worker.lost")] == ["w1"]

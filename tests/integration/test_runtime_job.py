@@ -1,8 +1,10 @@
 """Attempts on a real Ray cluster with real training: from start to outcome, through a kill, a resize, a cancel."""
 
+import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -95,6 +97,16 @@ def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(
     run.leave_nothing()
 
 
+def traced_so_far(spool: Path, worker: str) -> list[dict[str, Any]]:
+    """The steps of a worker in the trace of a running attempt."""
+    if not (spool / "trace.head").exists():
+        return []
+    number = json.loads((spool / "trace.head").read_text())["workers"].get(worker)
+    lines = (spool / "trace.raw").read_text().splitlines(keepends=True)
+    events = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [event for event in events if is_step(event) and event["pid"] == number]
+
+
 def test_a_trace_holds_every_settled_step_once_through_a_kill(cluster, home, ingest, package, tmp_path):
     run = start(
         cluster,
@@ -107,7 +119,8 @@ def test_a_trace_holds_every_settled_step_once_through_a_kill(cluster, home, ing
         debug={"trace": True},
     )
     run.until_world(2)
-    run.until_step(21)  # behind the gate: meanwhile w1 tells of what is settled
+    run.until_step(21)
+    wait_for("what w1 tells of a settled step", lambda: traced_so_far(run.launch.spool, "w1"))
     victim = run.pids()["w1"]
     run.open_gate(20)
     os.kill(victim, signal.SIGKILL)

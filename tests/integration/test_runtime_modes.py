@@ -136,7 +136,7 @@ def test_a_token_ring_loses_a_worker_and_grows_and_shrinks_without_losing_a_row(
     cluster.resize("tokens", 1, 1, 2)
     run.until_world(2)
     run.open_gate(300)
-    outcome = run.outcome(120)
+    outcome = run.outcome()
     assert outcome["outcome"] == "succeeded", outcome
     assert outcome["result"]["steps"] == 600
     assert outcome["result"]["samples"] == 150 * 64
