@@ -71,10 +71,12 @@ class Moments:
         return noted
 
 
-def perform(sync: dict[str, Any], folder: Path, *, grows: bool, **moment: Any) -> tuple[Play, Counter[str]]:
-    """Two workers, with `grows` a third one from the third step on; `killed`: the victim dies then."""
-    faults = FaultPlan().resize(at_step=3, minimum=1, maximum=3) if grows else FaultPlan()
-    stage = ThreadedCast(job(sync, workers={"min": 1, "max": 2}), train, faults, artifacts=folder)
+def perform(
+    sync: dict[str, Any], folder: Path, *, grows: bool = False, workers: int = 2, **moment: Any
+) -> tuple[Play, Counter[str]]:
+    """With `grows` another worker comes at the third step; `killed`: the victim dies then."""
+    faults = FaultPlan().resize(at_step=3, minimum=1, maximum=workers + 1) if grows else FaultPlan()
+    stage = ThreadedCast(job(sync, workers={"min": 1, "max": workers}), train, faults, artifacts=folder)
 
     def die(_: Communicator) -> None:
         stage._processes[moment["victim"]].kill()
@@ -125,6 +127,20 @@ def test_a_loop_that_is_left_behind_a_round_whose_end_was_given_up_costs_nothing
     sync = MODES["local_sgd"]
     alone = run_local(job(sync), train, tmp_path / "alone")[0].digest
     for nth in range(14, 24):
-        play, _ = perform(sync, tmp_path / str(nth), grows=False, victim=who, nth=nth)
+        play, _ = perform(sync, tmp_path / str(nth), victim=who, nth=nth)
         assert play.outcome == "succeeded", (nth, play.reason, play.message)
         assert play.digest == alone
+
+
+@pytest.mark.parametrize(("name", "first"), [("servers", 48), ("copies", 34)])
+def test_a_loop_that_is_left_behind_a_step_whose_end_reached_no_worker_costs_nothing(
+    name: str, first: int, tmp_path: Path
+) -> None:
+    """The servers have committed it. Each worker has one slice: its loop body sees that end only behind the next step,
+    which must not have happened then."""
+    sync = MODES[name]
+    alone = run_local(job(sync), train, tmp_path / "alone")[0].digest
+    for nth in range(first, first + 8):
+        play, _ = perform(sync, tmp_path / str(nth), workers=4, victim="w5", nth=nth)
+        assert play.outcome == "succeeded", (nth, play.reason, play.message)
+        assert play.digest == alone, nth

@@ -17,7 +17,7 @@ def agreed(layout: WordLayout, reduced: Tensor, plan: Plan, rank: int) -> bool:
         rank: of this member.
 
     Returns:
-        whether the step happens: False where the loop was left before it.
+        whether the step happens: False where the loop was left before it, or where nobody could leave it.
 
     Raises:
         CallMismatch: naming two ranks that differ.
@@ -36,7 +36,7 @@ def agreed(layout: WordLayout, reduced: Tensor, plan: Plan, rank: int) -> bool:
             f"after step {mine.step}; rank {stays} ({plan.members[stays]}) goes on with step {mine.step + 1}.",
             hint=BRANCH_ON,
         )
-    return Stance.LEAVES not in stances
+    return Stance.STAYS in stances
 
 
 def _at(rank: int, position: Position) -> str:

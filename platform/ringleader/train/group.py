@@ -226,16 +226,17 @@ class Group:
         return {"comm_bytes": float(self._counted_bytes - before)}
 
     def leave_call(self, number: int) -> None:
-        """The loop of that call was left at this committed step: a transaction, and who misses it is healed.
+        """The loop of that call was left at this committed step."""
+        self.pass_over(lambda: self.finish_call(number))
 
-        The weights are published as they are.
-        """
+    def pass_over(self, end: Callable[[], None] = lambda: None) -> None:
+        """A transaction without a step, for `end`; who misses it is healed. The weights are published as they are."""
         exchange = self.exchange
         assert exchange is not None
         if not exchange.updates:
             exchange.publish()
         self.buffers.forget()
-        self.finish_call(number)
+        end()
         self.applied += 1
         if exchange.updates:
             exchange.publish()

@@ -67,6 +67,7 @@ class Rounds:
         self._reports: dict[int, SliceReport] = {}
         self._finished = Replicas()
         self._mine: list[int] = []
+        self._behind: list[int] = []
         self._offset = 0
         self._span: Span | None = None
         self._stop = False
@@ -150,7 +151,9 @@ class Rounds:
         self._reports = {}
         self._mine = self._owned(span)
         finished = self._finished.of(self._group.applied)
-        for shard in self._mine:
+        open_ones = [shard for shard in self._mine if shard not in finished]
+        self._behind = [shard for shard in self._mine if open_ones and shard > open_ones[-1]]
+        for shard in self._mine[: len(self._mine) - len(self._behind)]:
             if shard in finished:
                 self._try(partial(self._bring, shard, finished[shard], seen=False))
                 if self._failed:
@@ -191,6 +194,10 @@ class Rounds:
             if group.seat.plan.world > 1:  # who is alone loses nobody
                 self._finished.keep(group.applied, turn.shard, replica)
             self._bring(turn.shard, replica, seen=True)
+            if self._behind and self._mine[-1 - len(self._behind)] == turn.shard:
+                finished = self._finished.of(group.applied)
+                for shard in self._behind:  # only now: the loop body shall see the end of the round
+                    self._bring(shard, finished[shard], seen=True)
 
     def _replica(self, span: Span, shard: int) -> Replica:
         """The running replica, which has made its last step."""
@@ -270,6 +277,9 @@ class Rounds:
         if report.left:
             self._leave(loop, report)
             return
+        if report.unseen:
+            self._look_first(report, seen=seen)
+            return
         self._progress(loop, "update")
         if group.timeline is not None:
             group.timeline.begin("update")
@@ -294,6 +304,20 @@ class Rounds:
         if report.pending:
             self._group.leave_at_boundary()
         self._progress(loop, "between")
+
+    def _look_first(self, report: StepReport, *, seen: bool) -> None:
+        """Nobody's loop body has seen the end of the round before. It does behind this turn; where nobody leaves then,
+        the round is trained again."""
+        group = self._group
+        self._reports, self._failed = {}, True
+        self._finished.forget()
+        self._outer.rewind()
+        group.held.rewind_kept()
+        group.pass_over()
+        self._leaving.committed(turns=seen)
+        if report.pending:
+            group.leave_at_boundary()
+        self._outlet.replayed()
 
     def _read(self, reduced: Tensor, span: Span, offset: int) -> StepReport:
         """What the reduced word says about one batch, checked."""

@@ -231,6 +231,9 @@ class Steps:
         if report.left:
             self._leave(loop, report)
             return
+        if report.unseen:
+            self._look_first(report)
+            return
         slices = {lane: self._shards_of_lane(lane) for lane in self._present}
         check(report, loop.epoch, group.calls.offset, group.step + 1, slices)
         group.draws.begin(group.step)
@@ -264,6 +267,16 @@ class Steps:
         if report.pending:
             self._group.leave_at_boundary()
         self._progress(loop, "between")
+
+    def _look_first(self, report: StepReport) -> None:
+        """No loop body has seen the end of the step before: all do behind this turn, and make it again or leave."""
+        group, self._reports, self._failed = self._group, {}, True
+        group.held.rewind_kept()
+        group.pass_over()
+        self._leaving.committed(turns=self._last_lane >= 0)
+        if report.pending:
+            group.leave_at_boundary()
+        self._outlet.replayed()
 
     @torch.no_grad()
     def _overflowed(self, report: StepReport) -> bool:

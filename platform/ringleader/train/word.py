@@ -64,6 +64,7 @@ class StepReport:
         names: the checksums of the metrics' names that slices gave; one where all agree.
         used: per parameter, whether any slice anywhere gave it a gradient.
         left: the loop was left by `break`: this step does not happen.
+        unseen: no loop body has seen what came of the step before and could leave: this step does not happen yet.
     """
 
     pending: bool
@@ -75,6 +76,7 @@ class StepReport:
     names: frozenset[int]
     used: list[bool]
     left: bool = False
+    unseen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,7 @@ class WordLayout:
             pending=any(m[3] for m in members),
             stop=any(m[4] for m in members),
             left=any(m[5] == Stance.LEAVES for m in members),
+            unseen=all(m[5] == Stance.FOLLOWS for m in members),
             weight=total,
             loss=float(means[0]),
             values=means[3:].tolist(),
