@@ -3,9 +3,10 @@
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -72,11 +73,19 @@ class Moments:
 
 
 def perform(
-    sync: dict[str, Any], folder: Path, *, grows: bool = False, workers: int = 2, **moment: Any
+    sync: dict[str, Any],
+    folder: Path,
+    *,
+    grows: bool = False,
+    workers: int = 2,
+    nodes: Mapping[str, int] = MappingProxyType({}),
+    **moment: Any,
 ) -> tuple[Play, Counter[str]]:
     """With `grows` another worker comes at the third step; `killed`: the victim dies then."""
     faults = FaultPlan().resize(at_step=3, minimum=1, maximum=workers + 1) if grows else FaultPlan()
-    stage = ThreadedCast(job(sync, workers={"min": 1, "max": workers}), train, faults, artifacts=folder)
+    stage = ThreadedCast(
+        job(sync, workers={"min": 1, "max": workers}), train, faults, artifacts=folder, nodes=nodes
+    )
 
     def die(_: Communicator) -> None:
         stage._processes[moment["victim"]].kill()
@@ -144,3 +153,12 @@ def test_a_loop_that_is_left_behind_a_step_whose_end_reached_no_worker_costs_not
         play, _ = perform(sync, tmp_path / str(nth), workers=4, victim="w5", nth=nth)
         assert play.outcome == "succeeded", (nth, play.reason, play.message)
         assert play.digest == alone, nth
+
+
+def test_rings_on_two_nodes_that_are_healed_before_their_first_item_lose_none(tmp_path: Path) -> None:
+    """Nobody has a version of the tokens then; the server must not take that for having been told that all is over."""
+    sync = {"inter_node": "parameter_server", "intra_node": "token_ring"}
+    nodes = {"w2": 1, "w3": 1}
+    for nth in range(15, 23):
+        play, _ = perform(sync, tmp_path / str(nth), workers=4, nodes=nodes, victim="w4", nth=nth)
+        assert play.outcome == "succeeded", (nth, play.reason, play.message)

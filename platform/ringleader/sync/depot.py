@@ -109,7 +109,7 @@ class Depot:
         self._news = news
         self._generation = spans.generation
         self._own = [n for n in range(len(spans)) if n % len(place.depots) == place.owns]
-        self._quiet: dict[tuple[int, int], int] = {}
+        self._quiet: dict[tuple[int, int], int | None] = {}
         self._changed = threading.Condition()
         self._halt = False
         self._tickets: list[Ticket] = []
@@ -155,7 +155,7 @@ class Depot:
                 if items:
                     self._spans.merge(number, moves, items, self._generation)
                 self._halt = self._halt or bool(halt)
-                self._quiet[number, client] = have if quiet and not items else -1
+                self._quiet[number, client] = have if quiet and not items else None
                 self._changed.notify_all()
             if self._answer(transport, client, number, have, peer):
                 remaining.remove(number)
@@ -183,6 +183,7 @@ class Depot:
         return over
 
     def _at_rest(self, number: int) -> bool:
+        """No version is None, but -1 is one: where members were healed before the loop's first item."""
         version = self._spans.held[number].version
         return all(self._quiet.get((number, client)) == version for client in self._place.clients)
 
