@@ -114,9 +114,8 @@ class Rounds:
             if self._pieces is None or self._failed or generation != group.seat.plan.generation:
                 self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
             self._outer.open()
-            self._try(
-                lambda: self._begin_round(loop)
-            )  # who has no replica sends its part of the sums at once
+            # Who has no replica sends its part of the sums at once.
+            self._try(partial(self._begin_round, loop))
             if not self._failed:
                 yield from self._replicas(loop, self._pieces)
 
