@@ -12,7 +12,7 @@ from pkgutil import iter_modules
 
 import pytest
 import torch
-from torch.distributed import TCPStore
+from rooms import SECRET, open_room
 
 from ringleader.comm import transports
 from ringleader.comm.communicator import Communicator
@@ -29,12 +29,12 @@ HANG_S = 20.0
 
 @pytest.fixture
 def port() -> int:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = open_room()
     yield store.port
     del store
 
 
-MIXED, IN_PROCESS = "mixed", "inprocess"
+MIXED, IN_PROCESS, STAGED = "mixed", "inprocess", "staged"
 
 
 def found() -> dict[str, type]:
@@ -81,8 +81,8 @@ def call(kind: str, port: int, prefix: str, rank: int, size: int, deadline_s: fl
     host = "127.0.0.2" if kind == MIXED and rank == 0 else "127.0.0.1"
     if kind == NCCL:
         torch.cuda.set_device(rank)
-    kinds = {MIXED: KINDS, NCCL: DEVICE_KINDS}.get(kind, (kind,))
-    return Call("127.0.0.1", port, prefix, rank, size, deadline_s, host=host, kinds=kinds)
+    kinds = {MIXED: KINDS, NCCL: DEVICE_KINDS, STAGED: DEVICE_KINDS}.get(kind, (kind,))
+    return Call("127.0.0.1", port, prefix, rank, size, deadline_s, SECRET, host=host, kinds=kinds)
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_members_of_one_node_share_memory_and_know_who_lives_where(port):
     hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.1", "127.0.0.2", "127.0.0.3"]
 
     def member(rank: int) -> tuple[type, tuple, list[float]]:
-        transport = meet(Call("127.0.0.1", port, "job/1/1", rank, len(hosts), 60.0, host=hosts[rank]))
+        transport = meet(Call("127.0.0.1", port, "job/1/1", rank, len(hosts), 60.0, SECRET, host=hosts[rank]))
         communicator = Communicator(transport)
         values = torch.zeros(len(hosts), dtype=torch.float64)
         values[rank] = rank + 1
@@ -267,7 +267,7 @@ def test_members_of_one_node_share_memory_and_know_who_lives_where(port):
 
 def test_members_of_which_no_two_share_a_node_use_gloo_alone(port):
     def member(rank: int) -> Transport:
-        return meet(Call("127.0.0.1", port, "job/1/1", rank, 2, 60.0, host=f"127.0.0.{rank + 1}"))
+        return meet(Call("127.0.0.1", port, "job/1/1", rank, 2, 60.0, SECRET, host=f"127.0.0.{rank + 1}"))
 
     with ThreadPoolExecutor(2) as pool:
         members = list(pool.map(member, range(2)))
@@ -280,7 +280,7 @@ def test_on_processors_whose_stores_may_be_seen_in_another_order_nothing_is_shar
     monkeypatch.setattr(meeting, "SUPPORTED", False)
     with ThreadPoolExecutor(2) as pool:
         members = list(
-            pool.map(lambda rank: meet(Call("127.0.0.1", port, "job/1/1", rank, 2, 60.0)), range(2))
+            pool.map(lambda rank: meet(Call("127.0.0.1", port, "job/1/1", rank, 2, 60.0, SECRET)), range(2))
         )
     assert [type(m) for m in members] == [GlooTransport] * 2
     for transport in members:

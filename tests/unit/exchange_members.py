@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any, get_args
 
 import torch
+from rooms import ROOM, SECRET
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -17,7 +18,7 @@ from ringleader.comm.transports import Transport
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.transports.meeting import Call, meet
 from ringleader.comm.transports.shared import SharedTransport
-from ringleader.elastic import Plan
+from ringleader.elastic import NOWHERE, Plan
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.spec.sync import Architecture, Sync
@@ -62,7 +63,7 @@ def plan_of(
         start_step=0,
         heals=(),
         recorded_step=0,
-        meeting="",
+        meeting=NOWHERE,
         cause="start",
         parts=parts,
         backups=backups,
@@ -136,12 +137,13 @@ class Member:
                 self.exchange.end_slice()
 
 
-def on_nodes(nodes: Sequence[int], store_port: int, prefix: str = "") -> list[Transport]:
+def on_nodes(nodes: Sequence[int], store_port: int, generation: int = 1) -> list[Transport]:
     """Members that believe they live on these nodes: shared memory inside a node, gloo between them."""
 
     def join(rank: int) -> Transport:
         host = f"127.0.0.{1 + nodes[rank]}"
-        return meet(Call("127.0.0.1", store_port, f"{prefix}nodes{nodes}", rank, len(nodes), 60.0, host=host))
+        place = f"{ROOM}/1.{generation}"
+        return meet(Call("127.0.0.1", store_port, place, rank, len(nodes), 60.0, SECRET, host))
 
     with ThreadPoolExecutor(len(nodes)) as pool:
         return list(pool.map(join, range(len(nodes))))

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
 import torch
 from exchange_members import on_members, on_nodes, plan_of
-from torch.distributed import TCPStore
+from rooms import open_room
 
 from ringleader.comm.choice import choose
 from ringleader.comm.probe import Lines, probe
@@ -21,7 +22,7 @@ NODES = [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1)]
 
 @pytest.fixture
 def store_port() -> Iterator[int]:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = open_room()
     yield store.port
     del store
 
@@ -50,10 +51,10 @@ def test_members_of_several_nodes_measure_the_same_costs_and_train_to_the_same_b
 
 def test_links_are_measured_once_and_anew_where_somebody_knows_less_or_something_else(store_port):
     known = Costs(Link(1.0, 2.0), Link(3.0, 4.0), 5.0)
-    other = replace(known, add_s_per_byte=6.0)
+    other, generations = replace(known, add_s_per_byte=6.0), count(1)
 
     def found(*before: Costs | None) -> set[Costs | None]:
-        members = on_nodes((0, 1, 1), store_port, str(before))
+        members = on_nodes((0, 1, 1), store_port, next(generations))
         plan = plan_of(3, SHARDS)
         return set(on_members(plan, lambda m: m.exchange.measure(before[m.rank]), members=members))
 

@@ -20,7 +20,7 @@ import torch
 from canonical import combine
 from exchange_members import Member, on_members, plan_of, slice_rows, transports
 from forks import processes
-from torch.distributed import TCPStore
+from rooms import SECRET, open_room
 
 from ringleader.comm.communicator import Communicator
 from ringleader.comm.schedules import Part
@@ -310,18 +310,20 @@ def test_a_message_of_another_size_than_expected_breaks_the_exchange():
 
 
 def attend_and_hang(port: int, told: Connection) -> None:
-    member = meet(Call("127.0.0.1", port, "job/1/1", 1, 2, HANG_S, host="127.0.0.1", kinds=(SHARED,)))
+    member = meet(Call("127.0.0.1", port, "job/1/1", 1, 2, HANG_S, SECRET, host="127.0.0.1", kinds=(SHARED,)))
     told.send(member.shared)
     time.sleep(HANG_S)
 
 
 def test_a_killed_member_is_noticed_by_who_waits_for_it_alone():
     """Nobody else says so: its process has ended."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = open_room()
     here, there = processes().Pipe()
     victim = processes().Process(target=attend_and_hang, args=(store.port, there))
     victim.start()
-    mine = meet(Call("127.0.0.1", store.port, "job/1/1", 0, 2, HANG_S, host="127.0.0.1", kinds=(SHARED,)))
+    mine = meet(
+        Call("127.0.0.1", store.port, "job/1/1", 0, 2, HANG_S, SECRET, host="127.0.0.1", kinds=(SHARED,))
+    )
     assert here.recv()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(mine.irecv(torch.empty(4), 1, 0).wait)

@@ -3,6 +3,7 @@
 from membership_world import World
 
 from ringleader.elastic import events as ev
+from ringleader.elastic.state import GIVES_BACK
 
 
 def running(*, minimum: int = 1, maximum: int = 3, shards: int = 6, **servers: int) -> World:
@@ -140,6 +141,31 @@ def test_workers_that_die_before_they_commit_spend_the_failure_budget():
         world.hear()
     assert world.end.reason == "min_workers_lost"
     assert "w2" in world.end.message
+
+
+def test_steps_that_are_committed_give_failures_back_and_newcomers_that_die_one_after_the_other_do_not():
+    world = running(minimum=2, maximum=2, max_failures=1)
+
+    def replace_twice() -> None:
+        """A member is lost, and whoever comes for it dies before a step is committed."""
+        world.die(world.current()[-1])
+        world.hear()
+        world.die(max(world.processes, key=lambda name: int(name[1:])))
+        world.hear()
+
+    for _ in range(6):
+        replace_twice()
+        assert (world.end, world.state.spent) == (None, 1)
+        world.calm()
+        for _ in range(GIVES_BACK):
+            world.commit()
+        assert world.state.spent == 0
+    replace_twice()
+    world.calm()
+    for _ in range(GIVES_BACK // 2):
+        world.commit()
+    replace_twice()
+    assert world.end.reason == "min_workers_lost"
 
 
 def test_a_worker_that_goes_with_its_node_before_it_commits_spends_no_failure():

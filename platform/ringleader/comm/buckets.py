@@ -39,6 +39,7 @@ class Bucket:
         homes: (length,) tensors in the arena.
         weights: (length,) in the arena, where contiguous parameters themselves live on the server that owns them.
         apart: (parameter, its part of `weights`) of the others.
+        moved_out: the parameters have memory of their own again until the bucket is settled.
         missing: members that the running backward has not reached yet.
     """
 
@@ -52,6 +53,7 @@ class Bucket:
     homes: list[Tensor] = field(default_factory=list)
     weights: Tensor | None = None
     apart: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    moved_out: bool = False
     missing: int = 0
 
     @property
@@ -193,15 +195,40 @@ class Buckets:
         assert self.arena is not None, "parameters settle only where memory is shared"
         if bucket.weights is None:
             bucket.weights = self.arena.empty(bucket.length, bucket.like.dtype)
-            for number, view in zip(bucket.members, self.views(bucket, bucket.weights), strict=True):
-                parameter = self.parameters[number]
-                if parameter.is_contiguous():
-                    parameter.data = view.copy_(parameter.detach())
-                else:
-                    bucket.apart.append((parameter.detach(), view))
+            self._move_in(bucket, bucket.weights)
+        elif bucket.moved_out or not self._lives_in(bucket, bucket.weights):
+            bucket.apart = []
+            self._move_in(bucket, bucket.weights)
+        bucket.moved_out = False
         for weights, view in bucket.apart:
             view.copy_(weights)
         return bucket.weights
+
+    def move_out(self) -> None:
+        """Give settled parameters memory of their own: peers that share the arena may still be reading what was
+        published there, and the program is about to change the weights."""
+        for bucket in self.buckets:
+            if bucket.weights is None or bucket.moved_out:
+                continue
+            bucket.moved_out = True
+            for number in bucket.members:
+                parameter = self.parameters[number]
+                parameter.data = parameter.detach().clone(memory_format=torch.preserve_format)
+
+    def _lives_in(self, bucket: Bucket, weights: Tensor) -> bool:
+        """Whether nobody has given a parameter other memory, as `parameter.data = …` does."""
+        apart = len(bucket.apart)
+        views = zip(bucket.members, self.views(bucket, weights), strict=True)
+        elsewhere = sum(self.parameters[number].data_ptr() != view.data_ptr() for number, view in views)
+        return elsewhere == apart
+
+    def _move_in(self, bucket: Bucket, weights: Tensor) -> None:
+        for number, view in zip(bucket.members, self.views(bucket, weights), strict=True):
+            parameter = self.parameters[number]
+            if parameter.is_contiguous():
+                parameter.data = view.copy_(parameter.detach())
+            else:
+                bucket.apart.append((parameter.detach(), view))
 
     def forget_gradients(self) -> None:
         for parameter in self.parameters:

@@ -60,6 +60,7 @@ class Communicator:
     def __init__(self, transport: Transport, timeline: Timeline | None = None) -> None:
         self.rank = transport.rank
         self.size = transport.size
+        self.seal = transport.seal
         self.blocked_s = 0.0
         self._transport = transport
         self._timeline = timeline

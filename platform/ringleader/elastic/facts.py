@@ -126,7 +126,7 @@ def _report(state: Membership, loss: Loss) -> Report:
 
 def _spend(state: Membership, worker: str, cause: str) -> Step:
     """A worker died before it ever committed, and its node lives: that spends a failure."""
-    state = replace(state, failures=state.failures + 1)
+    state = replace(state, failures=state.spent + 1, failed_at=state.committed)
     if state.failures <= state.rules.max_failures:
         return state, ()
     why = f"{state.failures} workers died before they committed a step, the last one {worker}: {cause}."

@@ -6,7 +6,7 @@ from math import inf
 
 from ringleader.elastic.instructions import Dismiss, Form, Instruction, Report
 from ringleader.elastic.parts import holders
-from ringleader.elastic.plan import Plan
+from ringleader.elastic.plan import NOWHERE, Plan
 from ringleader.elastic.state import PAUSE, Membership, Phase, Worker
 
 Step = tuple[Membership, tuple[Instruction, ...]]
@@ -62,7 +62,7 @@ def form(state: Membership, start_step: int, now: float) -> Step:
         start_step=start_step,
         heals=_heals(workers, servers, start_step, level(state)),
         recorded_step=0,
-        meeting="",
+        meeting=NOWHERE,
         cause=_cause(state),
         parts=state.rules.servers,
         backups=state.rules.backups,

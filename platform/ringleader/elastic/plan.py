@@ -1,8 +1,27 @@
 """The plan of one generation: who belongs, who owns which shard, where to start and who heals from whom."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ringleader.elastic.parts import holders
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where members meet, and how each knows that the others are members.
+
+    Attributes:
+        address: "host:port" of the rendezvous store.
+        secret: the attempt's. Whoever has it is a member: it goes to members alone, and is written nowhere else.
+        near: all of them are on one node.
+    """
+
+    address: str = ""
+    secret: bytes = field(default=b"", repr=False)
+    near: bool = False
+
+
+NOWHERE = Meeting()
+"""Nobody meets: it is not known yet where, or there is nobody to meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +38,7 @@ class Plan:
         start_step: transactions (steps and evaluations) applied by the member that is furthest; who has fewer heals.
         heals: (receiver, donor) worker ids; a receiver takes the donor's whole committed state first.
         recorded_step: metrics and ledger rows of all steps below this are stored; rank 0 reports from here.
-        meeting: "host:port" of the rendezvous store.
+        meeting: where its members meet.
         cause: what made this generation, in the words of `generation.formed`: start, lost, join, resize, drain; pause:
             its members save what they hold and park again.
         parts: into how many the servers' state is cut, for the job's life; 0: as many as there are servers.
@@ -36,7 +55,7 @@ class Plan:
     start_step: int
     heals: tuple[tuple[str, str], ...]
     recorded_step: int
-    meeting: str
+    meeting: Meeting
     cause: str
     parts: int = 0
     backups: int = 0

@@ -9,6 +9,8 @@ from ringleader.elastic.parts import parts_of, slots_of
 from ringleader.elastic.plan import Plan
 from ringleader.elastic.recovery import Recovery
 
+GIVES_BACK = 10
+"""So many committed steps give one failure back: none is committed while newcomers that are needed keep dying."""
 PAUSE = "pause"
 """The cause of a plan whose members save what they hold and park again."""
 
@@ -36,7 +38,8 @@ class Rules:
         backups: how many other servers hold each server's part of the state, see `parts`; not with `copies`.
         shadows: a joiner follows a member until it is level, and joins then; else all wait while it heals.
         unlevelled: each member counts the steps it has seen settled, so that a server may be behind a worker.
-        max_failures: how many workers may die before they ever committed a step, where the group needs them.
+        max_failures: how many workers may die before they ever committed a step, where the group needs them; one less
+            counts with each `GIVES_BACK` steps that are committed since.
         grace_s: how long enough workers wait for those still starting before the first plan.
         join_grace_s: how long a ready joiner waits for others, to join with them.
         kill_s: after that long a killed worker counts as lost without a notice.
@@ -158,7 +161,8 @@ class Membership:
         short_since: since when fewer than `min` workers could commit.
         formed_step: the global step at which the current plan was formed.
         committed: the newest global step that any member is known to have applied.
-        failures: how many workers died before they ever committed, while the group needed them.
+        failures: how many workers died before they ever committed, while the group needed them, and `failed_at`
+            which step the last one did: see `spent`.
         setbacks: at most one for each role.
         raised: where the training function raised so far.
         resized: a resize has not led to a plan yet.
@@ -187,6 +191,7 @@ class Membership:
     formed_step: int = 0
     committed: int = 0
     failures: int = 0
+    failed_at: int = 0
     setbacks: tuple[Setback, ...] = ()
     raised: frozenset[tuple[int, int]] = frozenset()
     resized: bool = False
@@ -196,6 +201,11 @@ class Membership:
     shadowings: int = 0
     recovery: Recovery | None = None
     ended: End | None = None
+
+    @property
+    def spent(self) -> int:
+        """Failures that count: a group that trains is no sign of a program that ends its workers."""
+        return max(0, self.failures - (self.committed - self.failed_at) // GIVES_BACK)
 
     def find(self, worker: str) -> Worker | None:
         return next((w for w in self.workers if w.id == worker), None)

@@ -10,9 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
+from ringleader.text import is_plain
 from ringleader.wire.states import State
-from ringleader.wire.views import Progress, Result, View, Why, WorkerView
+from ringleader.wire.views import Progress, Result, Spent, View, Why, WorkerView
 
+DEEP = 50
+"""How deep the data of an event may be nested: not everybody who reads JSON reads it deeper."""
 Whole = Annotated[int, Field(strict=True)]
 Seq = Annotated[Whole, Field(ge=1)]
 
@@ -37,6 +40,12 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_spelt_out), AfterValidator(_o
 """Seconds since 1970, and a time that does not say of which zone, are none."""
 
 
+def _plain(given: dict[str, Any]) -> dict[str, Any]:
+    if not is_plain(given, DEEP):
+        raise ValueError(f"allowed: JSON nested {DEEP} deep at most, without half of a surrogate pair")
+    return given
+
+
 class EventRecord(View):
     """An event of §5.5, e.g. worker.lost {worker, rank, pid, cause, step} or recovered {detect_s, …, steps_lost}."""
 
@@ -45,7 +54,7 @@ class EventRecord(View):
     at: Moment
     generation: Whole
     type: Annotated[str, Field(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)]
-    data: dict[str, Any]
+    data: Annotated[dict[str, Any], AfterValidator(_plain)]
 
 
 class MetricRecord(View):
@@ -94,6 +103,7 @@ class Status(View):
     progress: Progress
     workers: list[WorkerView]
     failures_spent: Whole = 0
+    spent: Spent | None = None
     dropped: dict[str, Whole] = {}
 
 

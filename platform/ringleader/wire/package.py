@@ -10,7 +10,7 @@ import tempfile
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -68,6 +68,16 @@ def pack(directory: Path) -> bytes:
     if packed.tell() > MAX_PACKED_BYTES:
         raise PackageRefused(str(directory), f"packed it has more than {MAX_PACKED_BYTES >> 20} MB")
     return packed.getvalue()
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """The same of files by their name. Raises PackageRefused."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return pack(Path(folder))
 
 
 def check(path: Path) -> None:

@@ -48,6 +48,8 @@ class Reason(StrEnum):
     NO_STEP = "no_step"
     NONFINITE_LOSS = "nonfinite_loss"
     OUT_OF_MEMORY = "out_of_memory"
+    REQUIREMENTS_FAILED = "requirements_failed"
+    NO_DEVICE = "no_device"
     MIN_WORKERS_LOST = "min_workers_lost"
     MAX_RUNTIME = "max_runtime"
     SECRET_MISSING = "secret_missing"  # noqa: S105 - a name, no password

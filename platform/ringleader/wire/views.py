@@ -69,10 +69,36 @@ class Urls(View):
     page: str = ""
 
 
-class Result(View):
-    """What a succeeded job leaves behind. Times in seconds.
+class Spent(View):
+    """What became of the time of one attempt, or of several, in seconds."""
+
+    wall_s: Real = 0.0
+    compute_s: Real = 0.0
+    exposed_communication_s: Real = 0.0
+    idle_s: Real = 0.0
+    recovery_s: Real = 0.0
+
+
+class Totals(Spent):
+    """What a job has cost so far, over all its attempts.
 
     Attributes:
+        recoveries: how often members were lost and the others went on.
+        steps_lost: committed steps that had to be trained again, because an attempt began behind them.
+    """
+
+    attempts: int = 0
+    generations: int = 0
+    recoveries: int = 0
+    steps_lost: int = 0
+
+
+class Result(View):
+    """What a succeeded job leaves behind. Times in seconds. Times, generations, recoveries and lost steps are those of
+    all attempts together.
+
+    Attributes:
+        steps_lost: committed steps that had to be trained again, because an attempt began behind them.
         staleness: gradients by how many updates lay between the pull of their weights and their own: none, 1, ..., 15,
             more. Empty where workers do not lease items.
         skipped_updates: steps whose gradient had overflowed, with `precision: fp16`: they changed no weight.
@@ -98,6 +124,9 @@ class Result(View):
     checkpoint_uri: str = ""
     staleness: list[Whole] = []
     skipped_updates: Whole = 0
+    attempts: Whole = 1
+    recoveries: Whole = 0
+    steps_lost: Whole = 0
 
 
 class JobView(View):
@@ -120,6 +149,7 @@ class JobView(View):
     started_at: datetime | None
     finished_at: datetime | None
     failures: Failures
+    totals: Totals = Totals()
     result: Result | None
     tracking: Tracking
     urls: Urls
@@ -134,7 +164,8 @@ class JobPage(View):
 
 class EventView(View):
     """Something that happened: job.<state>, worker.joined, worker.left, worker.lost, generation.formed, recovered,
-    exchange.chosen (`algorithm`, `ways`, `costs`: which schedule sums which buckets)."""
+    exchange.chosen (`algorithm`, `ways`, `costs`: which schedule sums which buckets), warning (`about`, `message`,
+    `hint`: what the job asked for and does not get, or what will fail)."""
 
     seq: int
     type: str

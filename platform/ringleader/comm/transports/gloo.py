@@ -7,17 +7,38 @@ shuts them down itself: that ends the waits on both sides at once, also those of
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed import ProcessGroupGloo
 
+from ringleader.comm.seal import TAG_BYTES, Seal, nonce
 from ringleader.comm.transports import sockets
 from ringleader.comm.transports.transport import Work
-from ringleader.errors import ExchangeBroken
+from ringleader.comm.transports.words import Words
+from ringleader.errors import ExchangeBroken, WordRefused
+
+PEER = b"peer"
+
+
+@dataclass(frozen=True, slots=True)
+class _Listens:
+    """What a member says before anybody connects: its ports, and what it asks everybody to prove."""
+
+    ports: list[int]
+    asked: bytes
+
+    @staticmethod
+    def decode(told: bytes) -> "_Listens":
+        ports, asked = told.decode().split(" ")
+        return _Listens([int(port) for port in ports.split(",") if port], bytes.fromhex(asked))
+
+    def encode(self) -> str:
+        return f"{','.join(map(str, self.ports))} {self.asked.hex()}"
 
 
 @dataclass(slots=True)
@@ -53,9 +74,12 @@ class GlooTransport:
         deadline_s: float,
         rank: int,
         size: int,
+        *,
+        seal: Seal,
     ) -> None:
         self.rank = rank
         self.size = size
+        self.seal = seal
         self.deadline = timedelta(seconds=deadline_s)
         self._group: Any = group
         self._duplicates = duplicates
@@ -63,29 +87,67 @@ class GlooTransport:
         self._over = ""
 
     @staticmethod
-    def join(store: Any, rank: int, size: int, deadline_s: float, host: str) -> "GlooTransport":
-        """Connect to every other member; all of them call this.
+    def join(words: Words, rank: int, size: int, deadline_s: float, host: str) -> "GlooTransport":
+        """Connect to every other member; all of them call this. Each asks each other one for a proof before anything
+        else is read from it: gloo takes whoever comes to a port of its own with the number that it waits for.
 
         Args:
-            store: the generation's own corner of a TCPStore that lives outside the members.
+            words: the generation's own.
             host: the address of this node that the others can reach.
 
         Raises:
             RuntimeError, OSError: somebody did not come within the store's deadline.
+            WordRefused: somebody who came is no member.
         """
         gloo: Any = ProcessGroupGloo  # its stubs know neither the options nor send and recv
         before = sockets.descriptors()
         device = gloo.create_device(hostname=host)
-        own = sockets.listening_ports(before)
-        store.set(f"listens/{rank}", ",".join(map(str, own)))
+        own, asked = sockets.listening_ports(before), nonce()
+        words.set(f"listens/{rank}", _Listens(own, asked).encode())
         others = [r for r in range(size) if r != rank]
-        foreign = {port for r in others for port in _ports(store.get(f"listens/{r}"))}
+        told = dict(
+            zip(others, map(_Listens.decode, words.read([f"listens/{r}" for r in others])), strict=True)
+        )
+        foreign = {port for peer in told.values() for port in peer.ports}
         options = gloo._Options()
         options._devices = [device]
         options._timeout = timedelta(seconds=deadline_s)
-        group = gloo(store, rank, size, options)
+        group = gloo(words, rank, size, options)
         duplicates = sockets.connections(before, set(own), foreign)
-        return GlooTransport(group, duplicates, deadline_s, rank, size)
+        transport = GlooTransport(group, duplicates, deadline_s, rank, size, seal=words.seal)
+        try:
+            transport.prove(asked, {peer: listens.asked for peer, listens in told.items()})
+        except BaseException:
+            transport.close()
+            raise
+        return transport
+
+    def prove(self, asked: bytes, theirs: Mapping[int, bytes]) -> None:
+        """Give every peer the proof that it asked for, and look at theirs.
+
+        Args:
+            asked: this member's nonce.
+            theirs: those of its peers.
+
+        Raises:
+            WordRefused: one of them has not the secret.
+            OSError: one of them is gone.
+        """
+        proofs = [_tensor(self.seal.tag(PEER, _way(self.rank, peer), theirs[peer])) for peer in theirs]
+        came = [torch.empty(TAG_BYTES, dtype=torch.uint8) for _ in theirs]
+        why = ""
+        try:
+            works = [self.isend(proof, peer, 0) for proof, peer in zip(proofs, theirs, strict=True)]
+            works += [self.irecv(tensor, peer, 0) for tensor, peer in zip(came, theirs, strict=True)]
+            for work in works:
+                work.wait()
+        except ExchangeBroken as error:
+            why = error.why
+        if why:
+            raise OSError(why)
+        for peer, proof in zip(theirs, came, strict=True):
+            if not self.seal.fits(proof.numpy().tobytes(), PEER, _way(peer, self.rank), asked):
+                raise WordRefused(f"peer/{peer}")
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         return self._begin(lambda group: group.send([tensor], peer, tag), peer, tensor)
@@ -128,8 +190,12 @@ class GlooTransport:
             sockets.hang_up(duplicate)
 
 
-def _ports(listed: bytes) -> list[int]:
-    return [int(port) for port in listed.decode().split(",") if port]
+def _way(sender: int, receiver: int) -> bytes:
+    return f"{sender} to {receiver}".encode()
+
+
+def _tensor(proof: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(proof), dtype=torch.uint8)
 
 
 def first_line(error: Exception) -> str:

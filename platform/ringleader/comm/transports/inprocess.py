@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ringleader.comm.seal import WITHIN
 from ringleader.comm.transports.transport import Work
 from ringleader.errors import ExchangeBroken
 
@@ -137,6 +138,7 @@ class InProcessTransport:
 
     shared = False
     together = None
+    seal = WITHIN
 
     def __init__(self, hub: Hub, rank: int, groups: tuple[tuple[int, ...], ...] = ()) -> None:
         self.groups = groups

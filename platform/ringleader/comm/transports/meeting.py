@@ -4,22 +4,29 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any
+from typing import Protocol
 
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore
 
+from ringleader.comm.seal import Seal
 from ringleader.comm.transports.flags import SUPPORTED
 from ringleader.comm.transports.gloo import GlooTransport, first_line
 from ringleader.comm.transports.mixed import MixedTransport
 from ringleader.comm.transports.nccl import NcclTransport, apart, own_device, stay_on, this_device
 from ringleader.comm.transports.shared import Place, SharedTransport
+from ringleader.comm.transports.staged import StagedTransport
 from ringleader.comm.transports.transport import Transport
-from ringleader.errors import ExchangeBroken
+from ringleader.comm.transports.words import Corner, LibraryStore, Words
+from ringleader.comm.visitor import Visitor
+from ringleader.errors import ExchangeBroken, WordRefused
 
 SHARED, GLOO, NCCL = "shared", "gloo", "nccl"
 KINDS = (SHARED, GLOO)
 """Ways to reach a member whose gradients lie in host memory, the fastest first."""
+
+NEAR_KINDS = (SHARED,) if SUPPORTED else KINDS
+"""The same where all members are known to be on one node: memory that the kernel opens to this user alone, and no
+socket that others reach."""
 
 DEVICE_KINDS = (NCCL, GLOO)
 """Where they lie on devices: NCCL beside gloo, or gloo alone."""
@@ -34,8 +41,9 @@ class Call:
     """Where and as whom to meet.
 
     Attributes:
-        store_host, store_port: a TCPStore server that lives outside the members.
+        store_host, store_port: a store that lives outside the members.
         prefix: names job, attempt and generation; members under different prefixes never meet.
+        secret: the attempt's, at least `seal.SECRET_BYTES`; members prove with it that they are.
         deadline_s: for every single wait; for meeting, `MEET_S` if that is less.
         host: the address of this node that the others can reach.
         kinds: which may be used, of `KINDS` or `DEVICE_KINDS`; the same for all members. Memory of a device cannot be
@@ -48,28 +56,66 @@ class Call:
     rank: int
     size: int
     deadline_s: float
+    secret: bytes = field(repr=False)
     host: str = "127.0.0.1"
     kinds: tuple[str, ...] = KINDS
 
 
-class Clients:
-    """A process's connections to stores, used again: a store looks up the name of whoever connects, which takes
-    seconds where the name server does not answer."""
+class Client(Protocol):
+    """A connection to a store."""
 
-    def __init__(self) -> None:
-        self._idle: dict[tuple[str, int], Any] = {}
+    def corner(self, prefix: str, patience_s: float, /) -> Corner:
+        """The part of the meeting of that name; waits there last so long."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the store has closed the connection."""
+
+    def close(self) -> None: ...
+
+
+Connect = Callable[[Call, float], Client]
+"""(call, patience in seconds) → a connection to its store. Raises RuntimeError, OSError or WordRefused."""
+
+
+def visit(call: Call, patience_s: float) -> Client:
+    """The attempt's room in a `Rendezvous`. Asks again where it is turned away: strangers may crowd its door."""
+    room, until = call.prefix.partition("/")[0], time.monotonic() + patience_s
+    while True:
+        try:
+            return Visitor(call.store_host, call.store_port, patience_s, room=room, secret=call.secret)
+        except (ConnectionResetError, BrokenPipeError):
+            if time.monotonic() > until:
+                raise
+            time.sleep(POLL_S)
+
+
+def library(call: Call, patience_s: float) -> Client:
+    """A TCPStore, which takes words of anybody: for measurements and tests."""
+    return LibraryStore(call.store_host, call.store_port, patience_s)
+
+
+class Clients:
+    """A process's connections to stores, used again: each begins with a proof on both sides."""
+
+    def __init__(self, connect: Connect = visit) -> None:
+        self._connect = connect
+        self._idle: dict[tuple[str, int], Client] = {}
         self._lock = threading.Lock()
 
-    def take(self, host: str, port: int, patience: timedelta) -> Any:
-        """A connection that nobody uses. Raises RuntimeError when the store cannot be reached."""
+    def take(self, call: Call, patience_s: float) -> Client:
+        """A connection that nobody uses. Raises RuntimeError or OSError when the store cannot be reached."""
         with self._lock:
-            idle = self._idle.pop((host, port), None)
-        return idle or TCPStore(host, port, is_master=False, timeout=patience)
+            idle = self._idle.pop((call.store_host, call.store_port), None)
+        if idle is not None and idle.lost:
+            idle.close()
+            idle = None
+        return idle or self._connect(call, patience_s)
 
-    def give_back(self, host: str, port: int, client: Any) -> None:
+    def give_back(self, call: Call, client: Client) -> None:
         """Only when no call on it is under way."""
         with self._lock:
-            self._idle[host, port] = client
+            self._idle[call.store_host, call.store_port] = client
 
 
 def meet(
@@ -82,9 +128,11 @@ def meet(
         clients: this process's connections to stores.
 
     Raises:
-        ExchangeBroken: somebody did not come in time, or the meeting was cancelled.
+        ExchangeBroken: somebody did not come in time, or was no member, or the meeting was cancelled.
+        ValueError: the secret is none.
     """
-    meeting = _Meeting(call, clients or Clients(), this_device() if NCCL in call.kinds else None)
+    seal = Seal(call.secret, call.prefix)
+    meeting = _Meeting(call, seal, clients or Clients(), this_device() if NCCL in call.kinds else None)
     threading.Thread(target=meeting.hold, name=f"ringleader-meet-{call.rank}", daemon=True).start()
     return meeting.result(min(call.deadline_s, MEET_S), cancelled)
 
@@ -94,6 +142,7 @@ class _Meeting:
     """On a thread of its own: neither the store's waits nor gloo's constructor can be interrupted."""
 
     call: Call
+    seal: Seal
     clients: Clients
     device: int | None = None
     transport: Transport | None = None
@@ -105,8 +154,8 @@ class _Meeting:
     def hold(self) -> None:
         try:
             stay_on(self.device)
-            transport = _connect(self.call, self.clients)
-        except (RuntimeError, OSError) as error:
+            transport = _connect(self.call, self.seal, self.clients)
+        except (RuntimeError, OSError, WordRefused) as error:
             self.why = first_line(error)
         else:
             with self.lock:
@@ -134,33 +183,35 @@ class _Meeting:
         raise ExchangeBroken(rank=self.call.rank, phase="connect", bucket=None, why=why or self.why)
 
 
-def _connect(call: Call, clients: Clients) -> Transport:
-    patience = timedelta(seconds=min(call.deadline_s, MEET_S))
-    client = clients.take(call.store_host, call.store_port, patience)
-    store = PrefixStore(call.prefix, client)
-    store.set_timeout(patience)
-    transport = _join(call, store)
-    clients.give_back(call.store_host, call.store_port, client)
+def _connect(call: Call, seal: Seal, clients: Clients) -> Transport:
+    patience_s = min(call.deadline_s, MEET_S)
+    client = clients.take(call, patience_s)
+    try:
+        transport = _join(call, Words(client.corner(call.prefix, patience_s), seal))
+    except BaseException:
+        client.close()  # an answer may still be on its way
+        raise
+    clients.give_back(call, client)
     return transport
 
 
-def _join(call: Call, store: Any) -> Transport:
+def _join(call: Call, words: Words) -> Transport:
     """Everybody comes to the same answer: it depends on what all have told all."""
     if NCCL in call.kinds:
-        return _join_devices(call, store)
-    near = _open(call) if SHARED in call.kinds and SUPPORTED else None
+        return _join_devices(call, words)
+    near = _open(call, words.seal) if SHARED in call.kinds and SUPPORTED else None
     try:
-        return _join_near(call, store, near)
+        return _join_near(call, words, near)
     except BaseException:
         if near is not None:
             near.close()  # it holds descriptors of the others' processes
         raise
 
 
-def _join_near(call: Call, store: Any, near: SharedTransport | None) -> Transport:
-    told = _tell(call, store, "place", near.place.encode() if near else "")
+def _join_near(call: Call, words: Words, near: SharedTransport | None) -> Transport:
+    told = _tell(call, words, "place", near.place.encode() if near else "")
     mapped = near.attach([Place.decode(t) if t else None for t in told]) if near else frozenset()
-    told = _tell(call, store, "mapped", " ".join(map(str, sorted(mapped))))
+    told = _tell(call, words, "mapped", " ".join(map(str, sorted(mapped))))
     groups = _groups([frozenset(map(int, t.split())) for t in told])
     if near is not None and len(groups) == 1:
         return near
@@ -172,24 +223,24 @@ def _join_near(call: Call, store: Any, near: SharedTransport | None) -> Transpor
         raise OSError(
             f"only {', '.join(call.kinds)} may be used, and that does not connect all of these members"
         )
-    far = GlooTransport.join(store, call.rank, call.size, call.deadline_s, call.host)
+    far = GlooTransport.join(words, call.rank, call.size, call.deadline_s, call.host)
     if scattered:  # each on a node of its own
         far.groups = groups
     return far if near is None else MixedTransport(near, far, groups)
 
 
-def _join_devices(call: Call, store: Any) -> Transport:
+def _join_devices(call: Call, words: Words) -> Transport:
     """NCCL needs a device for each member; where two share one, or one has none, everything goes through the host."""
-    devices = [told.decode() for told in _tell(call, store, "device", own_device())]
-    far = GlooTransport.join(store, call.rank, call.size, call.deadline_s, call.host)
+    devices = [told.decode() for told in _tell(call, words, "device", own_device())]
+    far = GlooTransport.join(words, call.rank, call.size, call.deadline_s, call.host)
     if not apart(devices):
-        return far
-    return NcclTransport.join(PrefixStore(NCCL, store), far, call.deadline_s)
+        return StagedTransport(far)
+    return NcclTransport.join(PrefixStore(NCCL, words), far, call.deadline_s)
 
 
-def _open(call: Call) -> SharedTransport | None:
+def _open(call: Call, seal: Seal) -> SharedTransport | None:
     try:
-        return SharedTransport(call.rank, call.size, call.host, call.deadline_s)
+        return SharedTransport(call.rank, call.size, call.host, call.deadline_s, seal)
     except OSError:  # no memory left: the others learn that this member maps nobody
         return None
 
@@ -207,7 +258,7 @@ def _groups(mapped: list[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, groups))
 
 
-def _tell(call: Call, store: Any, topic: str, word: str) -> list[bytes]:
+def _tell(call: Call, words: Words, topic: str, word: str) -> list[bytes]:
     """Everybody's word on a topic, by rank."""
-    store.set(f"{topic}/{call.rank}", word)
-    return [bytes(store.get(f"{topic}/{rank}")) for rank in range(call.size)]
+    words.set(f"{topic}/{call.rank}", word)
+    return words.read([f"{topic}/{rank}" for rank in range(call.size)])

@@ -24,6 +24,7 @@ class MixedTransport:
     ) -> None:
         self.rank = far.rank
         self.size = far.size
+        self.seal = far.seal
         self.groups = groups
         self._near = near
         self._far = far

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ringleader.comm.transports.gloo import GlooTransport, first_line
+from ringleader.comm.transports.staged import StagedTransport
 from ringleader.comm.transports.transport import Messages, Work
 from ringleader.errors import ExchangeBroken
 
@@ -78,19 +79,6 @@ class _NcclWork:
             raise self.owner.broken(why)
 
 
-@dataclass(slots=True)
-class _StagedReceive:
-    """A message that arrives in host memory and then goes to the device."""
-
-    work: Work
-    host: Tensor
-    target: Tensor
-
-    def wait(self) -> None:
-        self.work.wait()
-        self.target.copy_(self.host)
-
-
 class NcclTransport:
     """One member's end of one generation. Implements Transport, and Together.
 
@@ -105,9 +93,11 @@ class NcclTransport:
     def __init__(self, far: GlooTransport, group: Any, deadline_s: float) -> None:
         self.rank = far.rank
         self.size = far.size
+        self.seal = far.seal
         self.deadline_s = deadline_s
         self.over = ""
         self._far = far
+        self._staged = StagedTransport(far)
         self._group = group
         self._device = torch.device("cuda", torch.cuda.current_device())
         self._closing = threading.Lock()
@@ -117,7 +107,7 @@ class NcclTransport:
         """Connect the devices of all members; all of them call this.
 
         Args:
-            store: the generation's own corner of a TCPStore that lives outside the members.
+            store: the generation's own words.
 
         Raises:
             RuntimeError: somebody did not come.
@@ -156,13 +146,10 @@ class NcclTransport:
             return self._begin(lambda group: group.allreduce([tensor]))
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
-        return self._far.isend(tensor.cpu(), peer, tag)
+        return self._staged.isend(tensor, peer, tag)
 
     def irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
-        if not tensor.is_cuda:
-            return self._far.irecv(tensor, peer, tag)
-        host = torch.empty_like(tensor, device="cpu")
-        return _StagedReceive(self._far.irecv(host, peer, tag), host, tensor)
+        return self._staged.irecv(tensor, peer, tag)
 
     def board(self, slots: int, rows: int) -> None:
         return None

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ringleader.comm.seal import WITHIN, Seal
 from ringleader.comm.segments import WORD_BYTES, Address, Arena, Key, Segment
 from ringleader.comm.transports.board import Board
 from ringleader.comm.transports.flags import Peers
@@ -71,9 +72,10 @@ class SharedTransport:
     together = None
     groups: tuple[tuple[int, ...], ...] = ()
 
-    def __init__(self, rank: int, size: int, host: str, deadline_s: float) -> None:
+    def __init__(self, rank: int, size: int, host: str, deadline_s: float, seal: Seal = WITHIN) -> None:
         self.rank = rank
         self.size = size
+        self.seal = seal
         self._deadline_s = deadline_s
         self._layout = _Layout(size)
         self._control = Segment.create(self._layout.words * WORD_BYTES)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ringleader.comm.schedules.schedule import Part
+from ringleader.comm.seal import Seal
 from ringleader.comm.segments import Address
 
 Messages = Sequence[tuple[Tensor, int]]
@@ -56,6 +57,8 @@ class Transport(Protocol):
 
     rank: int
     size: int
+    seal: Seal
+    """What objects on their way between these members carry."""
     shared: bool
     """Whether all members share memory, so that `board` is not None."""
     groups: tuple[tuple[int, ...], ...]

@@ -1,0 +1,230 @@
+"""The store where the members of attempts meet: a room for each attempt, which opens to those who have its secret.
+
+```
+store ─► nonce ─► member        member ─► room, its own nonce, tag ─► store        store ─► tag ─► member
+```
+
+Each side proves that it has the secret before the other says anything more. A stranger gets one nonce, and five seconds
+to answer it in. In a room words lie by meeting, and those of a meeting are gone when a later one of its line begins.
+"""
+
+import asyncio
+import socket
+import struct
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+
+from ringleader.comm.seal import NONCE_BYTES, TAG_BYTES, Seal, nonce
+from ringleader.comm.visitor import (
+    FRAME,
+    GET,
+    HEARD,
+    HELLO,
+    MEMBER,
+    MOST_BYTES,
+    OVER,
+    SET,
+    STORE,
+    Place,
+)
+
+CHALLENGE_S = 5.0
+STRANGERS = 128
+"""Connections that have not proven anything: the oldest goes when there are more."""
+
+READ_BYTES = 4 << 10
+"""What is read of a connection before it is asked for; of who has proven nothing a room's name and a proof are."""
+
+MOST_NAME_BYTES = 255
+ROOM_BYTES = 64 << 20
+ROOM_S = 600.0
+"""An attempt whose supervisor has not asked for its room for so long has none any more."""
+
+WAIT_S = 60.0
+"""Longer than any meeting."""
+
+KEPT = {"pair/": 256}
+"""Meetings of a line that may be under way at once; of generations there is one."""
+
+
+@dataclass(slots=True)
+class _Meeting:
+    words: dict[str, bytes] = field(default_factory=dict)
+    awaited: dict[str, list["asyncio.Future[bytes]"]] = field(default_factory=lambda: defaultdict(list))
+
+
+@dataclass(slots=True)
+class _Room:
+    secret: bytes
+    asked_at: float
+    size_bytes: int = 0
+    members: set[asyncio.StreamWriter] = field(default_factory=set)
+    lines: dict[str, dict[tuple[int, ...], _Meeting]] = field(default_factory=lambda: defaultdict(dict))
+
+    def meeting(self, place: Place) -> _Meeting | None:
+        """None where it is over: a later one has begun."""
+        line, kept = self.lines[place.line], KEPT.get(place.line, 1)
+        if place.number not in line:
+            if len(line) >= kept and place.number < min(line):
+                return None
+            line[place.number] = _Meeting()
+            for number in sorted(line)[:-kept]:
+                self._forget(line.pop(number))
+        return line[place.number]
+
+    def put(self, meeting: _Meeting, key: str, word: bytes) -> bool:
+        """False where there is no room for it."""
+        grown = len(word) - len(meeting.words.get(key, b""))
+        if self.size_bytes + grown > ROOM_BYTES:
+            return False
+        self.size_bytes += grown
+        meeting.words[key] = word
+        for waiting in meeting.awaited.pop(key, []):
+            if not waiting.done():
+                waiting.set_result(word)
+        return True
+
+    def close(self) -> None:
+        for line in self.lines.values():
+            for meeting in line.values():
+                self._forget(meeting)
+        self.lines.clear()
+        for member in self.members:
+            member.close()
+
+    def _forget(self, meeting: _Meeting) -> None:
+        self.size_bytes -= sum(map(len, meeting.words.values()))
+        for waiting in (one for ones in meeting.awaited.values() for one in ones):
+            waiting.cancel()
+
+
+class Rendezvous:
+    """The server: a thread of this process.
+
+    Attributes:
+        port: where it listens, on `host` alone.
+        turned_away: how many connections have not proven that they are a member's.
+    """
+
+    def __init__(self, host: str) -> None:
+        self.turned_away = 0
+        self._rooms: dict[str, _Room] = {}
+        self._strangers: dict[asyncio.StreamWriter, None] = {}
+        listener = socket.create_server((host, 0), backlog=1024)
+        self.port: int = listener.getsockname()[1]
+        ready = threading.Event()
+        live = self._until_closed(listener, ready)
+        threading.Thread(target=asyncio.run, args=(live,), name="rendezvous", daemon=True).start()
+        ready.wait()
+
+    def admit(self, room: str, secret: bytes) -> None:
+        """Open a room, or keep it open; from any thread. Rooms that nobody asks for are closed."""
+        asyncio.run_coroutine_threadsafe(self._admit(room, secret), self._loop).result()
+
+    def words(self) -> Mapping[str, Iterable[str]]:
+        """The keys that lie in each room; from any thread."""
+        return asyncio.run_coroutine_threadsafe(self._words(), self._loop).result()
+
+    def close(self) -> None:
+        """End it, and every connection."""
+        self._loop.call_soon_threadsafe(self._closed.set)
+
+    async def _until_closed(self, listener: socket.socket, ready: threading.Event) -> None:
+        self._loop, self._closed = asyncio.get_running_loop(), asyncio.Event()
+        async with await asyncio.start_server(self._meet, sock=listener, limit=READ_BYTES):
+            ready.set()
+            await self._closed.wait()
+
+    async def _admit(self, name: str, secret: bytes) -> None:
+        now = monotonic()
+        room = self._rooms.get(name)
+        if room is not None and room.secret == secret:
+            room.asked_at = now
+        else:
+            if room is not None:
+                room.close()
+            self._rooms[name] = _Room(secret, now)
+        for old in [n for n, r in self._rooms.items() if now - r.asked_at > ROOM_S]:
+            self._rooms.pop(old).close()
+
+    async def _words(self) -> dict[str, list[str]]:
+        return {
+            name: [key for line in room.lines.values() for meeting in line.values() for key in meeting.words]
+            for name, room in self._rooms.items()
+        }
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        room = None
+        # A word is small, and somebody waits for it; asyncio says so only for sockets that it has made itself.
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            room = await self._known(reader, writer)
+            while room is not None:
+                await self._answer(room, reader, writer)
+        except (OSError, EOFError, TimeoutError, ValueError, asyncio.CancelledError, struct.error):
+            pass  # whoever that was is gone, or says what no member says
+        finally:
+            self._strangers.pop(writer, None)
+            if room is not None:
+                room.members.discard(writer)
+            else:
+                self.turned_away += 1
+            writer.close()
+
+    async def _known(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Room | None:
+        """The room of a member; None for everybody else."""
+        self._strangers[writer] = None
+        while len(self._strangers) > STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.close()
+        asked = nonce()
+        writer.write(asked)
+        async with asyncio.timeout(CHALLENGE_S):
+            (length,) = HELLO.unpack(await reader.readexactly(HELLO.size))
+            if length > MOST_NAME_BYTES:
+                return None
+            name = await reader.readexactly(length)
+            answer = await reader.readexactly(NONCE_BYTES + TAG_BYTES)
+        theirs, tag = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+        room = self._rooms.get(name.decode())
+        if room is None:
+            return None
+        seal = Seal(room.secret, name.decode())
+        if not seal.fits(tag, MEMBER, asked, theirs):
+            return None
+        writer.write(seal.tag(STORE, theirs, asked))
+        self._strangers.pop(writer, None)
+        room.members.add(writer)
+        return room
+
+    async def _answer(self, room: _Room, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        kind, place_bytes, key_bytes, word_bytes = FRAME.unpack(await reader.readexactly(FRAME.size))
+        if word_bytes > MOST_BYTES:
+            raise ValueError("no word is so long")
+        place = Place.read((await reader.readexactly(place_bytes)).decode())
+        key = (await reader.readexactly(key_bytes)).decode()
+        word = await reader.readexactly(word_bytes)
+        meeting = room.meeting(place)
+        if meeting is None:
+            _say(writer, OVER, b"")
+        elif kind == SET:
+            _say(writer, HEARD if room.put(meeting, key, word) else OVER, b"")
+        elif kind == GET:
+            found = meeting.words.get(key)
+            _say(writer, HEARD, await self._awaited(meeting, key) if found is None else found)
+        await writer.drain()
+
+    async def _awaited(self, meeting: _Meeting, key: str) -> bytes:
+        waiting = self._loop.create_future()
+        meeting.awaited[key].append(waiting)
+        async with asyncio.timeout(WAIT_S):
+            found: bytes = await waiting
+        return found
+
+
+def _say(writer: asyncio.StreamWriter, kind: int, word: bytes) -> None:
+    writer.write(FRAME.pack(kind, 0, 0, len(word)) + word)

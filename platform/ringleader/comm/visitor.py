@@ -1,0 +1,116 @@
+"""A member's connection to the rendezvous, and what the two say to each other."""
+
+import re
+import select
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ringleader.comm.seal import NONCE_BYTES, TAG_BYTES, Seal, nonce
+from ringleader.errors import WordRefused
+
+HELLO = struct.Struct("<H")
+FRAME = struct.Struct("<BHHI")
+"""Kind; bytes of place, key and word, which follow."""
+
+SET, GET, HEARD, OVER = range(4)
+MEMBER, STORE = b"member", b"store"
+MOST_BYTES = 1 << 20
+_PLACE = re.compile(r"(.*?)(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which meeting of a room: `line` is what it is one of, `number` counts these."""
+
+    line: str
+    number: tuple[int, ...]
+
+    @staticmethod
+    def read(text: str) -> "Place":
+        """Raises ValueError where that names no meeting."""
+        found = _PLACE.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} names no meeting")
+        return Place(found[1], tuple(map(int, found[2].split("."))))
+
+
+class Visitor:
+    """A member's connection to one room. Calls of several threads take turns.
+
+    Raises:
+        WordRefused: who answers there has not the secret.
+        OSError: nobody answers, or the room is closed.
+    """
+
+    def __init__(self, host: str, port: int, patience_s: float, *, room: str, secret: bytes) -> None:
+        self._lock = threading.Lock()
+        self._socket = socket.create_connection((host, port), timeout=patience_s)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._introduce(room, Seal(secret, room))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def corner(self, prefix: str, patience_s: float) -> "RoomCorner":
+        self._socket.settimeout(patience_s)
+        return RoomCorner(self, prefix.partition("/")[2])
+
+    @property
+    def lost(self) -> bool:
+        """The other end is gone: it says nothing unasked."""
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(0))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def ask(self, kind: int, place: str, asked: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        """What comes back, in order. Raises OSError, also where the meeting is over."""
+        frames = []
+        for key, word in asked:
+            where, name = place.encode(), key.encode()
+            frames.append(FRAME.pack(kind, len(where), len(name), len(word)) + where + name + word)
+        with self._lock:
+            self._socket.sendall(b"".join(frames))
+            return [self._heard() for _ in frames]
+
+    def _introduce(self, room: str, seal: Seal) -> None:
+        theirs, mine, name = self._exactly(NONCE_BYTES), nonce(), room.encode()
+        self._socket.sendall(HELLO.pack(len(name)) + name + mine + seal.tag(MEMBER, theirs, mine))
+        if not seal.fits(self._exactly(TAG_BYTES), STORE, mine, theirs):
+            raise WordRefused("store")
+
+    def _heard(self) -> bytes:
+        kind, _, _, length = FRAME.unpack(self._exactly(FRAME.size))
+        word = self._exactly(length)
+        if kind == OVER:
+            raise OSError("this meeting is over: a later one has begun, or there is no room for its words")
+        return word
+
+    def _exactly(self, length: int) -> bytes:
+        read = bytearray()
+        while len(read) < length:
+            part = self._socket.recv(length - len(read))
+            if not part:
+                raise ConnectionResetError("the store where members meet has closed the connection")
+            read += part
+        return bytes(read)
+
+
+class RoomCorner:
+    """One meeting's words in a room. Implements Corner."""
+
+    def __init__(self, visitor: Visitor, place: str) -> None:
+        self._visitor = visitor
+        self._place = place
+
+    def set(self, key: str, value: bytes) -> None:
+        self._visitor.ask(SET, self._place, [(key, value)])
+
+    def read(self, keys: Sequence[str]) -> list[bytes]:
+        return self._visitor.ask(GET, self._place, [(key, b"") for key in keys])

@@ -1,0 +1,31 @@
+"""A job's secrets in what it tells: blacked out wherever they stand, by whoever is about to pass it on or cut it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+LEAST_CHARACTERS, MOST_CHARACTERS = 6, 32_768
+"""What is shorter stands in ordinary words, too."""
+MASK = "***"
+
+
+def masks_of(values: Iterable[str]) -> list[str]:
+    """What must not be told by who has these: each value, and each of its lines; longest first."""
+    texts = {text for value in values for text in (value, *value.splitlines())}
+    return sorted((text for text in texts if sized(text)), key=len, reverse=True)
+
+
+def masked(told: Any, masks: Sequence[str]) -> Any:
+    """The same JSON value with every occurrence of a secret blacked out, in keys too."""
+    if isinstance(told, str):
+        for text in masks:
+            told = told.replace(text, MASK)
+        return told
+    if isinstance(told, dict):
+        return {masked(key, masks): masked(value, masks) for key, value in told.items()}
+    if isinstance(told, (list, tuple)):
+        return [masked(value, masks) for value in told]
+    return told
+
+
+def sized(value: str) -> bool:
+    return LEAST_CHARACTERS <= len(value) <= MOST_CHARACTERS
