@@ -19,7 +19,7 @@ from faults import FaultPlan
 from forks import processes
 from play import Play
 from prompter import DEADLINE_S, HANG_GUARD_S, LOOPBACK, Prompter
-from torch.distributed import TCPStore
+from rooms import open_room
 
 from ringleader.checkpoint.committer import Committer
 from ringleader.checkpoint.folder import Folder
@@ -81,7 +81,7 @@ class Cast:
     shadows: bool = False
 
     def play(self) -> Play:
-        self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+        self._store = open_room()
         self._play = Play()
         self._pipes: dict[str, Connection] = {}
         self._processes: dict[str, Any] = {}

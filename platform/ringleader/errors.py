@@ -1,7 +1,11 @@
 """Every error Ringleader raises on purpose: what happened, to what, and what to do next."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
+
+FINDINGS_TOLD = 20
+"""Of all that is wrong with one input: who mends these sends it again."""
 
 
 class RingleaderError(Exception):
@@ -19,14 +23,26 @@ class RingleaderError(Exception):
 
 
 class SpecInvalid(RingleaderError):
-    """The job file is wrong. `errors` holds one {pointer, value, allowed, message} a finding."""
+    """The job file is wrong. `errors` holds one {pointer, value, allowed, message} a finding, of the first
+    `FINDINGS_TOLD`; the message says how many more there are."""
 
     code = "spec_invalid"
 
-    def __init__(self, errors: Sequence[dict[str, Any]]) -> None:
-        self.errors = list(errors)
+    def __init__(self, errors: Iterable[dict[str, Any]]) -> None:
+        self.errors, left = first_findings(errors)
         lines = [f"{e['pointer']}: {e['message']}" for e in self.errors]
-        super().__init__("the job file is not valid: " + "; ".join(lines))
+        super().__init__("the job file is not valid: " + "; ".join(lines) + and_more(left))
+
+
+def first_findings(found: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Those that are told, and how many there are beyond them; these are counted, not kept."""
+    left = iter(found)
+    return list(islice(left, FINDINGS_TOLD)), sum(1 for _ in left)
+
+
+def and_more(count: int) -> str:
+    """The end of a list of findings of which so many are left out."""
+    return f"; … and {count:,} more" if count else ""
 
 
 class PackageRefused(RingleaderError):
@@ -98,7 +114,7 @@ class EntrypointImport(RingleaderError):
 
 
 class EntrypointRaised(RingleaderError):
-    """The training function raised; the message is its traceback. `step` and `shard` are -1 outside a slice."""
+    """The training function raised; the message is where, and its traceback. `shard` is -1 outside a slice."""
 
     code = "entrypoint_raised"
 
@@ -106,6 +122,18 @@ class EntrypointRaised(RingleaderError):
         super().__init__(message)
         self.step = step
         self.shard = shard
+
+
+class RequirementsFailed(RingleaderError):
+    """The packages that a job brings cannot be installed on a node."""
+
+    code = "requirements_failed"
+
+
+class NoDevice(RingleaderError):
+    """A worker was given no device of the kind that the job asks for."""
+
+    code = "no_device"
 
 
 class NoStep(RingleaderError):
@@ -152,6 +180,34 @@ class ExchangeBroken(RingleaderError):
         where = f"bucket {bucket}" if bucket is not None else "no bucket"
         who = f"rank {rank}" if rank >= 0 else "some rank"
         super().__init__(f"the exchange broke at {who} in phase {phase} ({where}): {why}")
+
+
+class WordRefused(RingleaderError):
+    """A word in the store where members meet, or the other end of a connection, is not a member's: nobody without the
+    attempt's secret can have said it. The meeting fails, and members meet again."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(
+            f"the word {key!r} was not said by a member of this attempt, and is not believed.",
+            hint="Somebody else reaches the ports of these nodes: keep the network between them private.",
+        )
+
+
+class ObjectRefused(ExchangeBroken):
+    """What came from a peer as an object does not carry a member's seal: nothing of it was made, and members meet
+    again."""
+
+    def __init__(self) -> None:
+        why = "an object was refused that no member of this generation has sealed; nothing of it was made"
+        super().__init__(rank=-1, phase="object", bucket=None, why=why)
+
+
+class ObjectUnexpected(RingleaderError):
+    """A member's object names a type that its message never holds."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"an object from a peer names {name}, which no such message holds.")
 
 
 class Dismissed(BaseException):

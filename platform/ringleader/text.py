@@ -25,3 +25,32 @@ def utf8_json(value: Any, *, allow_nan: bool = False) -> str:
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=allow_nan)
     return _LONE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text)
+
+
+def is_plain(value: Any, deep: int) -> bool:
+    """Whether every text in `value`, key or part, can leave a process, and nothing is nested deeper than `deep`."""
+    left = [(value, 0)]
+    while left:
+        part, level = left.pop()
+        if isinstance(part, str):
+            if not is_utf8(part):
+                return False
+        elif isinstance(part, (dict, list)):
+            if level >= deep:
+                return False
+            left += [(one, level + 1) for one in part]
+            left += [(one, level + 1) for one in part.values()] if isinstance(part, dict) else []
+    return True
+
+
+def plain(value: Any, deep: int) -> Any:
+    """The same value as it can leave a process: texts as `utf8` gives them, and "…" for what is nested deeper."""
+    if isinstance(value, str):
+        return utf8(value)
+    if not isinstance(value, (dict, list)):
+        return value
+    if not deep:
+        return "…"
+    if isinstance(value, list):
+        return [plain(part, deep - 1) for part in value]
+    return {utf8(key): plain(part, deep - 1) for key, part in value.items()}

@@ -93,16 +93,17 @@ def test_the_command_prints_each_act_and_what_the_job_did(
             self.feeds["events"] += [
                 event(n + 1, "worker.lost", worker="w1"),
                 event(n + 2, "recovered", total_s=0.1 * n, steps_lost=0),
+                event(n + 3, "checkpoint.restored", step=8, steps_lost=2),
             ]
             return super()._fault(request)
 
     api.__class__ = Recovering
-    assert main(command, connect=lambda: Client(URL, TOKEN, transport=api)) == 0
+    assert main(command, connect=lambda: Client(URL, TOKEN, transport=api)) == 1, "it has lost steps"
     *acts, toll = map(json.loads, capsys.readouterr().out.splitlines())
     assert [act["fault"] for act in acts] == ["kill", "kill"]
-    expected = {"acts": 2, "lost": 2, "recoveries": 2, "steps_lost": 0, "attempts": 0, "state": "running"}
+    expected = {"acts": 2, "lost": 2, "recoveries": 2, "steps_lost": 4, "attempts": 0, "state": "running"}
     assert {name: toll[name] for name in expected} == expected
-    assert toll["worst_s"] == pytest.approx(0.3)
+    assert toll["worst_s"] == pytest.approx(0.4)
 
 
 def test_a_job_that_does_not_recover_is_named_behind_the_report_of_what_was_done(

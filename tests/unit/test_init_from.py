@@ -57,6 +57,61 @@ def test_weights_of_the_same_name_and_shape_are_taken_over(tmp_path: Path) -> No
         assert torch.equal(parameter, first.get_parameter(name)), name
 
 
+class Pair(nn.Module):
+    """Two names of one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(4, 3)
+        self.other = nn.Linear(4, 3)
+        self.other.weight = self.one.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(x) + self.other(x)  # type: ignore[no-any-return]
+
+
+class Several:
+    """Trains what it is given, each model by itself."""
+
+    def __init__(self, lr: float, *nets: nn.Module) -> None:
+        self.nets, self.lr = nets, lr
+
+    def __call__(self, session: Session) -> None:
+        nets = [session.model(net) for net in self.nets]
+        optimizers = [session.optimizer(torch.optim.SGD(net.parameters(), lr=self.lr)) for net in nets]
+        assert len(optimizers) == len(nets)
+        for x, y in session.batches(TensorDataset(torch.randn(8, 4), torch.zeros(8, dtype=torch.int64))):
+            session.step(sum(F.cross_entropy(net(x), y) for net in nets))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_job_begins_with_the_weights_that_a_shorter_one_than_any_checkpoint_left_behind(
+    tmp_path: Path, count: int
+) -> None:
+    """A model in numbered parts, one with two names for a tensor, alone and together."""
+
+    def nets(seed: int) -> list[nn.Module]:
+        both = (net_of(3, seed), Pair())
+        return list(both if count == 2 else both[:1])
+
+    first, second = Several(0.5, *nets(1)), Several(0.0, *nets(2))
+    spec = {"name": "first", "entrypoint": "a:b", "batch": {"global_size": 8}}
+    run_local(JobSpec.parse(spec | {"checkpoint": {"every_steps": None}}), first, tmp_path / "first")
+    run_local(job(str(tmp_path / "first" / "weights.safetensors")), second, tmp_path / "second")
+    for before, after in zip(first.nets, second.nets, strict=True):
+        for name, parameter in after.named_parameters():
+            assert torch.equal(parameter, before.get_parameter(name)), name
+
+
+def test_a_file_that_is_none_of_weights_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    with pytest.raises(CheckpointUnreadable, match=r"weights.safetensors cannot be read"):
+        run_local(job(str(path)), Tuned(classes=3), tmp_path / "artifacts")
+    path.write_bytes(b"no weights at all")
+    with pytest.raises(CheckpointUnreadable, match="it is no weights file"):
+        run_local(job(path.as_uri()), Tuned(classes=3), tmp_path / "artifacts")
+
+
 def test_what_does_not_match_stays_as_it_is_and_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from waiting import wait_for
 
 from ringleader.comm.communicator import Communicator
+from ringleader.comm.objects import unpacked_of_any_type
 from ringleader.comm.transports.inprocess import Hub, InProcessTransport
 from ringleader.spec import JobSpec
 from ringleader.sync.side import Side
 from ringleader.train import donating
 from ringleader.train.donating import DONOR, Donation, room_for, views
-from ringleader.train.held import unpacked
 
 GUARD_S = 30.0
 
@@ -226,7 +226,8 @@ def test_no_update_begins_before_what_it_changes_has_been_copied(monkeypatch: py
     assert updating.is_alive()
     may_copy.set()
     joiner = Side(Communicator(InProcessTransport(hub, 1)))
-    head, memory = unpacked(joiner.receive_state(DONOR)), joiner.receive_state(DONOR)
+    head = unpacked_of_any_type(joiner.receive_state(DONOR), joiner.seal)
+    memory = joiner.receive_state(DONOR)
     updating.join(GUARD_S)
     assert not weights.any()
     assert all(bool(tensor.all()) for tensor in views(memory, head["kinds"]))

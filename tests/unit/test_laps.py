@@ -16,6 +16,7 @@ from ringleader.errors import NonFiniteLoss, StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.cursor import Epoch
 from ringleader.train.laps import Laps
+from ringleader.train.loaders import Loaders
 from ringleader.train.local import Recorded, run_local
 from ringleader.train.steps import Loop
 
@@ -259,7 +260,7 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
         Laps(group, Recorded(), torch.device("cpu")),
         Epoch.shuffled(rows=8, batch=4, shards=1, seed=0, epoch=0, shuffle=False),
     )
-    loop = Loop(0, 0, epoch, None, None, 0, None)
+    loop = Loop(0, 0, epoch, None, None, 0, None, Loaders(0))
     laps.tokens.begin(loop)
     laps.missed(loop)
     assert group.applied == applied

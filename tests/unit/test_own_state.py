@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 from ringleader.checkpoint.pieces import put_together, take_apart
+from ringleader.comm.seal import WITHIN
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.generators import own_generators, seed_own
@@ -170,7 +171,7 @@ def test_an_optimiser_state_of_another_type_than_its_weight_is_healed_bit_for_bi
     sums = torch.tensor([[1 / 3, 2 / 3, 1e-9]], dtype=torch.float64)
     optimizer.state[weight] = {"sum": sums}
     receiver, own, healed = held()
-    receiver.restore(donor.payload({}))
+    receiver.restore(donor.payload({}, WITHIN), WITHIN)
     assert torch.equal(healed.state[own]["sum"], sums)
     assert healed.state[own]["sum"].dtype == torch.float64
 

@@ -9,7 +9,7 @@ from joining import STEPS, spec, train, undisturbed
 from play import Play
 from threaded_cast import ThreadedCast
 
-from ringleader.elastic import Membership, Plan, Rules
+from ringleader.elastic import NOWHERE, Meeting, Membership, Plan, Rules
 from ringleader.elastic.state import PAUSE, Phase, Worker
 from ringleader.runtime.messages import Launch
 from ringleader.spec import JobSpec
@@ -39,8 +39,8 @@ def test_the_end_waits_for_a_checkpoint_only_where_somebody_is_left_to_write_it(
     from ringleader.runtime.attempt import Attempt  # it loads Ray
 
     launch = Launch("job", 1, JobSpec.parse({"name": "a", "entrypoint": "m:f"}), None, "", "", tmp_path)
-    attempt = Attempt(launch, str)
-    plan = Plan(1, 3, ("w0", "w1"), 0, 4, 7, (), 8, "", PAUSE)
+    attempt = Attempt(launch, Meeting)
+    plan = Plan(1, 3, ("w0", "w1"), 0, 4, 7, (), 8, NOWHERE, PAUSE)
     there = tuple(Worker(name, "worker", Phase.PARKED, 0.0, generation=3) for name in plan.members)
     paused = Membership(Rules(attempt=1, shards=4), 1, 2, workers=there, generation=3, plan=plan)
     found = []

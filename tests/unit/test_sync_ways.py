@@ -1,7 +1,7 @@
 """What an exchange says about itself: which schedule sums which buckets, and by which costs it was chosen."""
 
 from exchange_members import Member, on_members, on_nodes, plan_of
-from torch.distributed import TCPStore
+from rooms import open_room
 
 from ringleader.cli.exchange import exchange_text
 from ringleader.comm.choice import choose
@@ -27,7 +27,7 @@ def test_members_that_share_memory_sum_in_place_and_measure_nothing():
 
 
 def test_members_on_several_nodes_say_what_they_measured_and_chose_by_it():
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = open_room()
     plan = plan_of(3, 4)
     buckets: list[tuple[int, int]] = []
 

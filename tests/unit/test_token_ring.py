@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from exchange_members import on_nodes
+from rooms import open_room
 from token_members import SHARDS, Member, World, generation
 from torch import nn
-from torch.distributed import TCPStore
 from torch.nn import Parameter
 
 from ringleader.elastic.items import Items
@@ -19,6 +19,7 @@ from ringleader.sync.circulation import WEIGHTS
 from ringleader.sync.places import ring_order
 from ringleader.sync.spans import Spans
 from ringleader.train.cursor import Epoch
+from ringleader.train.loaders import Loaders
 from ringleader.train.steps import Loop
 from ringleader.train.tokens import Tokens
 
@@ -103,7 +104,7 @@ def test_a_round_costs_each_member_the_weights_once_and_crosses_each_border_once
 
 def test_a_round_crosses_the_border_between_two_nodes_once_each_way() -> None:
     """Shared memory inside a node, gloo between them, nodes interleaved in rank order."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = open_room()
     world = World(steps=1, spans=3)
     members = [Member(world, healed=False) for _ in range(3)]
     for member in members[1:]:
@@ -186,9 +187,9 @@ def test_a_healed_worker_takes_every_token_from_others() -> None:
     )
     tokens = Tokens(group)
     epoch = Epoch.shuffled(rows=8, batch=4, shards=1, seed=0, epoch=0, shuffle=False)
-    tokens.begin(Loop(0, 0, epoch, None, None, 0, None))
+    tokens.begin(Loop(0, 0, epoch, None, None, 0, None, Loaders(0)))
     assert [copy.version for copy in tokens.spans.copies()] == [-1]
     group.heals = 2
     tokens.spans.owe([0], 1.0, [0])
-    tokens.begin(Loop(0, 0, epoch, None, None, 0, None))
+    tokens.begin(Loop(0, 0, epoch, None, None, 0, None, Loaders(0)))
     assert [(copy.version, copy.owed) for copy in tokens.spans.copies()] == [(-1, frozenset())]

@@ -19,7 +19,7 @@ import ringleader
 from ringleader.comm.chrome import FILE, TraceFile
 from ringleader.comm.timeline import BUCKETS, TRAINING, Stretch, Timeline, Unsettled
 from ringleader.comm.transports.inprocess import Hub
-from ringleader.elastic import Plan
+from ringleader.elastic import NOWHERE, Plan
 from ringleader.spec import JobSpec
 from ringleader.train.local import Alone, Recorded, run_local
 from ringleader.train.run import run
@@ -93,7 +93,7 @@ class Pair:
             start_step=max(first, second),
             heals=heals,
             recorded_step=0,
-            meeting="",
+            meeting=NOWHERE,
             cause="start",
         )
 

@@ -24,10 +24,21 @@ def test_present_shards_are_those_with_rows(rows: int, shards: int) -> None:
     assert spans[-1][1] == rows
 
 
-def test_the_last_batch_is_short_and_never_dropped() -> None:
+def test_the_last_batch_is_short_and_not_dropped_by_itself() -> None:
     epoch = Epoch.shuffled(rows=10, batch=4, shards=2, seed=0, epoch=0, shuffle=False)
     assert [epoch.batch_rows(offset) for offset in range(epoch.steps)] == [4, 4, 2]
     assert epoch.rows(2, 1).tolist() == [9]
+
+
+@given(rows=SIZES, batch=SIZES, shards=st.integers(1, 40), seed=st.integers(0, 5))
+def test_without_its_short_last_batch_an_epoch_takes_whole_batches_of_distinct_rows(
+    rows: int, batch: int, shards: int, seed: int
+) -> None:
+    order = {"rows": rows, "batch": batch, "shards": shards, "seed": seed, "epoch": 1, "shuffle": True}
+    whole, dropped = Epoch.shuffled(**order), Epoch.shuffled(**order, drop_last=True)
+    assert dropped.steps == rows // batch
+    assert all(dropped.batch_rows(offset) == batch for offset in range(dropped.steps))
+    assert dropped.order.tolist() == whole.order.tolist()[: dropped.steps * batch]
 
 
 def test_epochs_differ_in_order_and_repeat_for_the_same_seed() -> None:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,7 +15,8 @@ import numpy as np
 import torch
 from forks import processes
 
-from ringleader.train.slices import Slice, load
+from ringleader.train.loaders import Loaders
+from ringleader.train.slices import Slice
 
 GUARD_S = 60
 ROWS, STUCK = 8, 4
@@ -45,8 +47,8 @@ def open_inodes() -> set[int]:
     return inodes
 
 
-def pieces() -> list[Slice]:
-    return [Slice(("step", row, 0), 0, np.array([row])) for row in range(ROWS)]
+def pieces() -> Iterator[Slice]:
+    return (Slice(("step", row, 0), 0, np.array([row])) for row in range(ROWS))
 
 
 def test_a_loading_process_holds_no_connection_of_its_worker():
@@ -54,7 +56,7 @@ def test_a_loading_process_holds_no_connection_of_its_worker():
     near, far = socket.socketpair()
     holding = [listener.fileno(), near.fileno(), far.fileno()]
     with listener, near, far:
-        loaded = load(Sockets(holding), pieces(), seed=0, collate=None, loader_workers=2)
+        loaded = Loaders(0).load(0, Sockets(holding), pieces(), None, 2)
         assert [int(batch) for batch in loaded] == [0] * ROWS
         near.send(b"still connected")
         assert far.recv(32) == b"still connected", "the worker's own sockets are as they were"
@@ -64,7 +66,7 @@ def hold(connection: socket.socket, stuck: Connection) -> None:
     """A worker with a connection, one of whose loading processes is inside a row for ever."""
     mp.set_start_method("fork", force=True)  # as where the worker is no child of a test
     rows = Sockets([connection.fileno()], stuck)
-    for _ in load(rows, pieces(), seed=0, collate=None, loader_workers=2):
+    for _ in Loaders(0).load(0, rows, pieces(), None, 2):
         pass
 
 
@@ -96,21 +98,22 @@ def ended(pipe: Connection) -> bool:
 
 def test_where_there_is_nothing_to_load_no_process_starts():
     before = set(torch.multiprocessing.active_children())
-    nothing = load(Sockets([]), iter(()), seed=0, collate=None, loader_workers=2)
+    nothing = Loaders(0).load(0, Sockets([]), iter(()), None, 2)
     assert set(torch.multiprocessing.active_children()) == before
     assert list(nothing) == []
-    batches = load(Sockets([]), pieces(), seed=0, collate=None, loader_workers=1)
+    batches = Loaders(0).load(0, Sockets([]), pieces(), None, 1)
     assert len(set(torch.multiprocessing.active_children()) - before) == 1
     assert len(list(batches)) == ROWS
 
 
 BY_A_FORK_SERVER = """
 import multiprocessing, numpy, torch
-from ringleader.train.slices import Slice, load
+from ringleader.train.loaders import Loaders
+from ringleader.train.slices import Slice
 multiprocessing.set_start_method("forkserver")
 rows = torch.utils.data.TensorDataset(torch.arange(4))
 piece = Slice(("step", 0, 0), 0, numpy.arange(4))
-print([batch[0].tolist() for batch in load(rows, [piece], seed=0, collate=None, loader_workers=1)])
+print([batch[0].tolist() for batch in Loaders(0).load(0, rows, iter([piece]), None, 1)])
 """
 
 

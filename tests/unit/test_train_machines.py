@@ -12,9 +12,12 @@ from threaded_cast import ThreadedCast
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import ringleader
+from ringleader.errors import NoDevice
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.machines import Machine
+from ringleader.train.local import run_local
+from ringleader.train.machines import Machine, Machines, device_of
 
 STEPS = 8
 
@@ -105,3 +108,62 @@ def test_what_a_member_says_of_its_machine_comes_through_or_is_cut_off(device: s
     machine = Machine(device, "AVX2", "2.13.0+cpu", "2.3.4", "1")
     told = Machine.decode(machine.encode())
     assert told == machine if device == "cpu" else told.device.startswith("cuda é")
+
+
+def test_a_later_attempt_that_finds_no_checkpoint_says_that_it_begins_from_nothing(tmp_path: Path) -> None:
+    place = str(tmp_path / "checkpoints")
+    first = ThreadedCast(spec(1), train, artifacts=tmp_path / "first", checkpoints=place + "/none").play()
+    second = ThreadedCast(spec(2), train, artifacts=tmp_path / "second", checkpoints=place, attempt=2).play()
+    assert first.reported("checkpoint.none") == [], "a first attempt has nothing to lose"
+    assert second.reported("checkpoint.none") == [{"step": 0}]
+
+
+@pytest.mark.parametrize(
+    ("workers", "there", "device"),
+    [
+        ({}, True, "cpu"),
+        ({"gpus": 1}, True, "cuda"),
+        ({"gpus": 1, "device": "cuda"}, True, "cuda"),
+        ({"gpus": 1, "device": "auto"}, True, "cuda"),
+        ({"gpus": 1, "device": "auto"}, False, "cpu"),
+        ({"gpus": 1}, False, None),
+        ({"gpus": 1, "device": "cuda"}, False, None),
+    ],
+    ids=str,
+)
+def test_a_job_that_asks_for_a_device_has_one_or_is_refused(
+    workers: dict[str, Any], there: bool, device: str | None
+) -> None:
+    asked = JobSpec.parse({"name": "m", "entrypoint": "m:f", "workers": {"max": 2, **workers}})
+    if device is not None:
+        assert device_of(asked, found=lambda: there).type == device
+        return
+    with pytest.raises(
+        NoDevice, match=r"node 10\.0\.0\.7 has no CUDA device .* workers\.gpus is 1"
+    ) as refused:
+        device_of(asked, "node 10.0.0.7", found=lambda: there)
+    assert refused.value.code == "no_device"
+    assert "workers.device: auto" in refused.value.hint
+
+
+def test_a_server_has_a_device_only_where_the_job_file_says_so() -> None:
+    asked = {"name": "m", "entrypoint": "m:f", "workers": {"gpus": 1}, "sync": "parameter_server"}
+    plain, with_gpu = JobSpec.parse(asked), JobSpec.parse(asked | {"servers": {"gpus": 1}})
+    assert device_of(plain, server=True, found=lambda: True).type == "cpu"
+    assert device_of(with_gpu, server=True, found=lambda: True).type == "cuda"
+    with pytest.raises(NoDevice, match=r"servers\.gpus is 1"):
+        device_of(with_gpu, server=True, found=lambda: False)
+    machines = Machines(plain, torch.device("cpu"))
+    machines.restore([("cuda H", "a", "b", "c", "1"), ("", "a", "b", "c", "1")])
+    assert not machines.why_other_bits, "it is so in every attempt"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_local_session_without_a_device_is_no_silent_cpu(tmp_path: Path) -> None:
+    asked = {"name": "m", "entrypoint": "m:f", "workers": {"max": 1, "gpus": 1}}
+    with pytest.raises(NoDevice), ringleader.local_session(asked):
+        pytest.fail("the session has begun")
+    auto = {**asked, "workers": {"max": 1, "gpus": 1, "device": "auto"}}
+    finished, outlet = run_local(auto, train, tmp_path)
+    assert finished.steps
+    assert [(kind, data["about"]) for kind, data in outlet.events] == [("warning", "device")]

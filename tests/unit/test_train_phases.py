@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from ringleader.runtime.messages import OWN, WORKING
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.local import Alone, Recorded, _alone
+from ringleader.train.local import Alone, Recorded, alone
 from ringleader.train.run import run
 
 
@@ -63,7 +63,7 @@ def test_rows_are_read_in_a_phase_that_is_watched(sync: dict[str, Any], tmp_path
         {"name": "read", "entrypoint": "read:train", "batch": {"global_size": 6}, "sync": sync}
     )
     run(
-        spec=_alone(spec),
+        spec=alone(spec),
         function=train,
         coordinator=Alone(spec.shards),
         outlet=outlet,

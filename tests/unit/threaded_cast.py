@@ -72,6 +72,7 @@ class Aimed:
         self, inner: Transport, plan: Plan, shots: list[Shot], life: Life, fired: threading.Event
     ) -> None:
         self.rank, self.size, self.groups = inner.rank, inner.size, inner.groups
+        self.seal = inner.seal
         self.sent: Counter[tuple[int, int]] = Counter()
         self._inner = inner
         self._first = plan.world

@@ -17,7 +17,8 @@ from torch.nn import Parameter
 from ringleader.comm.transports import Transport
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.transports.transport import Work
-from ringleader.elastic.tokens import todo
+from ringleader.elastic.items import Items
+from ringleader.elastic.tokens import Copy, todo
 from ringleader.errors import ExchangeBroken
 from ringleader.sync import Exchange, open_exchange
 from ringleader.sync.circulation import HEADER, WEIGHTS, Circulation
@@ -40,6 +41,7 @@ class Link:
     ) -> None:
         self._inner = inner
         self.rank, self.size, self.groups = inner.rank, inner.size, groups or inner.groups
+        self.seal = inner.seal
         self.sent: Counter[tuple[int, int]] = Counter()
         self.lost = False
         self._random = None if seed is None else random.Random(f"{seed}/{self.rank}")
@@ -125,7 +127,7 @@ class Member:
         """One generation. Returns whether it came to its end."""
         try:
             self.spans.open()
-            everybody = gather(exchange, (self.spans.copies(), self.news.all()))
+            everybody = gather(exchange, (self.spans.copies(), self.news.all()), Copy, Items)
             self.news.join([known for _, known in everybody])
             standings = level(exchange, self.spans, [copies for copies, _ in everybody])
             self.spans.take_over()

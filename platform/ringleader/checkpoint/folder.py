@@ -173,6 +173,10 @@ class Folder:
                 raise CheckpointUnreadable(place, wrong)
         return manifest, contents
 
+    def loose(self, file: str) -> bytes:
+        """A file that lies in the folder itself. Raises CheckpointUnreadable, CheckpointsUnreachable."""
+        return self._content(self.place_of(file), f"{self._root}/{file}", file)
+
     def set_aside(self, position: Position) -> Iterator[str]:
         """Whatever earlier attempts have written of this step and later ones is no checkpoint any more: the attempt of
         `position` could not read it, and began before it. It stays there, under another manifest, until `thin_out`
@@ -207,8 +211,11 @@ class Folder:
         return (info.base_name for info in infos if info.type is fs.FileType.Directory)
 
     def _read(self, place: str, name: str, file: str) -> bytes:
+        return self._content(place, f"{self._root}/{name}/{file}", file)
+
+    def _content(self, place: str, path: str, file: str) -> bytes:
         try:
-            with self._fs.open_input_stream(f"{self._root}/{name}/{file}") as stream:
+            with self._fs.open_input_stream(path) as stream:
                 content: bytes = stream.read()
                 return content
         except FileNotFoundError as error:

@@ -73,6 +73,11 @@ class ParquetDataset(Dataset[Row]):
         """The columns with their types, and the metadata of the first file."""
         return self._groups.schema
 
+    @property
+    def decode(self) -> Mapping[str, Decoder]:
+        """By column, what makes tensors of bytes."""
+        return self._decode
+
     def read_copies(self, copies: Copies) -> None:
         """Read this node's copies of the files from now on. A session calls it where the job's data is `replicated`.
 

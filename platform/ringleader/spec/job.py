@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -14,17 +15,17 @@ from pydantic import (
     model_validator,
 )
 
-from ringleader.errors import SpecInvalid
+from ringleader.errors import FINDINGS_TOLD, SpecInvalid
 from ringleader.spec.part import MAX_WORKERS, Impossible, Part
+from ringleader.spec.requirements import Requirements
 from ringleader.spec.sync import MAX_ROUND_SLICES, Architecture, Sync
+from ringleader.spec.workers import Autoscale, Servers, Workers, each_server, with_count
 from ringleader.spec.yaml_file import Unreadable, read
 from ringleader.text import is_utf8, utf8
 
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
 JOB_ID = re.compile(r"job_[0-9A-Z]{26}")
-LEAST_CPUS = 0.001
-"""What a worker that asks for none reserves: there is no empty reservation."""
 INIT_FROM = r"^(job_[0-9A-Z]{26}$|(/|[a-z][a-z0-9]*://)[^?]*$)"
 
 SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
@@ -46,25 +47,6 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvValue = Annotated[str, Field(max_length=32_768, pattern=r"^[^\x00]*$")]
 
 
-class Workers(Part):
-    """How many workers, and what each one needs."""
-
-    min: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] = 1
-    max: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] = 1
-    cpus: Annotated[float, Field(strict=True, ge=0, le=1024)] = 1
-    gpus: Annotated[int, Field(strict=True, ge=0, le=64)] = 0
-    memory_gb: Annotated[float, Field(strict=True, ge=0, le=65536)] = 0
-    placement: Literal["pack", "spread"] = "pack"
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.min > self.max:
-            raise Impossible(
-                "min", self.min, f"min ({self.min}) is above max ({self.max}); allowed: min <= max"
-            )
-        return self
-
-
 class Batch(Part):
     """The global batch and the fixed number of logical shards it is cut into."""
 
@@ -82,8 +64,17 @@ class Checkpoint(Part):
     """How often the committed state is written to files that a later attempt starts from, and where."""
 
     every_steps: PositiveInt | None = 500
+    every_s: Seconds | None = 30
     keep: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 3
     uri: Annotated[str, Field(min_length=1, max_length=2000)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_at_all(cls, given: Any) -> Any:
+        """Who wants none by steps, and says nothing of time, wants none."""
+        if isinstance(given, dict) and given.get("every_steps", 0) is None and "every_s" not in given:
+            return given | {"every_s": None}
+        return given
 
     @field_validator("uri")
     @classmethod
@@ -118,11 +109,14 @@ class JobSpec(Part):
     name: Name
     entrypoint: str
     working_dir: str | None = None
+    requirements: Requirements = None
     params: dict[str, JsonValue] = {}
     labels: dict[Name, Label] = {}
     env: dict[Variable, EnvValue] = {}
     secrets: dict[Variable, Name] = {}
     workers: Workers = Workers()
+    servers: Servers = Servers()
+    autoscale: Autoscale = Autoscale()
     batch: Batch = Batch()
     sync: Sync = Sync()
     precision: Precision = "fp32"
@@ -136,6 +130,11 @@ class JobSpec(Part):
     max_runtime_s: Seconds | None = None
     policy: Policy = Policy()
     debug: Debug = Debug()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _counted(cls, source: Any) -> Any:
+        return with_count(source)
 
     @field_validator("sync", mode="before")
     @classmethod
@@ -151,6 +150,16 @@ class JobSpec(Part):
         if not ENTRYPOINT.fullmatch(value):
             raise ValueError("allowed: module:function, for example ringleader_jobs.digits:train")
         return value
+
+    @model_validator(mode="after")
+    def _serves(self) -> Self:
+        if self.servers != Servers() and not self.sync.server_count:
+            raise Impossible(
+                "servers",
+                self.servers.model_dump(exclude_unset=True),
+                f"servers is not used by {self.sync.architecture}; allowed: leave it out, or parameter_server",
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -223,6 +232,14 @@ class JobSpec(Part):
         return self.batch.logical_shards or self.workers.max
 
     @property
+    def each_server(self) -> Workers:
+        """What a server needs."""
+        return Workers(**each_server(self.workers.model_dump(), self.servers.model_dump()))
+
+    def gpus_of(self, role: Literal["worker", "server"]) -> int:
+        return self.servers.gpus if role == "server" else self.workers.gpus
+
+    @property
     def followed(self) -> bool:
         """Whether a joiner can follow a member step by step: every worker makes every update, from sums that are the
         same everywhere and lie in host memory."""
@@ -246,12 +263,13 @@ class JobSpec(Part):
                     }
                 ]
             )
-        if unsendable := list(_unsendable(source)):
-            raise SpecInvalid(unsendable)
+        unsendable = _unsendable(source)
+        if (first := next(unsendable, None)) is not None:
+            raise SpecInvalid(chain([first], unsendable))
         try:
             return cls.model_validate(source)
         except ValidationError as error:
-            raise SpecInvalid([_finding(e) for e in error.errors(include_url=False)]) from None
+            raise SpecInvalid(_findings(error)) from None
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -299,6 +317,12 @@ def _unsendable(source: dict[Any, Any]) -> Iterator[dict[str, Any]]:
 
 def _pointer(parts: Sequence[str]) -> str:
     return "".join("/" + p.replace("~", "~0").replace("/", "~1") for p in parts)
+
+
+def _findings(error: ValidationError) -> Iterator[dict[str, Any]]:
+    """In words as far as they are told: of tens of thousands the rest is only counted."""
+    for number, found in enumerate(error.errors(include_url=False)):
+        yield _finding(found) if number < FINDINGS_TOLD else {}
 
 
 def _finding(error: Any) -> dict[str, Any]:

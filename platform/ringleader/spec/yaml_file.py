@@ -6,6 +6,9 @@ from typing import Any
 
 import yaml
 
+MOST_NODES = 10_000
+"""What a file may hold: keys, values and lists, with what each alias stands for. Nine lines can mean a billion."""
+
 
 class Unreadable(ValueError):
     """There is no such file, or it is no YAML; the message says what is wrong, and where."""
@@ -15,7 +18,7 @@ def read(path: Path) -> Any:
     """What the file holds, as plain Python values.
 
     Raises:
-        Unreadable: it cannot be read, is no YAML, is nested too deeply, or names a key twice.
+        Unreadable: it cannot be read, is no YAML, is nested too deeply, holds too much, or names a key twice.
     """
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
@@ -30,7 +33,13 @@ def read(path: Path) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Compares keys before `<<` is merged: a merged key may be set again."""
+    """Compares keys before `<<` is merged: a merged key may be set again. Counts before anything is built."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None:
+            _count(node, {})
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -38,8 +47,34 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
             if name in seen:
+                what = repr(key.value) if isinstance(key, yaml.ScalarNode) else "that is no text"
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {key.value!r} is there twice", problem_mark=key.start_mark
+                    problem=f"the key {what} is there twice", problem_mark=key.start_mark
                 )
             seen.add(name)
         return node
+
+
+def _count(node: yaml.Node, counted: dict[int, int]) -> int:
+    """How many nodes it stands for, each alias counted as what it names. Raises MarkedYAMLError: too many, or endless.
+
+    Args:
+        counted: what is known, by node; 0 while it is being counted.
+    """
+    known = counted.get(id(node))
+    if known is not None:
+        if not known:
+            raise yaml.MarkedYAMLError(
+                problem="an alias names what it is part of", problem_mark=node.start_mark
+            )
+        return known
+    counted[id(node)] = 0
+    inside = node.value if isinstance(node, yaml.SequenceNode) else ()
+    if isinstance(node, yaml.MappingNode):
+        inside = [part for pair in node.value for part in pair]
+    total = 1 + sum(_count(part, counted) for part in inside)
+    if total > MOST_NODES:
+        problem = f"more than {MOST_NODES} values, with what its aliases stand for"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    counted[id(node)] = total
+    return total

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ringleader.comm.communicator import Communicator, Ticket
 from ringleader.comm.executor import Scratch
+from ringleader.comm.objects import packed, unpacked
 from ringleader.comm.transports import Transport
 from ringleader.comm.transports.transport import Work
 from ringleader.elastic.items import Items
@@ -172,7 +172,7 @@ class Circulation:
         for work in coming:
             work.wait()
         if token.news:
-            self._news.hear(news.numpy().tobytes())
+            self._news.hear(unpacked(news, transport.seal))
         items = Items.decode(listed.numpy()) if token.listed else None
         return token, self._spans.arrive(token.span, token.version, items, self._generation)
 
@@ -215,13 +215,14 @@ class Circulation:
         _wait(leaving)
         items = self._spans.passing(span)
         listed = _vector(items) if token.version != self._sent[span] else torch.empty(0, dtype=torch.int64)
-        packed = self._news.pack()
-        header = Token(span, token.version, token.quiet, token.left, token.halt, listed.numel(), len(packed))
+        told = self._news.take()
+        news = packed(told, transport.seal) if told is not None else torch.empty(0, dtype=torch.uint8)
+        header = Token(span, token.version, token.quiet, token.left, token.halt, listed.numel(), news.numel())
         messages = [(torch.tensor(astuple(header), dtype=torch.int64), HEADER)]
         if listed.numel():
             messages.append((listed, NEWS))
-        if packed:
-            messages.append((torch.from_numpy(np.frombuffer(packed, dtype=np.uint8).copy()), NEWS))
+        if news.numel():
+            messages.append((news, NEWS))
         if listed.numel():
             messages.append((self._spans.held[span].weights, WEIGHTS))
             self._sent[span] = token.version

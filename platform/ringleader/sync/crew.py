@@ -8,22 +8,21 @@ mates       call, weights ◄─  forward, backward                       ─►
 All of it stays among the members of a crew; nothing but what the conductor owes to the tokens leaves them.
 """
 
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ringleader.comm.communicator import EXPRESS, Communicator
 from ringleader.comm.executor import Scratch
+from ringleader.comm.objects import receive, sent
 from ringleader.comm.schedules import Receive, Send, Step
 from ringleader.comm.transports import Transport
 from ringleader.elastic.items import Items
-from ringleader.sync.news import News, Peer
+from ringleader.sync.news import Heard, News, Peer
 from ringleader.sync.side import BUCKETS, sum_steps
 
 CALL, SUMS = BUCKETS, BUCKETS + 2
@@ -52,6 +51,9 @@ class Call:
     settled: Items
 
 
+TYPES = (Call, Kind, Items)
+
+
 class Crew:
     """One crew in one generation, at one of its members. Every call may raise ExchangeBroken.
 
@@ -75,13 +77,13 @@ class Crew:
         """The conductor: tell everybody."""
 
         def act(transport: Transport) -> None:
-            sent = []
+            leaving = []
             for rank, peer in self._peers.items():
-                messages = _packed((call, self._news.pack_for(peer)))
+                messages = sent((call, self._news.take_for(peer)), transport.seal)
                 if weights is not None:
                     messages.append(weights)
-                sent += [transport.isend(message, rank, CALL) for message in messages]
-            for work in sent:
+                leaving += [transport.isend(message, rank, CALL) for message in messages]
+            for work in leaving:
                 work.wait()
 
         self._do(act, "call")
@@ -89,7 +91,7 @@ class Crew:
     def hear(self) -> Call:
         """A mate: the conductor's next call."""
         heard: list[Any] = []
-        self._do(lambda transport: heard.append(_unpacked(transport, self._ranks[0])), "call")
+        self._do(lambda transport: heard.append(receive(transport, self._ranks[0], CALL, *TYPES)), "call")
         call, news = heard[0]
         self._learn(self._ranks[0], news)
         return call  # type: ignore[no-any-return]
@@ -102,8 +104,8 @@ class Crew:
         """A mate: whether somebody wants the loop to pause, and its news."""
 
         def act(transport: Transport) -> None:
-            told = (halt, self._news.pack_for(self._peers[self._ranks[0]]))
-            for work in [transport.isend(part, self._ranks[0], CALL) for part in _packed(told)]:
+            told = sent((halt, self._news.take_for(self._peers[self._ranks[0]])), transport.seal)
+            for work in [transport.isend(part, self._ranks[0], CALL) for part in told]:
                 work.wait()
 
         self._do(act, "answer")
@@ -113,7 +115,7 @@ class Crew:
         heard: list[Any] = []
 
         def act(transport: Transport) -> None:
-            heard.extend(_unpacked(transport, rank) for rank in self._ranks[1:])
+            heard.extend(receive(transport, rank, CALL, *TYPES) for rank in self._ranks[1:])
 
         self._do(act, "answer")
         for rank, (_, news) in zip(self._ranks[1:], heard, strict=True):
@@ -144,8 +146,8 @@ class Crew:
         """A schedule counts the members of the crew."""
         return replace(step, peer=self._ranks[step.peer]) if isinstance(step, Send | Receive) else step
 
-    def _learn(self, rank: int, news: bytes) -> None:
-        if news:
+    def _learn(self, rank: int, news: Heard | None) -> None:
+        if news is not None:
             self._news.hear_from(self._peers[rank], news)
 
     def _do(self, act: Callable[[Transport], None], phase: str) -> None:
@@ -190,17 +192,3 @@ class Following:
         """Whether the conductor has closed the stretch. Raises ExchangeBroken."""
         self._communicator.check()
         return self._closed
-
-
-def _packed(told: Any) -> list[Tensor]:
-    """(1,) int64 length and (length,) uint8."""
-    packed = torch.from_numpy(np.frombuffer(pickle.dumps(told), dtype=np.uint8).copy())
-    return [torch.tensor([packed.numel()]), packed]
-
-
-def _unpacked(transport: Transport, rank: int) -> Any:
-    length = torch.empty(1, dtype=torch.int64)
-    transport.irecv(length, rank, CALL).wait()
-    packed = torch.empty(int(length), dtype=torch.uint8)
-    transport.irecv(packed, rank, CALL).wait()
-    return pickle.loads(packed.numpy().tobytes())  # noqa: S301 - members of one job trust each other

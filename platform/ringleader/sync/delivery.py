@@ -87,7 +87,8 @@ class InPlace:
         for bucket in self._own:
             buckets.settle(bucket)
         self._found: dict[int, Tensor] = {}
-        self._targets = [buckets.parameters[n].detach() for b in self._foreign for n in b.members]
+        self._taken = [buckets.parameters[n] for b in self._foreign for n in b.members]
+        self._targets = [parameter.detach() for parameter in self._taken]
 
     def push(self, bucket: Bucket, part: Part) -> Ticket:
         act = _nothing
@@ -102,6 +103,9 @@ class InPlace:
             self._board.offer(self._weights_slot(bucket), [self._address(self._buckets.settle(bucket))])
         self._communicator.wait([self._communicator.submit_act(self._find, phase="publish", bucket=None)])
         sources = [view for b in self._foreign for view in self._buckets.views(b, self._found[b.number])]
+        pairs = zip(self._taken, self._targets, strict=True)
+        if any(parameter.data_ptr() != target.data_ptr() for parameter, target in pairs):  # by `.data = …`
+            self._targets = [parameter.detach() for parameter in self._taken]
         with torch.no_grad():
             if sources:
                 torch._foreach_copy_(self._targets, sources)

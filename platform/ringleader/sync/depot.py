@@ -13,14 +13,14 @@ import threading
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ringleader.comm.communicator import Communicator, Ticket
+from ringleader.comm.objects import packed, unpacked
 from ringleader.comm.transports import Transport
 from ringleader.elastic.items import Items
-from ringleader.sync.news import News, Peer
+from ringleader.sync.news import Heard, News, Peer
 from ringleader.sync.places import Place
 from ringleader.sync.side import TOKENS
 from ringleader.sync.spans import Spans
@@ -67,23 +67,23 @@ class Errand:
         """Push what the token has gained, and take over what the depot has. Raises ExchangeBroken."""
         depot = self._place.held_by(number)
         moves, items = self._spans.moved(number, self._base[number], self._listed[number])
-        packed = self._news.pack_for(self._peers[depot])
-        words = [number, self._have[number], len(items), len(packed), int(quiet), int(halt)]
+        news = _news(self._news.take_for(self._peers[depot]), transport)
+        words = [number, self._have[number], len(items), news.numel(), int(quiet), int(halt)]
         messages: list[tuple[Tensor, int]] = [(torch.tensor(words, dtype=torch.int64), HEADER)]
         if items:
             messages += [(torch.tensor(items, dtype=torch.int64), NEWS), (moves, WEIGHTS)]
-        if packed:
-            messages.append((_bytes(packed), NEWS))
+        if news.numel():
+            messages.append((news, NEWS))
         sent = [transport.isend(message, depot, tag) for message, tag in messages]
         reply = torch.empty(REPLY_WORDS, dtype=torch.int64)
         transport.irecv(reply, depot, HEADER).wait()
         for work in sent:
             work.wait()
-        version, over, stop, listed, news = (int(word) for word in reply)
+        version, over, stop, listed, told = (int(word) for word in reply)
         if listed:
             self._renew(transport, depot, number, version, listed)
-        if news:
-            self._news.hear_from(self._peers[depot], _received(transport, depot, news))
+        if told:
+            self._news.hear_from(self._peers[depot], _received(transport, depot, told))
         return Reply(bool(over), bool(stop), bool(listed))
 
     def _renew(self, transport: Transport, depot: int, number: int, version: int, listed: int) -> None:
@@ -171,13 +171,13 @@ class Depot:
             row = torch.empty_like(span.weights) if fresh else torch.empty(0)
             items = self._spans.copy_out(number, row)[1] if fresh else None
         listed = torch.from_numpy(items.encode()) if items is not None else torch.empty(0, dtype=torch.int64)
-        packed = self._news.pack_for(peer)
-        words = [version, int(over), int(self._halt), listed.numel(), len(packed)]
+        news = _news(self._news.take_for(peer), transport)
+        words = [version, int(over), int(self._halt), listed.numel(), news.numel()]
         messages: list[tuple[Tensor, int]] = [(torch.tensor(words, dtype=torch.int64), HEADER)]
         if fresh:
             messages += [(listed, NEWS), (row, WEIGHTS)]
-        if packed:
-            messages.append((_bytes(packed), NEWS))
+        if news.numel():
+            messages.append((news, NEWS))
         for work in [transport.isend(message, client, tag) for message, tag in messages]:
             work.wait()
         return over
@@ -196,11 +196,13 @@ class Depot:
         return moves, items.tolist()
 
 
-def _bytes(packed: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(packed, dtype=np.uint8).copy())
+def _news(told: Heard | None, transport: Transport) -> Tensor:
+    """(n,) uint8; empty where there is nothing to tell."""
+    return packed(told, transport.seal) if told is not None else torch.empty(0, dtype=torch.uint8)
 
 
-def _received(transport: Transport, peer: int, length: int) -> bytes:
-    packed = torch.empty(length, dtype=torch.uint8)
-    transport.irecv(packed, peer, NEWS).wait()
-    return packed.numpy().tobytes()
+def _received(transport: Transport, peer: int, length: int) -> Heard:
+    news = torch.empty(length, dtype=torch.uint8)
+    transport.irecv(news, peer, NEWS).wait()
+    told: Heard = unpacked(news, transport.seal)
+    return told

@@ -8,6 +8,7 @@ from torch.nn import Parameter
 
 from ringleader.comm.buckets import Buckets
 from ringleader.comm.communicator import Communicator
+from ringleader.comm.seal import Seal
 from ringleader.comm.simulator import Costs
 
 Check = Callable[[Tensor], bool]
@@ -86,8 +87,12 @@ class Exchange(Protocol):
     def all_reduce(self, values: Tensor) -> Tensor:
         """Sum of a small float64 tensor whose non-zero entries are disjoint between members. Blocks."""
 
+    @property
+    def seal(self) -> Seal:
+        """What objects carry that go to members of this generation: `comm.objects` makes payloads with it."""
+
     def send_state(self, rank: int, payload: Tensor) -> None:
-        """Send (n,) uint8 to a healing member."""
+        """Send (n,) uint8 to another member."""
 
     def receive_state(self, rank: int) -> Tensor:
         """Receive what `send_state` sent: (n,) uint8."""

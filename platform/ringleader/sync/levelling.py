@@ -1,14 +1,13 @@
 """The beginning of a generation of the token ring: what members know is put together, and all get the newest copies."""
 
-import pickle
 from collections.abc import Sequence
 from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ringleader.comm.communicator import EXPRESS
+from ringleader.comm.objects import packed, unpacked
 from ringleader.comm.schedules import Receive, Send, Step
 from ringleader.comm.schedules.schedule import chunks
 from ringleader.elastic.tokens import ABSENT, Copy, Standing, regenerate
@@ -24,12 +23,12 @@ PARTS, COPIES = 0, 1
 """Channels of LEVEL."""
 
 
-def gather(exchange: Exchange, part: T) -> list[T]:
-    """What every member says, by rank. Raises ExchangeBroken."""
+def gather(exchange: Exchange, part: T, *types: type) -> list[T]:
+    """What every member says, by rank; made of plain values and of these types. Raises ExchangeBroken."""
     communicator = exchange.communicator
     if communicator is None:
         return [part]
-    mine = torch.from_numpy(np.frombuffer(pickle.dumps(part), dtype=np.uint8).copy())
+    mine = packed(part, communicator.seal)
     rank, size = communicator.rank, communicator.size
     lengths = torch.zeros(size, dtype=torch.float64)
     lengths[rank] = mine.numel()
@@ -39,7 +38,7 @@ def gather(exchange: Exchange, part: T) -> list[T]:
     steps: list[Step] = [Send(peer, rank, (0, mine.numel()), PARTS) for peer in others]
     steps += [Receive(peer, peer, (0, rows[peer].numel()), PARTS) for peer in others]
     _run(exchange, steps, rows)
-    return [pickle.loads(row.numpy().tobytes()) for row in rows]  # noqa: S301 - members of one job trust each other
+    return [unpacked(row, communicator.seal, *types) for row in rows]
 
 
 def level(exchange: Exchange, spans: Spans, copies: Sequence[Sequence[Copy]]) -> list[Standing]:

@@ -4,7 +4,6 @@ A member tells its neighbour all that it has learnt since its last message, what
 whoever holds a token that lists an item holds the item's report.
 """
 
-import pickle
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +19,13 @@ class Peer:
     reports: dict[int, np.ndarray]
     buffers: int
 
+
+Told = tuple[list[tuple[int, int, np.ndarray]], int, Tensor | None]
+"""What goes round the ring: item, hops that its report has still to make, and the report; then the item whose buffers
+are the newest, -1 where these are not told, and the buffers."""
+
+Heard = tuple[dict[int, np.ndarray], int, Tensor | None]
+"""The same for a peer outside the ring: reports by item."""
 
 Known = tuple[dict[int, np.ndarray], int, Tensor | None]
 """Reports by item; the item whose buffers are the newest, and these."""
@@ -66,19 +72,19 @@ class News:
         with self._lock:
             self._keep(item, buffers)
 
-    def pack(self) -> bytes:
-        """What the neighbour has not been told; empty where that is nothing."""
+    def take(self) -> Told | None:
+        """What the neighbour has not been told; None where that is nothing."""
         with self._lock:
             outbox, self._outbox = self._outbox, []
             newer = self.newest if self.newest > self._told else -1
             if not outbox and newer < 0:
-                return b""
+                return None
             self._told = max(self._told, newer)
-            return pickle.dumps((outbox, newer, self.buffers if newer >= 0 else None))
+            return outbox, newer, self.buffers if newer >= 0 else None
 
-    def hear(self, packed: bytes) -> None:
-        """Take in what a neighbour has packed."""
-        told, newer, buffers = pickle.loads(packed)  # noqa: S301 - members of one job trust each other
+    def hear(self, news: Told) -> None:
+        """Take in what a neighbour has taken."""
+        told, newer, buffers = news
         with self._lock:
             for item, hops, row in told:
                 self._tell(item, row, hops - 1)
@@ -91,19 +97,19 @@ class News:
             self._peers.append(Peer({}, self.newest))
             return self._peers[-1]
 
-    def pack_for(self, peer: Peer) -> bytes:
-        """What a peer has not been told; empty where that is nothing."""
+    def take_for(self, peer: Peer) -> Heard | None:
+        """What a peer has not been told; None where that is nothing."""
         with self._lock:
             fresh, peer.reports = peer.reports, {}
             newer = self.newest if self.newest > peer.buffers else -1
             if not fresh and newer < 0:
-                return b""
+                return None
             peer.buffers = max(peer.buffers, newer)
-            return pickle.dumps((fresh, newer, self.buffers if newer >= 0 else None))
+            return fresh, newer, self.buffers if newer >= 0 else None
 
-    def hear_from(self, peer: Peer, packed: bytes) -> None:
-        """Take in what a peer has packed, and tell the ring and all other peers."""
-        fresh, newer, buffers = pickle.loads(packed)  # noqa: S301 - members of one job trust each other
+    def hear_from(self, peer: Peer, news: Heard) -> None:
+        """Take in what a peer has taken, and tell the ring and all other peers."""
+        fresh, newer, buffers = news
         with self._lock:
             for item, row in fresh.items():
                 self._tell(item, row, self._hops, but=peer)

@@ -14,6 +14,7 @@ from ringleader.comm.buckets import Bucket, Buckets
 from ringleader.comm.communicator import Communicator, Ticket, end_process
 from ringleader.comm.schedules import Part, Receive, Send, Step
 from ringleader.comm.schedules.star import pull, push
+from ringleader.comm.seal import Seal
 from ringleader.comm.simulator import Costs
 from ringleader.comm.timeline import Timeline
 from ringleader.comm.transports import Transport
@@ -175,6 +176,10 @@ class ParameterServer:
 
     def all_reduce(self, values: Tensor) -> Tensor:
         return self._side.all_reduce(values)
+
+    @property
+    def seal(self) -> Seal:
+        return self._side.seal
 
     def send_state(self, rank: int, payload: Tensor) -> None:
         self._side.send_state(rank, payload)

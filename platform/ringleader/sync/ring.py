@@ -14,6 +14,7 @@ from ringleader.comm.grouped import canonical_sum
 from ringleader.comm.probe import Lines, probe
 from ringleader.comm.schedules import SCHEDULES, Part, Step
 from ringleader.comm.schedules.direct import DIRECT
+from ringleader.comm.seal import Seal
 from ringleader.comm.simulator import Costs
 from ringleader.comm.timeline import Timeline
 from ringleader.comm.transports import Transport
@@ -148,6 +149,10 @@ class Ring:
 
     def all_reduce(self, values: Tensor) -> Tensor:
         return self._side.all_reduce(values)
+
+    @property
+    def seal(self) -> Seal:
+        return self._side.seal
 
     def send_state(self, rank: int, payload: Tensor) -> None:
         self._side.send_state(rank, payload)

@@ -6,6 +6,7 @@ from torch import Tensor
 from ringleader.comm.communicator import EXPRESS, Communicator, Ticket
 from ringleader.comm.schedules import SCHEDULES, Part, Receive, Send, Span, Step
 from ringleader.comm.schedules.schedule import chunks
+from ringleader.comm.seal import Seal
 from ringleader.comm.tree import Node, tree_over
 
 WORD, SUM, STATE, PROBE, PARTS, LEVEL, TOKENS, BUCKETS = 0, 2, 4, 6, 8, 10, 12, 16
@@ -35,6 +36,12 @@ class Side:
 
     def __init__(self, communicator: Communicator | None) -> None:
         self._communicator = communicator
+
+    @property
+    def seal(self) -> Seal:
+        """What objects carry that go to other members."""
+        assert self._communicator is not None, "a member that is alone sends nothing"
+        return self._communicator.seal
 
     def start_word(self, word: Tensor) -> tuple[Tensor, Ticket | None]:
         """Begin to sum a control word; the result is complete once the ticket is waited for."""

@@ -24,11 +24,13 @@ class Calls:
         finished: by call number.
         offset: steps committed inside the running loop.
         next: the number the next call of this process takes.
+        left: the numbers of loops that the program's body left, by `break` or by an exception.
     """
 
     finished: list[Ended] = field(default_factory=list)
     offset: int = 0
     next: int = 0
+    left: set[int] = field(default_factory=set)
 
     @property
     def base(self) -> int:
@@ -49,9 +51,10 @@ class Calls:
             self.offset = 0
 
     def state(self) -> dict[str, Any]:
-        return {"finished": list(self.finished), "offset": self.offset}
+        return {"finished": list(self.finished), "offset": self.offset, "left": sorted(self.left)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take a peer's finished calls; `next` is this process' own place in the program."""
         self.finished = list(state["finished"])
         self.offset = state["offset"]
+        self.left = set(state.get("left", ()))  # checkpoints of earlier versions have none

@@ -23,9 +23,9 @@ def present_shards(rows: int, shards: int) -> frozenset[int]:
     )
 
 
-def steps_in_epoch(rows: int, batch: int) -> int:
-    """Steps of one pass: the last batch may be short, never dropped."""
-    return -(-rows // batch)
+def steps_in_epoch(rows: int, batch: int, *, drop_last: bool = False) -> int:
+    """Steps of one pass: the last batch may be short, and is left out only where the program says so."""
+    return rows // batch if drop_last else -(-rows // batch)
 
 
 def checksum(rows: np.ndarray) -> int:
@@ -48,11 +48,22 @@ class Epoch:
     shards: int
 
     @classmethod
-    def shuffled(cls, *, rows: int, batch: int, shards: int, seed: int, epoch: int, shuffle: bool) -> "Epoch":
+    def shuffled(
+        cls,
+        *,
+        rows: int,
+        batch: int,
+        shards: int,
+        seed: int,
+        epoch: int,
+        shuffle: bool,
+        drop_last: bool = False,
+    ) -> "Epoch":
+        """`drop_last` leaves out the rows behind the last whole batch, others in each epoch where they are shuffled."""
         order = np.arange(rows, dtype=np.int64)
         if shuffle:
             np.random.Generator(np.random.PCG64(key(seed, "order", epoch))).shuffle(order)
-        return cls(order, batch, shards)
+        return cls(order[: rows // batch * batch] if drop_last else order, batch, shards)
 
     @property
     def steps(self) -> int:

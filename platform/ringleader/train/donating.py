@@ -18,10 +18,10 @@ from torch.nn import Parameter
 
 from ringleader.checkpoint.pieces import take_apart
 from ringleader.comm.communicator import Communicator
+from ringleader.comm.objects import packed
 from ringleader.comm.transports import Transport
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import Side
-from ringleader.train.held import packed
 from ringleader.train.prints import prints
 from ringleader.train.word import StepReport
 
@@ -103,7 +103,7 @@ class Donations:
         """All members leave the generation at this committed step."""
         following = self._following()
         if following:
-            rest = packed(self._rest())
+            rest = self._rest()
             for donation in following:
                 donation.end(rest)
 
@@ -131,7 +131,8 @@ class Donations:
         self._donations.append(Donation(transport, size, room_for(self._group.parameters)))
 
     def _state(self) -> dict[str, Any]:
-        return self._group.held.state(self._group.healing.rest({}))
+        group = self._group
+        return group.held.state(group.healing.rest({}, since=group.sections.count))
 
     def _rest(self) -> dict[str, Any]:
         held = self._group.held
@@ -218,8 +219,8 @@ class Donation:
         fill(memory, grads)
         self._parts.put((head, memory))
 
-    def end(self, rest: Tensor) -> None:
-        self._parts.put(({"kind": BOUNDARY}, rest))
+    def end(self, rest: dict[str, Any]) -> None:
+        self._parts.put(({"kind": BOUNDARY}, packed(rest, self._communicator.seal)))
 
     def void(self) -> None:
         self.over, self.follows = True, False
@@ -248,7 +249,7 @@ class Donation:
             copy_all(self._late)
             self._late = []
             self._copied.set()
-        side.send_state(JOINER, packed(head | {"behind": self._parts.qsize()}))
+        side.send_state(JOINER, packed(head | {"behind": self._parts.qsize()}, side.seal))
         side.send_state(JOINER, memory)
         if head["kind"] == STEP:
             with self._lock:

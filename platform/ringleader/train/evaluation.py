@@ -14,6 +14,7 @@ from ringleader.train.casting import Casting
 from ringleader.train.cursor import shard_span
 from ringleader.train.generators import Generator, generators_of, seed_own
 from ringleader.train.group import Group
+from ringleader.train.loaders import Loaders
 from ringleader.train.seams import Outlet
 from ringleader.train.slices import Collate, Slice, load, to_device
 from ringleader.train.streams import seed_all
@@ -31,6 +32,7 @@ class Question:
     score: Score
     collate: Collate | None
     loader_workers: int
+    loaders: Loaders
 
 
 class Evaluation:
@@ -61,6 +63,9 @@ class Evaluation:
                 group.timeline.end()
             try:
                 pending = self._meet(exchange, number, EVALUATE)
+                if pending is None:
+                    sums.clear()
+                    continue
                 reduced = exchange.all_reduce(self._table(sums))
             except ExchangeBroken as error:
                 group.broke(error)
@@ -80,7 +85,8 @@ class Evaluation:
             self._progress("finish")
             try:
                 before()
-                self._meet(exchange, number, BARRIER)
+                if self._meet(exchange, number, BARRIER) is None:
+                    continue
             except ExchangeBroken as error:
                 self._group.broke(error)
                 continue
@@ -107,12 +113,12 @@ class Evaluation:
         names: list[str] = []
         pieces = [piece for shard in shards for piece in self._pieces(question, shard, number)]
         fresh = {shard: torch.zeros(1 + MAX_SCORES, dtype=torch.float64) for shard in shards}
-        batches = load(
+        batches = question.loaders.load(
+            number,
             question.dataset,
-            pieces,
-            seed=self._group.spec.seed,
-            collate=question.collate,
-            loader_workers=question.loader_workers,
+            iter(pieces),
+            question.collate,
+            question.loader_workers,
         )
         own = generators_of(self._group.held.models)
         with self._eval_mode():
@@ -155,7 +161,7 @@ class Evaluation:
         piece = Slice(("evaluate", "names"), 0, np.arange(min(1, len(question.dataset)), dtype=np.int64))
         if not len(piece.rows):
             return []
-        batch = next(load(question.dataset, [piece], seed=0, collate=question.collate, loader_workers=0))
+        batch = next(load(question.dataset, [piece], seed=0, collate=question.collate))
         with self._eval_mode():
             return self._checked_names(self._score(question, batch))
 
@@ -179,19 +185,26 @@ class Evaluation:
             )
         return values.detach().to(torch.float64).reshape(rows, -1).mean(dim=1).sum().cpu()
 
-    def _meet(self, exchange: Exchange, number: int, kind: int) -> bool:
-        """All members at the same call? Returns whether a plan is pending."""
+    def _meet(self, exchange: Exchange, number: int, kind: int) -> bool | None:
+        """All members at the same call? Returns whether a plan is pending; None where members differed, and do not any
+        more: then what this one computed counts for nothing."""
         group = self._group
         assert group.seat is not None
+        group.comparison.begin(number)
         word = group.layout.write(
             rank=group.seat.rank,
             call=number,
             kind=kind,
             step=group.step,
             pending=group.coordinator.plan_pending(),
+            fingerprint=group.comparison.said,
         )
         reduced = exchange.meet(word)
         group.check(reduced)
+        if group.comparison.differs(reduced):
+            group.comparison.level(reduced)
+            return None
+        group.comparison.agreed(number)
         return group.layout.pending(reduced, world=len(group.seat.plan.members))
 
     def _table(self, sums: Mapping[int, Tensor]) -> Tensor:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ringleader.checkpoint.manifest import Position
 from ringleader.comm.buckets import Buckets as GradientBuckets
 from ringleader.comm.simulator import Costs
 from ringleader.elastic.state import PAUSE
@@ -17,7 +16,9 @@ from ringleader.sync import Coding, Exchange, open_exchange
 from ringleader.train.agreement import agreed
 from ringleader.train.buffers import Buffers
 from ringleader.train.calls import Calls, Ended
+from ringleader.train.choice import Choice
 from ringleader.train.clock import Split
+from ringleader.train.comparison import Comparison
 from ringleader.train.donating import Donations
 from ringleader.train.draws import Draws
 from ringleader.train.healing import Healing
@@ -27,9 +28,12 @@ from ringleader.train.reporter import Reporter
 from ringleader.train.saving import Saver
 from ringleader.train.scaling import Scaling
 from ringleader.train.seams import Coordinator, Parked, Seat
+from ringleader.train.sections import Sections
+from ringleader.train.securing import Securing
 from ringleader.train.shadowing import Shadowing
 from ringleader.train.tables import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
 from ringleader.train.unkept import Unkept
+from ringleader.train.warnings import Warnings
 from ringleader.train.word import WordLayout
 
 
@@ -43,6 +47,7 @@ class Group:
         loss: the global loss of the newest committed step, None before the first.
         costs: what links and adds cost, as measured once; None where nothing has been chosen by it yet.
         heals: how often this member took over a peer's whole state.
+        former: the members of the generation before this one; empty for who was in none.
         opened: the call number of the loop that all members have begun together, where that is a transaction.
         ticked: global steps for which schedules and callbacks have run, where members are at different steps.
         updated: global steps that the parameters which this member updates have applied; a server of several may be a
@@ -61,6 +66,7 @@ class Group:
         self,
         *,
         spec: JobSpec,
+        device: torch.device,
         held: Held,
         calls: Calls,
         reporter: Reporter,
@@ -69,6 +75,7 @@ class Group:
         saver: Saver,
     ) -> None:
         self.spec = spec
+        self.device = device
         self.held = held
         self.calls = calls
         self.reporter = reporter
@@ -90,6 +97,7 @@ class Group:
         self.inside: dict[str, Any] = {}
         self.boundary = 0
         self.heals = 0
+        self.former: tuple[str, ...] = ()
         self.opened = -1
         self.ticked = 0
         self.seat: Seat | None = None
@@ -97,7 +105,6 @@ class Group:
         self.same_bits = spec.sync.same_bits
         self._leaving = ""
         self._must_park = True
-        self._expects = True
         self._buckets: GradientBuckets | None = None
         self._buffers: Buffers | None = None
         self._parameters: list[Parameter] | None = None
@@ -107,12 +114,16 @@ class Group:
         self._counted_bytes = 0
         self._outer: Outer | None = None
         self.scaling = Scaling() if spec.precision == "fp16" else None
+        self.sections = Sections(self)
+        self.comparison = Comparison(self)
         self.unkept = Unkept(self)
         self.draws = Draws(self)
         self.healing = Healing(self)
         self.donations = Donations(self)
+        self.securing = Securing(self)
         self.shadowing = Shadowing(self)
-        self._told: dict[str, Any] | None = None
+        self.choice = Choice(self)
+        self.warnings = Warnings(self)
 
     @property
     def buffers(self) -> Buffers:
@@ -187,18 +198,9 @@ class Group:
                 self._change_generation()
         return self.exchange
 
-    @property
-    def due(self) -> bool:
-        """Whether a checkpoint is due at the next boundary."""
-        return self.saver.due(self.boundary, self.step)
-
     def committed(self) -> None:
-        """All that is applied is committed and published: copy it for a checkpoint where one is due."""
-        if self.due:
-            self._save()
-        elif self._expects and self.saver.nears(self.step):
-            self._expect()
-        self.boundary = self.step
+        """All that is applied is committed and published."""
+        self.securing.committed()
         self.donations.committed(leaves=self._must_park)
 
     def leave_at_boundary(self) -> None:
@@ -216,6 +218,35 @@ class Group:
         self.held.rewind_kept()
         self.buffers.forget()
 
+    def own_weights(self) -> None:
+        """The program is about to change weights: no peer reads them where they are."""
+        if self._buckets is not None:
+            self._buckets.move_out()
+
+    def call_back(self) -> None:
+        """All weights are here: callbacks that waited for them run."""
+        self.held.call_back()
+        if self.held.callbacks:
+            self.buffers.adopt()
+
+    def take_back(self) -> None:
+        """A loop's body was left in its middle: what it did to buffers and kept objects since the commit is undone."""
+        if self.spec.followed or self.spec.sync.same_bits:
+            self.buffers.rewind()
+        self.held.rewind_kept()
+
+    def forget_gradients(self) -> None:
+        """What is left in `.grad` differs by worker: between calls it is None everywhere."""
+        for parameter in self.held.weights:
+            parameter.grad = None
+
+    def take_over(self) -> None:
+        """A call begins: what the lines before it made of buffers and kept objects is committed."""
+        if self.seat is not None and not (self.spec.sync.leased or self.spec.sync.circulates):
+            self.buffers.adopt()
+        if self.seat is not None:
+            self.held.commit_kept()
+
     def traffic(self) -> dict[str, float]:
         """Where there are any, the bytes of coded gradients and of rows that this worker sent since the last call."""
         if self.coding is None and not self._table_names:
@@ -227,6 +258,7 @@ class Group:
 
     def leave_call(self, number: int) -> None:
         """The loop of that call was left at this committed step."""
+        self.calls.left.add(number)
         self.pass_over(lambda: self.finish_call(number))
 
     def pass_over(self, end: Callable[[], None] = lambda: None) -> None:
@@ -244,6 +276,7 @@ class Group:
     def finish_call(self, number: int, result: Any = None) -> None:
         """The call is over for everybody at this committed step."""
         self.calls.finish(number, Ended(result, self.step, self.loss))
+        self.sections.finished(number)
 
     def close(self) -> None:
         """Leave the group for good; weights stay."""
@@ -260,7 +293,9 @@ class Group:
     def check(self, reduced: Tensor) -> bool:
         """Whether the step happens, and nobody left the loop before it. Raises CallMismatch where members differ."""
         assert self.seat is not None
-        return agreed(self.layout, reduced, self.seat.plan, self.seat.rank)
+        self.securing.hear(reduced, self.seat.plan)
+        stays = agreed(self.layout, reduced, self.seat.plan, self.seat.rank)
+        return stays and not self.comparison.differs(reduced)
 
     def _change_generation(self) -> None:
         generation = self.seat.plan.generation if self.seat else 0
@@ -274,6 +309,7 @@ class Group:
             self.exchange = None
         if self.timeline is not None:
             self.timeline.begin("regroup", left=generation)
+        self.former = self.seat.plan.members if self.seat else ()
         step = self.updated if self.updated < 0 else max(self.step, self.updated)
         self.seat = self._next_seat(Parked(generation, self.applied, step, self._leaving))
         self._must_park = False
@@ -300,7 +336,9 @@ class Group:
         if plan.cause == PAUSE:
             self._pause()
             return
-        self._tell_choice()
+        self.securing.begun(plan)
+        self.choice.tell()
+        self.warnings.look()
 
     @property
     def _begun(self) -> bool:
@@ -325,7 +363,8 @@ class Group:
         given_up = self.coordinator.interrupted
         try:
             if self.saver.on:
-                self.saver.insist(self._save, given_up, cancelled=self.coordinator.plan_pending)
+                self.comparison.before_saving()
+                self.saver.insist(self.securing.save, given_up, cancelled=self.coordinator.plan_pending)
             self.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
         except ExchangeBroken as error:
             self.broke(error)
@@ -333,25 +372,9 @@ class Group:
         self.reporter.settle()
         self._must_park = True
 
-    def _save(self) -> None:
-        assert self.seat is not None
-        plan = self.seat.plan
-        part = self.healing.part_to_save(self.seat)
-        if part is not None:
-            position = Position(self.step, self.applied, plan.attempt, plan.generation)
-            self.saver.save(self.healing.state_of(part), part, position)
-
-    def _expect(self) -> None:
-        """The generation has made a step: the state is as large as what will be saved of it."""
-        assert self.seat is not None
-        self._expects = False
-        part = self.healing.part_to_save(self.seat)
-        if part is not None and not (self.spec.sync.leased or self.spec.sync.circulates):
-            self.saver.expect(self.healing.state_of(part), part)
-
     def _open(self) -> None:
         assert self.seat is not None
-        self._expects = True
+        self.securing.begin()
         if self._buckets is None:
             refuse_optimizers(self.held.optimizers, self.tables, self.spec.sync.architecture)
             self.held.commit_kept()
@@ -363,7 +386,7 @@ class Group:
             plan=self.seat.plan,
             rank=self.seat.rank,
             transport=self.seat.transport,
-            parameters=self._exchanged(),
+            parameters=self.exchanged,
             word_length=self.layout.length,
             buckets=self._buckets,
             coding=self.coding,
@@ -373,7 +396,8 @@ class Group:
         )
         self._buckets = self.exchange.buckets
 
-    def _exchanged(self) -> list[Parameter]:
+    @property
+    def exchanged(self) -> list[Parameter]:
         """What has gradients that are summed."""
         if self.spec.sync.circulates:
             return []
@@ -388,12 +412,3 @@ class Group:
         assert self.exchange is not None
         self.costs = self.exchange.measure(self.costs)
         self.exchange.go_by(self.costs)
-
-    def _tell_choice(self) -> None:
-        """Which schedules sum the buckets, where that is not what this worker said last."""
-        assert self.seat is not None
-        assert self.exchange is not None
-        chosen = self.exchange.chosen() if self.seat.rank == 0 else None
-        if chosen is not None and chosen != self._told:
-            self._told = chosen
-            self.reporter.tell("exchange.chosen", self.seat.plan.generation, chosen)

@@ -6,10 +6,11 @@ import torch
 from torch.nn import Parameter
 
 from ringleader.comm.buckets import Buckets
+from ringleader.comm.objects import packed, unpacked_of_any_type
 from ringleader.elastic import Plan
 from ringleader.elastic.parts import gifts
 from ringleader.sync import Exchange
-from ringleader.train.held import Held, packed, unpacked
+from ringleader.train.held import Held
 from ringleader.train.seams import Seat
 
 
@@ -40,11 +41,12 @@ def hand_over(seat: Seat, exchange: Exchange, held: Held, *, lacking: bool) -> N
     without = {rank - plan.world for rank in exchange.all_reduce(said).nonzero().flatten().tolist()}
     for receiver, donor, parts in gifts(plan.held_by, without):
         if donor == me:
-            payload = packed(held.state_of(_parameters(exchange.buckets, parts)))
+            payload = packed(held.state_of(_parameters(exchange.buckets, parts)), exchange.seal)
             exchange.send_state(plan.world + receiver, payload)
         elif receiver == me:
             given = _parameters(exchange.buckets, parts)
-            held.take_part(unpacked(exchange.receive_state(plan.world + donor)), given)
+            received = exchange.receive_state(plan.world + donor)
+            held.take_part(unpacked_of_any_type(received, exchange.seal), given)
             exchange.buckets.tables.all_changed(given)
 
 

@@ -8,6 +8,7 @@ from torch.nn import Parameter
 from ringleader.checkpoint.manifest import CheckpointUnreadable
 from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.snapshot import checkpoint_at
+from ringleader.checkpoint.weights_file import SUFFIX, weights_at
 from ringleader.comm.communicator import end_process
 from ringleader.elastic import Plan
 from ringleader.train.handover import hand_over, lacks
@@ -24,7 +25,7 @@ class Healing:
 
     def __init__(self, group: "Group") -> None:
         self._group = group
-        self.machines = Machines(group.spec)
+        self.machines = Machines(group.spec, group.device)
 
     def heal(self) -> None:
         """Donors send their committed state, receivers take it, in the plan's order."""
@@ -33,17 +34,16 @@ class Healing:
         assert group.exchange is not None
         plan, me = group.seat.plan, group.seat.plan.members[group.seat.rank]
         self._resume(plan, me)
-        payload = None
+        payloads: dict[int, torch.Tensor] = {}
         for receiver, donor in plan.heals:
             if donor == me:
-                rest = self.rest(self._inside(plan))
-                payload = group.held.payload(rest) if payload is None else payload
-                group.exchange.send_state(plan.rank_of(receiver), payload)
+                since = self._lacks_since(receiver)
+                payloads[since] = payloads[since] if since in payloads else self.payload(since)
+                group.exchange.send_state(plan.rank_of(receiver), payloads[since])
             elif receiver == me:
                 received = group.exchange.receive_state(plan.rank_of(donor))
                 keep = self._own_part(plan, donor)
-                rest = group.held.restore(received, keep)
-                self.restore(rest, whole=not keep)
+                rest = self.receive(received, keep)
                 updated = rest["changed"] or plan.start_step > 0
                 if not keep and lacks(plan, group.seat.rank, donor, updated=updated):
                     group.updated = -1
@@ -55,6 +55,29 @@ class Healing:
                 group.updated = group.step if group.updated < 0 else group.updated
             self._level()
         self.machines.meet(group.exchange, plan, group.seat.rank)
+
+    def payload(self, since: int) -> torch.Tensor:
+        """(n,) uint8 of all committed state, sealed for a peer that has the boundaries of calls before `since`."""
+        group = self._group
+        assert group.seat is not None
+        assert group.exchange is not None
+        return group.held.payload(self.rest(self._inside(group.seat.plan), since), group.exchange.seal)
+
+    def receive(self, payload: torch.Tensor, keep: list[Parameter]) -> dict[str, Any]:
+        """Take over a peer's committed state, all but the parameters in `keep` with their optimiser states.
+
+        Returns what no registered object holds."""
+        group = self._group
+        assert group.exchange is not None
+        rest = group.held.restore(payload, group.exchange.seal, keep)
+        self.restore(rest, whole=not keep)
+        return rest
+
+    def _lacks_since(self, receiver: str) -> int:
+        """From which call on a receiver lacks boundaries: who was in the generation before is behind by a transaction
+        at most, and by a loop that this member has left and that is not over yet."""
+        group = self._group
+        return max(0, group.sections.count - 2) if receiver in group.former else 0
 
     def _inside(self, plan: Plan) -> dict[str, Any]:
         """Where a running loop stands, for who takes this member's whole state."""
@@ -86,11 +109,18 @@ class Healing:
             return group.held.state(self.rest(group.keeps()))
         return group.held.state_of(group.exchange.part or [])
 
-    def rest(self, inside: dict[str, Any]) -> dict[str, Any]:
-        """The position of this member, and all else that no registered object holds."""
+    def rest(self, inside: dict[str, Any], since: int = 0) -> dict[str, Any]:
+        """The position of this member, and all else that no registered object holds.
+
+        Args:
+            since: boundaries of calls from this number on come along.
+        """
         group = self._group
         return {
             "inside": inside,
+            "place": group.sections.place,
+            "boundaries": group.sections.state(since),
+            "variables": group.sections.variables.state(since),
             "calls": group.calls.state(),
             "step": group.step,
             "applied": group.applied,
@@ -106,6 +136,7 @@ class Healing:
             "machines": self.machines.state(),
             "unkept": group.unkept.state(),
             "draws": group.draws.state(),
+            "comparison": group.comparison.state(),
             "staleness": group.staleness,
         }
 
@@ -116,6 +147,9 @@ class Healing:
             # The step that the peers applied holds this worker's coded gradients: what they lost is owed.
             group.coding.heal(steps=rest["step"] - group.step)
         group.calls.restore(rest["calls"])
+        group.sections.restore(rest.get("boundaries", (0, [])))  # checkpoints of before have none
+        group.sections.variables.restore(rest.get("variables", {}))
+        group.sections.healed(rest.get("place", -1))
         group.step = rest["step"]
         group.applied = rest["applied"]
         group.samples = rest["samples"]
@@ -132,9 +166,11 @@ class Healing:
         group.opened, group.ticked = rest["opened"], rest["ticked"]
         if group.scaling:
             group.scaling.load_state_dict(rest["scaling"])
-        self.machines.restore(rest.get("machines", []))  # checkpoints of before have none
-        group.unkept.restore(rest.get("unkept", []))  # nor this
+        self.machines.restore(rest.get("machines", []))  # nor this
+        group.unkept.restore(rest.get("unkept", []))
         group.draws.restore(rest.get("draws", False))
+        if "comparison" in rest:
+            group.comparison.restore(rest["comparison"])
         group.staleness = rest.get("staleness", [])
         group.inside, group.boundary = rest["inside"], group.step
         group.heals += 1
@@ -152,21 +188,24 @@ class Healing:
         if found is not None:
             rest = group.held.take(joined(found.states))
             self.restore(rest | {"costs": None}, whole=True)
-            group.saver.tell_start(found, plan.generation)
-        elif group.spec.init_from is not None:
+            group.saver.tell_start(found, plan.generation, len(group.calls.finished))
+            return
+        if plan.attempt > 1:
+            group.saver.tell_nothing(plan.generation)
+        if group.spec.init_from is not None:
             self._begin_with(group.spec.init_from, plan.generation)
 
     def _begin_with(self, uri: str, generation: int) -> None:
-        """The first state has the weights of another job's checkpoint."""
+        """The first state has the weights of another job: of its checkpoint, or those that it left behind."""
         group = self._group
-        found = checkpoint_at(uri)
-        matched = group.held.begin_with(joined(found.states)["models"])
+        file = uri.endswith(SUFFIX)
+        matched = group.held.begin_with(
+            weights_at(uri) if file else joined(checkpoint_at(uri).states)["models"]
+        )
         if not matched.taken:
-            raise CheckpointUnreadable(
-                found.place, "no entry of this job's models has its name and shape there"
-            )
+            raise CheckpointUnreadable(uri, "no entry of this job's models has its name and shape there")
         group.buffers.adopt()
-        group.saver.tell_weights(found, matched.told(), generation)
+        group.saver.tell_weights(uri, matched.told(), generation)
 
     def _own_part(self, plan: Plan, donor: str) -> list[Parameter]:
         """What the donor has not the newest of: a server's own share, once it has applied a step, and all of it where
@@ -189,3 +228,4 @@ class Healing:
         ahead[group.seat.rank] = group.ahead
         if not bool(group.exchange.all_reduce(ahead).any()):
             group.exchange.publish()
+            group.call_back()

@@ -1,21 +1,23 @@
 """Everything a step commits: models, optimisers, schedulers, kept objects and callbacks."""
 
 import copy
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ringleader.comm.objects import packed, unpacked_of_any_type
+from ringleader.comm.seal import Seal
 from ringleader.errors import StepMisuse
+from ringleader.train.matched import Matched
 from ringleader.train.norms import BLOCK, Complete, block_sums, clip, itself
-from ringleader.train.optimizer_states import load
+from ringleader.train.optimizer_states import assign, load
+from ringleader.train.schedules import advance, take
 from ringleader.train.streams import seed_all
 from ringleader.train.tables import step
 
@@ -38,10 +40,14 @@ class Held:
         self.kept: dict[str, Stateful] = {}
         self.callbacks: list[Callable[[], None]] = []
         self.committed_kept: dict[str, dict[str, Any]] = {}
+        self._owed: tuple[int, int] | None = None
+        self._waiting = _Waiting()
+        self._given: Sequence[dict[str, Any]] = ()
 
     def add_scheduler(self, scheduler: LRScheduler) -> None:
         # Where servers own the optimiser, a worker's own never steps; torch's order check must not warn about it.
         scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
+        take(scheduler)
         self.schedulers.append(scheduler)
 
     @property
@@ -71,6 +77,12 @@ class Held:
         Raises:
             StepMisuse: naming what is wrong.
         """
+        if not self.take_rest():
+            raise StepMisuse(
+                "this worker registered fewer optimisers, schedulers or kept objects than its peer, "
+                "or an optimiser with other parameter groups.",
+                hint="Register the same objects in the same order on every worker.",
+            )
         if not self.optimizers:
             raise StepMisuse(
                 "no optimiser is registered.", hint="Call session.optimizer(...) before the first loop."
@@ -81,7 +93,8 @@ class Held:
         if strangers:
             raise StepMisuse(
                 f"{strangers} trainable parameters of the optimisers are not exchanged between workers.",
-                hint="Pass every model through session.model(...) and freeze or unfreeze before the first loop.",
+                hint="Pass every model through session.model(...). What is trained later must be trainable at the "
+                "first loop: leave it out of the optimiser until then, and call add_param_group between two loops.",
             )
 
     @property
@@ -122,7 +135,7 @@ class Held:
         """Take over what `settings` gave on a peer."""
         groups = [group for optimizer, _ in self.optimizers for group in optimizer.param_groups]
         for group, given in zip(groups, settings, strict=True):
-            group.update(given)
+            assign(group, given)
 
     @property
     def weights(self) -> list[nn.Parameter]:
@@ -187,21 +200,33 @@ class Held:
             for block in block_sums([p for group in optimizer.param_groups for p in group["params"]])
         ]
 
-    def after_update(self, seed: int, step: int, *, published: bool = False, skipped: bool = False) -> None:
+    def after_update(
+        self, seed: int, step: int, *, published: bool = False, skipped: bool = False, later: bool = False
+    ) -> None:
         """What happens once per committed step on every member.
 
         Args:
             seed, step: what callbacks draw follows from them, not from what the update drew here.
             published: the weights here are what servers have made of them, who ran the callbacks themselves.
             skipped: no optimiser made a step, so schedules make none either.
+            later: only a part of the weights is here until all have published: callbacks wait for `call_back`.
 
         Raises:
             StepMisuse: a callback changed such weights.
         """
-        if self.callbacks:
-            seed_all(seed, "commit", step)
         for scheduler in () if skipped else self.schedulers:
-            scheduler.step()
+            advance(scheduler)
+        self._owed = (seed, step)
+        if not later:
+            self.call_back(published=published)
+
+    def call_back(self, *, published: bool = False) -> None:
+        """Run the callbacks of the newest committed step, unless they have run. As `after_update`."""
+        owed, self._owed = self._owed, None
+        if owed is None:
+            return
+        if self.callbacks:
+            seed_all(owed[0], "commit", owed[1])
         named = self.spoken_parameters if published and self.callbacks else {}
         before = {name: parameter._version for name, parameter in named.items()}
         for callback in self.callbacks:
@@ -232,9 +257,9 @@ class Held:
         """All committed state: the live objects' own tensors, and `rest`."""
         return {
             "models": [model.state_dict() for model in self.models],
-            "optimizers": [optimizer.state_dict() for optimizer, _ in self.optimizers],
-            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
-            "kept": {name: kept.state_dict() for name, kept in self.kept.items()},
+            "optimizers": _listed(self._waiting.optimizers, [o.state_dict() for o, _ in self.optimizers]),
+            "schedulers": _listed(self._waiting.schedulers, [s.state_dict() for s in self.schedulers]),
+            "kept": {name: kept.state_dict() for name, kept in self.kept.items()} | self._waiting.kept,
             "rest": rest,
         }
 
@@ -254,17 +279,17 @@ class Held:
             optimizers.append({"state": {n: state for n, state in saved["state"].items() if n in own}})
         return {"models": models, "optimizers": optimizers}
 
-    def payload(self, rest: dict[str, Any]) -> Tensor:
+    def payload(self, rest: dict[str, Any], seal: Seal) -> Tensor:
         """All committed state as (n,) uint8, to heal a peer with."""
-        return packed(self.state(rest))
+        return packed(self.state(rest), seal)
 
-    def restore(self, payload: Tensor, keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
+    def restore(self, payload: Tensor, seal: Seal, keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
         """Take over a peer's committed state; returns its `rest`.
 
         Args:
             keep: parameters that the peer does not own: they stay as they are, with their optimiser state.
         """
-        return self.take(unpacked(payload), keep)
+        return self.take(unpacked_of_any_type(payload, seal), keep)
 
     @torch.no_grad()
     def take_part(self, state: dict[str, Any], parameters: Sequence[nn.Parameter]) -> None:
@@ -281,22 +306,62 @@ class Held:
 
     def take(self, state: dict[str, Any], keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
         """Take over what `state` gave; as `restore`."""
+        self._owed = None
         own = _Own.of(keep, [optimizer for optimizer, _ in self.optimizers]) if keep else None
         self._check_same_program(state)
         for model, saved in zip(self.models, state["models"], strict=True):
-            model.load_state_dict(saved)
-        for (optimizer, _), saved in zip(self.optimizers, state["optimizers"], strict=True):
-            load(optimizer, saved)
-        for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
-            scheduler.load_state_dict(saved)
-        self.set_kept(state["kept"])
+            _load_model(model, saved)
+        self._given = state["optimizers"]
+        self._waiting = _Waiting(state["optimizers"], state["schedulers"], state["kept"])
+        self.take_rest()
         if own is not None:
             own.put_back()
         self.commit_kept()
         rest: dict[str, Any] = state["rest"]
         return rest
 
-    def begin_with(self, models: Sequence[dict[str, Any]]) -> "Matched":
+    def take_rest(self) -> bool:
+        """Take over what `take` was given for objects that the program had not registered by then, and for optimisers
+        whose groups it had not all added. Returns whether nothing is left."""
+        waiting = self._waiting
+        for number, (optimizer, _) in enumerate(self.optimizers):
+            saved = waiting.optimizers.get(number)
+            if saved is not None and _fits(optimizer, saved):
+                load(optimizer, waiting.optimizers.pop(number))
+        for number, scheduler in enumerate(self.schedulers):
+            if number in waiting.schedulers:
+                scheduler.load_state_dict(waiting.schedulers.pop(number))
+        known = self.kept.keys() & waiting.kept.keys()
+        self.set_kept({name: waiting.kept.pop(name) for name in known})
+        return not (waiting.optimizers or waiting.schedulers or waiting.kept)
+
+    def add_optimizer(self, optimizer: Optimizer, clip_norm: float | None) -> None:
+        """Register an optimiser; it takes the place of one whose parameters it has all.
+
+        Raises:
+            StepMisuse: it has some of them.
+        """
+        mine = _parameters(optimizer)
+        for number, (other, _) in enumerate(self.optimizers):
+            theirs = _parameters(other)
+            if theirs <= mine:
+                self.optimizers[number] = (optimizer, clip_norm)
+                return
+            if theirs & mine:
+                raise StepMisuse(
+                    "an optimiser was registered for some parameters of one that was registered before.",
+                    hint="Give it all parameters of the other one, whose place it then takes, or none of them.",
+                )
+        self.optimizers.append((optimizer, clip_norm))
+
+    def take_anew(self, before: Sequence[Optimizer]) -> None:
+        """Optimisers that took the places of those `before` since `take` get what it was given for those places."""
+        given, self._given = self._given, ()
+        for number, (other, saved) in enumerate(zip(before, given, strict=False)):
+            if self.optimizers[number][0] is not other:
+                load(self.optimizers[number][0], saved)
+
+    def begin_with(self, models: Sequence[dict[str, Any]]) -> Matched:
         """Take over what has the same name and shape from the states of other models; all else stays as it is."""
         mine = [
             {n: t for n, t in model.state_dict().items() if isinstance(t, Tensor)} for model in self.models
@@ -312,6 +377,7 @@ class Held:
         return matched
 
     def _check_same_program(self, state: dict[str, Any]) -> None:
+        """A peer that is further in the program may have registered more."""
         mine = (len(self.models), len(self.optimizers), len(self.schedulers), sorted(self.kept))
         theirs = (
             len(state["models"]),
@@ -319,52 +385,52 @@ class Held:
             len(state["schedulers"]),
             sorted(state["kept"]),
         )
-        if mine != theirs:
+        more = mine[1] <= theirs[1] and mine[2] <= theirs[2] and self.kept.keys() <= state["kept"].keys()
+        if mine[0] != theirs[0] or not more:
             raise StepMisuse(
                 f"this worker registered (models, optimisers, schedulers, kept) {mine}, its peer {theirs}.",
                 hint="Register the same objects in the same order on every worker before the first batches call.",
             )
 
 
-def packed(state: dict[str, Any]) -> Tensor:
-    """(n,) uint8."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return torch.from_numpy(np.frombuffer(buffer.getbuffer(), dtype=np.uint8))
+class _Waiting:
+    """States that were given for registered objects, by their number or name, and not taken over yet."""
+
+    def __init__(
+        self,
+        optimizers: Sequence[dict[str, Any]] = (),
+        schedulers: Sequence[dict[str, Any]] = (),
+        kept: Mapping[str, Any] = {},
+    ) -> None:
+        self.optimizers = dict(enumerate(optimizers))
+        self.schedulers = dict(enumerate(schedulers))
+        self.kept = dict(kept)
 
 
-def unpacked(payload: Tensor) -> dict[str, Any]:
-    """What `packed` made. Members of one job trust each other: kept objects may hold any type, so this is a full
-    unpickling."""
-    state: dict[str, Any] = torch.load(io.BytesIO(payload.numpy().tobytes()), weights_only=False)
-    return state
+def _load_model(model: nn.Module, saved: dict[str, Any]) -> None:
+    try:
+        model.load_state_dict(saved)
+    except RuntimeError as error:
+        raise StepMisuse(
+            f"a model has other entries here than on the member that gave its state: {error}",
+            hint="Change a model's structure (pruning, new layers, parametrizations) before the first loop only.",
+        ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Matched:
-    """Names of weights: of those taken over, and of the others why not."""
+def _parameters(optimizer: Optimizer) -> set[nn.Parameter]:
+    return {parameter for group in optimizer.param_groups for parameter in group["params"]}
 
-    taken: list[str]
-    only_here: list[str]
-    only_there: list[str]
-    other_shape: list[str]
 
-    def add(self, own: Mapping[str, Tensor], given: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
-        """Compare two models. Returns what can be taken over."""
-        both = own.keys() & given.keys()
-        fits = {name for name in both if own[name].shape == getattr(given[name], "shape", None)}
-        lists = (self.taken, self.only_here, self.only_there, self.other_shape)
-        found = (fits, own.keys() - both, given.keys() - both, both - fits)
-        for names, news in zip(lists, found, strict=True):
-            names += [prefix + name for name in sorted(news)]
-        return {name: given[name] for name in fits}
+def _listed(waiting: dict[int, Any], live: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """States by number: of what has one waiting that one."""
+    count = max([len(live), *(number + 1 for number in waiting)])
+    return [waiting[number] if number in waiting else live[number] for number in range(count)]
 
-    def told(self) -> dict[str, Any]:
-        return {"taken": len(self.taken)} | {
-            "only_here": self.only_here,
-            "only_there": self.only_there,
-            "other_shape": self.other_shape,
-        }
+
+def _fits(optimizer: Optimizer, saved: dict[str, Any]) -> bool:
+    """Whether both have the same parameter groups."""
+    mine = [len(group["params"]) for group in optimizer.param_groups]
+    return mine == [len(group["params"]) for group in saved["param_groups"]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,9 @@ class Laps:
             self._kept = Tokens(self._group)
         return self._kept
 
+    def undo(self) -> None:
+        """The loop's body has left: nothing that it computed since the commit is in the weights."""
+
     def request_stop(self) -> None:
         self._stop = True
 
@@ -69,6 +72,10 @@ class Laps:
     def mid_batch(self) -> bool:
         """A slice that is computed is applied, whatever becomes of the others of its batch."""
         return False
+
+    def adds_up(self) -> bool:
+        """Whether gradients of slices before are in the parameters, and those of others will come to them."""
+        return self._open and bool(self._left)
 
     def end(self, number: int) -> None:
         """The loop of that call was left by `break`, which ends it for all; the slice it was at is not applied."""
@@ -316,6 +323,7 @@ class Laps:
             step=group.step,
             pending=group.coordinator.plan_pending(),
             stop=self._stop,
+            wish=group.securing.wish,
         )
         reduced = exchange.meet(word)
         group.check(reduced)
@@ -357,7 +365,7 @@ class Laps:
         for _ in range(self._settling_of().advance(loop.epoch, everywhere, self.turns.names)):
             before += 1
             self._progress(loop, "committed", before)
-        if self._circulation is not None and self._group.due:
+        if self._circulation is not None and self._group.securing.wanted:
             self._circulation.halt()  # a checkpoint is of a moment at which all copies agree
 
     def _tick(self, step: int) -> None:

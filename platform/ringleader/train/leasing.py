@@ -18,6 +18,7 @@ from ringleader.sync.lessor import Lessor, Rows
 from ringleader.sync.parameter_server import ParameterServer
 from ringleader.sync.share import Share
 from ringleader.train.books import Books, tell_nobody
+from ringleader.train.cadence import Wish
 from ringleader.train.committing import Commits
 from ringleader.train.evidence import Recorder
 from ringleader.train.group import Group
@@ -31,8 +32,9 @@ from ringleader.train.tenant import Tenant, Way
 from ringleader.train.updating import Counted
 from ringleader.train.word import BATCHES
 
-KNOWN = 5
-"""Numbers that server 0 says first: whether the loop is over, and the generation; steps, samples, loss."""
+KNOWN = 6
+"""Numbers that server 0 says first: whether the loop is over, and the generation; steps, samples, loss, and whether it
+would like a checkpoint."""
 STALENESS_BINS = 17
 """Of the histogram: 0, 1, ..., 15, and more."""
 
@@ -58,6 +60,9 @@ class Leasing:
     def mid_batch(self) -> bool:
         """See `Tenant.mid_batch`."""
         return self._tenant.mid_batch
+
+    def undo(self) -> None:
+        """The loop's body has left: nothing that it computed since the commit is in the weights."""
 
     def request_stop(self) -> None:
         self._tenant.request_stop()
@@ -208,7 +213,8 @@ class Leasing:
         assert exchange is not None
         self._tenant.way = None
         said = exchange.all_reduce(self._position())
-        over, leaves, step, samples, loss = said[:KNOWN].tolist()
+        over, leaves, step, samples, loss, wanted = said[:KNOWN].tolist()
+        group.securing.agreed = bool(wanted)
         if (books := self._books) is not None:
             books.allow(int(step) - books.base)
         self._advance(loop, int(step))
@@ -249,7 +255,14 @@ class Leasing:
         assert self._books is not None
         loss = nan if group.loss is None else group.loss
         leaves = group.coordinator.plan_pending()
-        known = [self._books.ends.over, leaves, group.step, group.samples, loss]
+        known = [
+            self._books.ends.over,
+            leaves,
+            group.step,
+            group.samples,
+            loss,
+            group.securing.wish is Wish.WANTS,
+        ]
         words[:KNOWN] = torch.tensor(known, dtype=torch.float64)
         for staleness, count in self._staleness.items():
             words[KNOWN + min(staleness, STALENESS_BINS - 1)] += count
@@ -329,7 +342,7 @@ class Leasing:
 
         def committed(counted: list[Counted], names: tuple[str, ...]) -> None:
             self._commits.commit(loop, counted, names)
-            if self._keeps_queue and group.serves and group.due:
+            if self._keeps_queue and group.serves and group.securing.wanted:
                 office.drain()
 
         self._staleness = Counter(dict(enumerate(group.staleness)))  # of the loops before, if elsewhere

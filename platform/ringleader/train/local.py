@@ -13,9 +13,10 @@ from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.chrome import TraceFile
 from ringleader.comm.timeline import Stretch, Unsettled
 from ringleader.comm.transports import Transport
-from ringleader.elastic import Plan
+from ringleader.elastic import NOWHERE, Plan
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
+from ringleader.train.clock import Split
 from ringleader.train.near import near
 from ringleader.train.run import Finished, TrainingFunction, run
 from ringleader.train.seams import Parked, Seat
@@ -41,7 +42,7 @@ class Alone:
             start_step=parked.applied,
             heals=(),
             recorded_step=0,
-            meeting="",
+            meeting=NOWHERE,
             cause="start",
         )
         return Seat(plan, 0, None)
@@ -58,11 +59,13 @@ class Alone:
 
 @dataclass(slots=True)
 class Recorded:
-    """An outlet that keeps what was settled: {step: values}, {step: (shards, rows)} and what was done when."""
+    """An outlet that keeps what was settled: {step: values}, {step: (shards, rows)}, what happened and what was done
+    when."""
 
     values: dict[int, dict[str, float]] = field(default_factory=dict)
     rows: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     stretches: list[Stretch] = field(default_factory=list)
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     _unsettled: Unsettled = field(default_factory=Unsettled)
 
     def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
@@ -75,7 +78,7 @@ class Recorded:
         self._unsettled.add(stretch)
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
-        pass
+        self.events.append((kind, data))
 
     def saved(self, saved: Saved) -> None:
         pass
@@ -116,6 +119,15 @@ class Recorded:
         folder.mkdir(parents=True, exist_ok=True)
         parquet.write_table(table(columns), folder / LEDGER)
 
+    def between(self, call: int) -> None:
+        pass
+
+    def within(self, *, told: bool = True) -> None:
+        pass
+
+    def timed(self, split: Split) -> None:
+        pass
+
     def recorded_step(self) -> int:
         return max(self.values, default=-1) + 1
 
@@ -133,26 +145,26 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
         artifacts: where `debug` leaves trace.json and ledger.parquet; the current folder where it is left out.
 
     Raises:
-        SpecInvalid: the job file is wrong, or asks for checkpoints.
+        SpecInvalid: the job file is wrong, or asks for checkpoints or packages.
     """
     checked = spec if isinstance(spec, JobSpec) else JobSpec.parse(spec)
     _refuse_checkpoints(checked)
+    _refuse_requirements(checked)
     seed_all(checked.seed, "init")
     outlet = Recorded()
-    with _copies(checked) as folder:
-        session = Session(_alone(checked), Alone(checked.shards), outlet, near=near(checked, folder))
+    with copies(checked) as folder:
+        session = Session(alone(checked), Alone(checked.shards), outlet, near=near(checked, folder))
         try:
             yield session
             session._group.reporter.settle()  # nobody is left who could take the last step back
         finally:
-            session._casting.leave()
-            session._group.close()
+            session._close()
             outlet.leave_trace(checked, artifacts or Path())
             outlet.leave_ledger(checked, artifacts or Path())
 
 
 @contextmanager
-def _copies(spec: JobSpec) -> Iterator[Path | None]:
+def copies(spec: JobSpec) -> Iterator[Path | None]:
     """A folder for copies of data sets, where the job asks for them."""
     if spec.data.distribution == "sharded":
         yield None
@@ -163,13 +175,27 @@ def _copies(spec: JobSpec) -> Iterator[Path | None]:
 
 def _refuse_checkpoints(spec: JobSpec) -> None:
     """Those that a job file leaves at their default are not missed."""
-    every = spec.checkpoint.every_steps
-    if every is None or not {"every_steps", "uri"} & spec.checkpoint.model_fields_set:
+    asked, keys = spec.checkpoint, ("every_steps", "every_s")
+    wanted = {key: getattr(asked, key) for key in keys if getattr(asked, key) is not None}
+    named = [key for key in wanted if "uri" in asked.model_fields_set or key in asked.model_fields_set]
+    if not named:
         return
+    key, every = named[0], wanted[named[0]]
     allowed = "leave checkpoint out, or every_steps: null"
-    message = f"a local session writes none (every_steps is {every}): it has no later attempt that could start from one"
-    finding = {"pointer": "/checkpoint/every_steps", "value": every, "allowed": allowed}
+    message = (
+        f"a local session writes none ({key} is {every}): it has no later attempt that could start from one"
+    )
+    finding = {"pointer": f"/checkpoint/{key}", "value": every, "allowed": allowed}
     raise SpecInvalid([finding | {"message": f"{message}; allowed: {allowed}"}])
+
+
+def _refuse_requirements(spec: JobSpec) -> None:
+    """They would be asked for in vain: this process has the packages that it has."""
+    if spec.requirements is None:
+        return
+    allowed = "leave requirements out, and install them into this environment"
+    finding = {"pointer": "/requirements", "value": spec.requirements, "allowed": allowed}
+    raise SpecInvalid([finding | {"message": f"a local session installs nothing; allowed: {allowed}"}])
 
 
 def run_local(
@@ -177,22 +203,23 @@ def run_local(
 ) -> tuple[Finished, Recorded]:
     """Run a training function to its end in this process; returns the result and what it reported."""
     checked = spec if isinstance(spec, JobSpec) else JobSpec.parse(spec)
+    _refuse_requirements(checked)
     outlet = Recorded()
-    with _copies(checked) as copies:
+    with copies(checked) as folder_of_copies:
         finished = run(
-            spec=_alone(checked),
+            spec=alone(checked),
             function=function,
             coordinator=Alone(checked.shards),
             outlet=outlet,
             server=False,
             artifacts=artifacts,
-            copies=copies,
+            copies=folder_of_copies,
         )
     outlet.leave_trace(checked, artifacts)
     return finished, outlet
 
 
-def _alone(spec: JobSpec) -> JobSpec:
+def alone(spec: JobSpec) -> JobSpec:
     """Servers are other processes: alone, the same sums run as a ring of one, with the same bits. Nothing is stale and
     nobody is slower than another then, but with `async` every item still is an update of its own."""
     if not spec.sync.server_count:

@@ -1,13 +1,15 @@
 """What bits depend on beside the job: the machines that had a part in the weights, and where they differ."""
 
 import hashlib
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from ringleader.elastic import Plan
+from ringleader.errors import NoDevice
 from ringleader.spec import JobSpec
 from ringleader.sync import Exchange
 
@@ -22,7 +24,7 @@ class Machine:
     """One member's, as text.
 
     Attributes:
-        device: its kind; with its name where it is no CPU.
+        device: its kind; with its name where it is no CPU. Empty where it has no part in the bits.
         capability: the CPU instructions that torch's kernels are chosen for.
         threads: how many compute one operation.
     """
@@ -42,9 +44,36 @@ class Machine:
         return cls(*(values + [""] * len(fields(cls)))[: len(fields(cls))])
 
 
-def device_of(spec: JobSpec) -> torch.device:
-    """Where models and batches live."""
-    return torch.device("cuda" if spec.workers.gpus and torch.cuda.is_available() else "cpu")
+def device_of(
+    spec: JobSpec,
+    where: str = "this machine",
+    *,
+    server: bool = False,
+    found: Callable[[], bool] = torch.cuda.is_available,
+) -> torch.device:
+    """Where models and batches live.
+
+    Args:
+        where: this process's node, for the error.
+        server: of a server, which has a device of its own only where the job file says so.
+        found: whether there is a CUDA device.
+
+    Raises:
+        NoDevice: the job asks for one, and there is none.
+    """
+    gpus = spec.gpus_of("server" if server else "worker")
+    whose = "servers.gpus" if server else "workers.gpus"
+    if not gpus:
+        return torch.device("cpu")
+    if found():
+        return torch.device("cuda")
+    if spec.workers.device == "auto":
+        return torch.device("cpu")
+    raise NoDevice(
+        f"{where} has no CUDA device that torch {torch.__version__} sees, and {whose} is {gpus}.",
+        hint="Run it where torch.cuda.is_available(), with a CUDA build of torch on the nodes, or say workers.device: "
+        "auto, which takes the CPU where there is none.",
+    )
 
 
 def this_machine(device: torch.device) -> Machine:
@@ -60,8 +89,9 @@ def this_machine(device: torch.device) -> Machine:
 class Machines:
     """All that took part so far, over all attempts; equal on all members. A part of what heals and is checkpointed."""
 
-    def __init__(self, spec: JobSpec) -> None:
-        self._device = device_of(spec)
+    def __init__(self, spec: JobSpec, device: torch.device) -> None:
+        self._device = device
+        self._servers_differ = bool(spec.workers.gpus) and not spec.servers.gpus
         self._matters = spec.sync.same_bits
         self._seen: list[Machine] = []
 
@@ -70,6 +100,10 @@ class Machines:
         if not self._matters:
             return
         mine, before = this_machine(self._device), self.why_other_bits
+        if self._servers_differ and rank >= plan.world:
+            mine = replace(
+                mine, device=""
+            )  # by the job file, and so in every attempt: no reason for other bits
         digests = torch.zeros(len(plan.members), dtype=torch.float64)
         digests[rank] = _digest(mine)
         one = len(set(exchange.all_reduce(digests).tolist())) == 1
@@ -83,7 +117,7 @@ class Machines:
         """In what the machines differ, with the values; empty where they do not."""
         differ = []
         for field in fields(Machine):
-            values = sorted({getattr(machine, field.name) for machine in self._seen})
+            values = sorted({value for machine in self._seen if (value := getattr(machine, field.name))})
             if len(values) > 1:
                 differ.append(f"{_WORDS[field.name]} ({', '.join(values)})")
         return f"the machines that trained it differ in {' and '.join(differ)}" if differ else ""

@@ -23,6 +23,7 @@ from ringleader.comm.buckets import laid_out_as, part_gradients
 from ringleader.errors import StepMisuse
 from ringleader.train.held import Held
 from ringleader.train.origin import Origin
+from ringleader.train.schedules import advance
 
 OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9
 
@@ -100,7 +101,7 @@ class Outer:
                 self._touched[number] = True
         self._held.update()
         for scheduler in self._held.schedulers:
-            scheduler.step()
+            advance(scheduler)
 
     def moves(self, shard: int, share: float) -> dict[int, Tensor]:
         """What the running replica brings, by the numbers of carriers.

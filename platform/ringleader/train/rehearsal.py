@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ringleader.train.bodies import text_of
 from ringleader.train.cursor import present_shards
 from ringleader.train.group import Group
 from ringleader.train.slices import Slice, load, to_device
@@ -44,22 +45,31 @@ class Rehearsal:
         self._group = group
         self._device = device
         self._known: set[Place] = set()
+        self._newest = -1
         self.runs = False
 
-    def knows(self, place: Place) -> bool:
-        return place in self._known
+    def needs(self, place: Place, number: int) -> bool:
+        """Whether the finished loop of call `number` has a turn to make up for: none took place here so far, or the
+        others' bodies left it, and what stands behind it may depend on how (an exception that the program catches), or
+        its body adds up what is read behind it: a mean by a count that is still 0 would raise."""
+        code, line = place
+        text = text_of(code.co_filename)
+        adds = text is not None and line in text.adding and number != self._newest
+        return place not in self._known or adds or number in self._group.calls.left
 
-    def watch(self, place: Place, turns: Iterator[Any]) -> Iterator[Any]:
+    def watch(self, place: Place, number: int, turns: Iterator[Any]) -> Iterator[Any]:
         """The turns themselves; once there was one, the loop needs no rehearsal."""
         for batch in turns:
             self._known.add(place)
+            self._newest = number
             yield batch
 
     def turns(self, place: Place, loop: Loop) -> Iterator[Any]:
         """One turn of a finished loop if none was here yet; all that the group holds is behind it as before."""
-        if place in self._known or not loop.epoch.steps:
+        if not (self.needs(place, loop.number) and loop.epoch.steps):
             return
         self._known.add(place)
+        self._newest = loop.number
         self.runs = True
         self._group.buffers.rewind()
         seed_all(self._group.spec.seed, "rehearsal", loop.number)
@@ -78,6 +88,7 @@ class Rehearsal:
         before a first step.
         """
         held = self._group.held
+        self._group.own_weights()
         weights = [(p, p.detach().clone()) for p in held.weights if p not in self._group.tables]
         settings, kept = held.settings(), held.copied_kept()
         optimizers = [optimizer for optimizer, _ in held.optimizers]
@@ -99,7 +110,5 @@ class Rehearsal:
     def _batch(self, loop: Loop) -> Any:
         shard = min(present_shards(loop.epoch.batch_rows(0), loop.epoch.shards))
         piece = Slice(("rehearsal", loop.number), shard, loop.epoch.rows(0, shard))
-        loaded = load(
-            loop.dataset, [piece], seed=self._group.spec.seed, collate=loop.collate, loader_workers=0
-        )
+        loaded = load(loop.dataset, [piece], seed=self._group.spec.seed, collate=loop.collate)
         return to_device(next(iter(loaded)), self._device)

@@ -1,13 +1,12 @@
 """Finished replicas of a running round: kept until it commits, so that a loss costs only what the lost worker had."""
 
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from ringleader.comm.objects import packed, unpacked
 from ringleader.elastic import Plan
 from ringleader.sync import Exchange
 from ringleader.train.seams import Seat
@@ -66,9 +65,10 @@ class Replicas:
         held[me, list(self._finished)] = 1.0
         for shard, donor, owner in _ways(exchange.all_reduce(held), plan):
             if me == donor:
-                exchange.send_state(owner, _packed(self._finished[shard]))
+                exchange.send_state(owner, packed(self._finished[shard], exchange.seal))
             elif me == owner:
-                self._finished[shard] = _unpacked(exchange.receive_state(donor))
+                received = exchange.receive_state(donor)
+                self._finished[shard] = unpacked(received, exchange.seal, Replica, SliceReport)
         own = plan.shards_of(me)
         self._finished = {shard: replica for shard, replica in self._finished.items() if shard in own}
 
@@ -80,15 +80,3 @@ def _ways(held: Tensor, plan: Plan) -> Iterator[tuple[int, int, int]]:
             holders = held[:, shard].nonzero()[:, 0].tolist()
             if holders and owner not in holders:
                 yield shard, holders[0], owner
-
-
-def _packed(replica: Replica) -> Tensor:
-    """(n,) uint8."""
-    buffer = io.BytesIO()
-    torch.save((replica.moves, replica.reports, replica.left), buffer)
-    return torch.from_numpy(np.frombuffer(buffer.getbuffer(), dtype=np.uint8))
-
-
-def _unpacked(payload: Tensor) -> Replica:
-    # Members of one job trust each other, as where they are healed.
-    return Replica(*torch.load(io.BytesIO(payload.numpy().tobytes()), weights_only=False))

@@ -32,18 +32,23 @@ class Record:
 
 
 class Reporter:
-    """The newest commit's records, still open, and the settled ones that are not known to be stored."""
+    """The newest commit's records, still open, and the settled ones that are not known to be stored.
+
+    Attributes:
+        in_office: a generation is under way, in which it is known who speaks.
+    """
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
         self._open: list[Record] = []
         self._kept: deque[Record] = deque()
         self._speaks = False
+        self.in_office = False
         self._stored = 0
 
     def take_office(self, *, speaks: bool, recorded_step: int) -> None:
         """A generation begins: rank 0 sends what the one before it may not have."""
-        self._speaks, self._stored = speaks, recorded_step
+        self._speaks, self._stored, self.in_office = speaks, recorded_step, True
         for record in self._kept:
             if record.step >= recorded_step:
                 self._send(record)
@@ -51,12 +56,17 @@ class Reporter:
     def leave_office(self) -> None:
         """Between generations nobody speaks: what is settled there the next plan's `recorded_step` does not count, so
         `take_office` sends it."""
-        self._speaks = False
+        self._speaks = self.in_office = False
 
-    def tell(self, kind: str, generation: int, data: dict[str, Any]) -> None:
-        """An event that all members could tell; rank 0 does."""
+    def tell(self, kind: str, generation: int, data: dict[str, Any]) -> bool:
+        """An event that all members could tell; rank 0 does. Returns whether that is this one."""
         if self._speaks:
             self._outlet.event(kind, generation, data)
+        return self._speaks
+
+    def say(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        """An event that this member alone can tell."""
+        self._outlet.event(kind, generation, data)
 
     def trace(self, stretch: Stretch) -> None:
         """What this member did for the transaction that is about to be committed; every member tells its own."""

@@ -98,6 +98,11 @@ class Rounds:
             self._outer.open()
             self._try(lambda: self._pass(loop))
 
+    def undo(self) -> None:
+        """The loop's body has left: a replica that has moved goes back to the committed state."""
+        if self._reports:
+            self._outer.rewind()
+
     def request_stop(self) -> None:
         self._stop = True
 
@@ -122,6 +127,7 @@ class Rounds:
     def _begin_round(self, loop: Loop) -> Span:
         exchange = self._group.exchange
         assert exchange is not None
+        self._group.comparison.begin(loop.number)
         span = self._span = self._span_at(loop, self._group.calls.offset)
         exchange.begin_step(frozenset(span.present(span.offsets.start)))
         return span
@@ -264,6 +270,8 @@ class Rounds:
                 step=group.step,
                 pending=group.coordinator.plan_pending(),
                 stop=self._stop,
+                wish=group.securing.wish,
+                fingerprint=group.comparison.said,
                 stance=self._leaving.stance(turns=bool(self._mine)),
                 slices=self._reports,
                 buffers=group.buffers.encode(),
@@ -273,6 +281,11 @@ class Rounds:
         if group.timeline is not None:
             group.timeline.end()
         report = group.layout.read(reduced, world=len(group.seat.plan.members), present=[])
+        if group.comparison.differs(reduced):
+            self._look_first(report, seen=seen)
+            group.comparison.level(reduced)
+            return
+        group.comparison.agreed(loop.number)
         if report.left:
             self._leave(loop, report)
             return
@@ -364,7 +377,7 @@ class Rounds:
             if start > first or shard not in finished
             for offset in span.offsets_of(shard)
         )
-        return loop.batches(pieces, group.spec.seed)
+        return loop.batches(pieces)
 
     def _span_at(self, loop: Loop, offset: int) -> Span:
         return Span.at(loop.epoch, offset, self._group.spec.sync.round_steps)

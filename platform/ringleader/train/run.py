@@ -92,6 +92,7 @@ def run(
     artifacts: Path,
     checkpoints: str | None = None,
     copies: Path | None = None,
+    device: torch.device | None = None,
 ) -> Finished:
     """Run `function` to its end as one member of a group.
 
@@ -100,6 +101,7 @@ def run(
         artifacts: where rank 0 leaves `weights.safetensors`.
         checkpoints: the URI of the folder of the job's checkpoints; None: none are written.
         copies: this node's folder for copies of data sets, where workers read such.
+        device: where models and batches live; None: as the job asks.
 
     Raises:
         RingleaderError: of the class that says why the job fails.
@@ -107,13 +109,14 @@ def run(
     """
     keep_freed_memory()
     seed_all(spec.seed, "init")
-    session = Session(spec, coordinator, outlet, checkpoints, near(spec, None if server else copies))
+    copied = near(spec, None if server else copies)
+    session = Session(spec, coordinator, outlet, checkpoints, copied, device=device)
+    outlet.timed(session._split)
     try:
         _call(function, session)
         return _finish(session, outlet, artifacts)
     finally:
-        session._casting.leave()
-        session._group.close()
+        session._close()
 
 
 def _call(function: TrainingFunction, session: Session) -> None:
@@ -121,10 +124,23 @@ def _call(function: TrainingFunction, session: Session) -> None:
         function(session)
     except RingleaderError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         turn = session._steps.turns.running
         step, shard = (turn.step, turn.shard) if turn else (session.global_step, -1)
-        raise EntrypointRaised(traceback.format_exc(), step=step, shard=shard) from error
+        told = f"The training function raised {_where(session)}:\n{traceback.format_exc()}"
+        raise EntrypointRaised(told, step=step, shard=shard) from error
+
+
+def _where(session: Session) -> str:
+    """The place in the program, in the words of `session.global_step` and `session.epoch`."""
+    turn, step, epoch = session._steps.turns.running, session.global_step, session.epoch
+    if turn is not None:
+        return f"in step {turn.step + 1} (epoch {epoch}, slice {turn.shard})"
+    if not session._epochs:
+        return "before the first step"
+    if session._open_call is not None and not session._calls.is_finished(session._open_call):
+        return f"behind step {step}, in epoch {epoch}"
+    return f"behind step {step}, between epoch {epoch} and {epoch + 1}"
 
 
 def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
@@ -148,7 +164,15 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
     outlet.settled(session.global_step + 1)
     group.close()
     assert group.seat is not None
-    found = [part.why_other_bits for part in (group.healing.machines, group.unkept, group.draws)]
+    parts = (
+        group.healing.machines,
+        group.unkept,
+        group.draws,
+        group.sections,
+        group.sections.variables,
+        group.comparison,
+    )
+    found = [part.why_other_bits for part in parts]
     why = "; ".join(filter(None, [session._spec.sync.why_other_bits or "", *found]))
     return Finished(
         digest=digest,
@@ -185,8 +209,10 @@ def _leave_behind(session: Session, outlet: Outlet, artifacts: Path) -> None:
             raise ExchangeBroken(rank=rank, phase="finish", bucket=None, why="the generation was given up")
 
     group.draws.tell()
+    group.sections.tell()
+    group.sections.variables.tell()
     if rank == 0:
-        weights.write(session._held.module, artifacts / WEIGHTS)
+        weights.write(session._held.module, artifacts / WEIGHTS, len(session._held.models))
     group.saver.written(look)
     while not outlet.handed_over(LOOK_S):  # a process that its supervisor does not answer ends itself
         look()

@@ -16,6 +16,7 @@ from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.snapshot import Found, Room, Snapshot, newest, size_of
 from ringleader.checkpoint.writer import NotWritten, Writer, give_way
 from ringleader.spec import JobSpec
+from ringleader.train.cadence import Cadence, Wish
 from ringleader.train.seams import Outlet
 
 Work = Callable[[], None]
@@ -38,7 +39,7 @@ class Saver:
     def __init__(
         self, spec: JobSpec, place: str | None, outlet: Outlet, patience_s: float = PATIENCE_S
     ) -> None:
-        self._every = spec.checkpoint.every_steps
+        self.cadence = Cadence(spec.checkpoint.every_steps, spec.checkpoint.every_s, time.perf_counter)
         self._place = place
         self._outlet = outlet
         self._patience_s = patience_s
@@ -56,13 +57,18 @@ class Saver:
         """Whether there is a place for checkpoints."""
         return self._place is not None
 
-    def due(self, before: int, step: int) -> bool:
-        """Whether one is written of `step`, where the transaction before ended at step `before`."""
-        return bool(self._place and self._every) and step // (self._every or 1) > before // (self._every or 1)
+    @property
+    def wish(self) -> Wish:
+        """Whether one should be made now, by time."""
+        return self.cadence.wish(busy=not self._idle.is_set())
 
     def nears(self, step: int) -> bool:
         """Whether the next one is due in less time than has gone by since the one before."""
-        return bool(self._place and self._every) and step % (self._every or 1) * 2 >= (self._every or 1)
+        return self.on and self.cadence.nears(step)
+
+    def would_secure(self, step: int) -> bool:
+        """Whether one made now would hold more than the one before, and wait for nothing."""
+        return self.on and self._idle.is_set() and self.cadence.at_risk(step)
 
     def save(self, state: Any, part: Part, position: Position) -> None:
         """Copy, and go on. There is one copy at a time: where the one before is not written yet this waits for it, and
@@ -121,18 +127,24 @@ class Saver:
             self._outlet.event("checkpoint.skipped", 0, {"why": error.message})
         return found
 
-    def tell_start(self, found: Found, generation: int) -> None:
+    def tell_start(self, found: Found, generation: int, calls: int) -> None:
+        """With what a later attempt begins: so many session calls are finished there."""
         at = found.manifest.position
-        data = {"uri": found.place, "step": at.step, "attempt": at.attempt}
+        self.cadence.step = at.step
+        data = {"uri": found.place, "step": at.step, "attempt": at.attempt, "calls": calls}
         self._outlet.event("checkpoint.restored", generation, data)
 
-    def tell_weights(self, found: Found, told: dict[str, Any], generation: int) -> None:
-        """Whose weights a job begins with, and which of them it could not take."""
+    def tell_nothing(self, generation: int) -> None:
+        """A later attempt begins as the first one did: what that had committed is trained again."""
+        self._outlet.event("checkpoint.none", generation, {"step": 0})
+
+    def tell_weights(self, place: str, told: dict[str, Any], generation: int) -> None:
+        """With what weights a job begins, and which of them it could not take."""
         words = {"only_here": "not there", "only_there": "not in this job", "other_shape": "of another shape"}
         for what, why in words.items():
             if told[what]:
-                print(f"ringleader: init_from {found.place}: {why}: {', '.join(told[what])}")
-        self._outlet.event("weights.loaded", generation, {"uri": found.place} | told)
+                print(f"ringleader: init_from {place}: {why}: {', '.join(told[what])}")
+        self._outlet.event("weights.loaded", generation, {"uri": place} | told)
 
     def close(self) -> None:
         """What was copied is written first, if that does not take too long."""
@@ -196,6 +208,7 @@ class Saver:
             self._failed(position, f"{type(error).__name__}: {error}")
         else:
             took_s = time.perf_counter() - since
+            self.cadence.written(took_s)
             self._outlet.saved(Saved(position, part.number, part.count, pieces, snapshot.took_s, took_s))
 
     def _written(self, snapshot: Snapshot, name: str, spare_s: float) -> list[Piece]:

@@ -11,6 +11,7 @@ from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
+from ringleader.train.clock import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,17 @@ class Outlet(Protocol):
         """Newest committed step and what the training thread does now (forward, backward, exchange, update, committed,
         evaluate, finish, parked; between: the program's own code beside all that): sent with the next heartbeat. `rows`
         owned scale the stall deadline."""
+
+    def between(self, call: int) -> None:
+        """From now on, until `within`, the program's own lines before that session call run: every member runs them, a
+        joiner again, and what they print is told once."""
+
+    def within(self, *, told: bool = True) -> None:
+        """From now on, until `between`, a call runs; what it prints here is this member's own. Not `told`: a body runs
+        where nothing comes of it."""
+
+    def timed(self, split: Split) -> None:
+        """The clock of the session that begins: what it says is sent with each heartbeat."""
 
     def recorded_step(self) -> int:
         """Records of steps below this are stored by the supervisor."""

@@ -1,6 +1,8 @@
 """What a training function sees of the platform."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +13,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from ringleader.comm.timeline import Timeline
 from ringleader.errors import StepMisuse
 from ringleader.spec import JobSpec
+from ringleader.train.best import SCORE, WEIGHTS, BestScore, BestWeights
+from ringleader.train.body_checks import BodyChecks
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.casting import Casting
 from ringleader.train.clock import Split
@@ -20,18 +24,24 @@ from ringleader.train.group import Group
 from ringleader.train.held import Held, Stateful
 from ringleader.train.laps import Laps
 from ringleader.train.leasing import Leasing
+from ringleader.train.loaders import Loaders
 from ringleader.train.machines import device_of
 from ringleader.train.near import Near, bring
+from ringleader.train.passes import Pass
 from ringleader.train.rehearsal import Place, Rehearsal, calling_place
 from ringleader.train.reporter import Reporter
 from ringleader.train.rounds import Rounds
 from ringleader.train.saving import Saver
+from ringleader.train.schedules import give_back
 from ringleader.train.seams import Coordinator, Outlet
+from ringleader.train.short_batch import check_last_batch
 from ringleader.train.slices import Collate, check_dataset
 from ringleader.train.steps import Loop, Steps
 from ringleader.train.streams import seed_all
+from ringleader.train.warnings import WARNING
 from ringleader.train.weights import check_writable
 
+NO_CUDA = "the worker has no CUDA device, and workers.device is auto: it trains on the CPU."
 M = TypeVar("M", bound=nn.Module)
 O = TypeVar("O", bound=Optimizer)  # noqa: E741
 S = TypeVar("S", bound=LRScheduler)
@@ -51,8 +61,11 @@ class Session:
         outlet: Outlet,
         checkpoints: str | None = None,
         near: Near | None = None,
+        *,
+        device: torch.device | None = None,
     ) -> None:
         self._spec = spec
+        self._device = device or device_of(spec)
         self._outlet = outlet
         self._near = near
         self._held = Held()
@@ -60,6 +73,7 @@ class Session:
         self._split = Split(Timeline() if spec.debug.trace else None)
         self._group = Group(
             spec=spec,
+            device=self._device,
             held=self._held,
             calls=self._calls,
             reporter=Reporter(outlet),
@@ -67,16 +81,22 @@ class Session:
             split=self._split,
             saver=Saver(spec, checkpoints, outlet),
         )
-        self._device = device_of(spec)
+        if spec.workers.gpus and self._device.type == "cpu":
+            self._group.warnings.add(
+                "device", NO_CUDA, "Say workers.device: cuda to have such a node refused."
+            )
         self._steps = _transaction(spec)(self._group, outlet, self._device)
+        self._loaders = Loaders(spec.seed)
         self._casting = Casting(spec.precision, self._device)
         self._evaluation = Evaluation(self._group, outlet, self._device, self._casting)
         self._rehearsal = Rehearsal(self._group, self._device)
+        self._checks = BodyChecks(self._held, accumulates=self._accumulates, warn=self._warn)
         self._epochs = 0
         self._total_steps: int | None = None
         self._open_call: int | None = None
-        self._inside = False
+        self._inside = self._closed = False
         self._past: Ended | None = None
+        self._rehearsed: Ended | None = None
         self._scores: dict[str, float] = {}
 
     @property
@@ -86,7 +106,7 @@ class Session:
 
     @property
     def device(self) -> torch.device:
-        """Where models and batches live: CUDA where the job asks for GPUs, the CPU otherwise."""
+        """Where models and batches live: CUDA where the job asks for a GPU, the CPU otherwise."""
         return self._device
 
     @property
@@ -113,29 +133,74 @@ class Session:
     def optimizer(self, optimizer: O, *, clip_norm: float | None = None) -> O:
         """Register an optimiser; the session steps it. `clip_norm` bounds the 2-norm of its whole gradient.
 
+        Between two loops another one may take the place of one with the same parameters, in a ring and on synchronous
+        servers.
+
         Raises:
-            StepMisuse: for `clip_norm` with several `ssp` servers, unless each holds everything.
+            StepMisuse: for `clip_norm` with several `ssp` servers, unless each holds everything; for an optimiser that
+                has some parameters of another one.
         """
-        self._before_first_call("optimizer")
+        self._between("optimizer")
         sync = self._spec.sync
         if clip_norm is not None and sync.consistency == "ssp" and sync.in_parts:
             raise StepMisuse(
                 f"clip_norm needs the whole gradient of a clock, which {sync.server_count} ssp servers hold in parts.",
                 hint="Use one server (sync.servers: 1), consistency: sync, or no clip_norm.",
             )
-        self._held.optimizers.append((optimizer, clip_norm))
+        self._held.add_optimizer(optimizer, clip_norm)
+        self._checks.optimizer(optimizer)
         return optimizer
 
     def scheduler(self, scheduler: S) -> S:
-        """Register a learning-rate schedule; the session steps it once per committed step."""
-        self._before_first_call("scheduler")
+        """Register a learning-rate schedule; the session steps it once per committed step, and nobody else does.
+
+        Raises:
+            StepMisuse: it takes a metric at each step, as ReduceLROnPlateau does.
+        """
+        self._between("scheduler")
         self._held.add_scheduler(scheduler)
         return scheduler
 
     def keep(self, name: str, kept: Stateful) -> None:
         """Register an object with state_dict/load_state_dict: rolled back on replay, healed with the weights."""
-        self._before_first_call("keep")
+        self._between("keep")
         self._held.kept[name] = kept
+
+    def best(self, model: nn.Module, score: float, *, lowest: bool = False) -> bool:
+        """Keep a copy of the model's weights if `score` is the best so far: committed state, healed and checkpointed.
+
+        Call it between two loops, with a score that is equal everywhere; `load_best` gives the weights back.
+
+        Args:
+            lowest: a smaller score is better.
+
+        Returns:
+            whether it was the best.
+        """
+        best, weights = self._best()
+        if not best.improves(float(score), lowest=lowest):
+            return False
+        with self._group.sections.unwatched():
+            weights.keep(model)
+        return True
+
+    def load_best(self, model: nn.Module) -> None:
+        """Give the model the weights that `best` kept.
+
+        Raises:
+            StepMisuse: it kept none.
+        """
+        self._best()[1].put_back(model)
+
+    def _best(self) -> tuple[BestScore, BestWeights]:
+        kept = self._held.kept
+        if SCORE not in kept:
+            self.keep(SCORE, BestScore())
+            self.keep(WEIGHTS, BestWeights())
+        best, weights = kept[SCORE], kept[WEIGHTS]
+        assert isinstance(best, BestScore)
+        assert isinstance(weights, BestWeights)
+        return best, weights
 
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Call `callback` once per committed step, on every worker, after the weights have changed.
@@ -144,14 +209,25 @@ class Session:
         """
         self._held.callbacks.append(callback)
 
-    def total_steps(self, dataset: Any, *, epochs: int) -> int:
-        """Steps that `epochs` passes over `dataset` take, for schedules and for the progress shown."""
+    def total_steps(self, dataset: Any, *, epochs: int, drop_last: bool = False) -> int:
+        """Steps that `epochs` passes over `dataset` take, for schedules and for the progress shown.
+
+        Args:
+            drop_last: as it is given to `batches`.
+        """
         check_dataset(dataset)
-        self._total_steps = epochs * steps_in_epoch(len(dataset), self._spec.batch.global_size)
+        steps = steps_in_epoch(len(dataset), self._spec.batch.global_size, drop_last=drop_last)
+        self._total_steps = epochs * steps
         return self._total_steps
 
     def batches(
-        self, dataset: Any, *, shuffle: bool = True, collate: Collate | None = None, loader_workers: int = 0
+        self,
+        dataset: Any,
+        *,
+        shuffle: bool = True,
+        collate: Collate | None = None,
+        loader_workers: int = 0,
+        drop_last: bool = False,
     ) -> Iterator[Any]:
         """One pass over a map-style dataset: the loop body runs once per non-empty slice this worker owns.
 
@@ -160,16 +236,19 @@ class Session:
             shuffle: in an order that depends on seed and epoch only.
             collate: list of rows → batch; torch's default otherwise.
             loader_workers: processes that load ahead; 0 loads in the training thread.
+            drop_last: leave out the rows behind the last whole batch of this pass.
 
         Raises:
             DatasetUnsupported: (a TypeError) for iterable datasets, and where the job's data is `replicated` and
                 the dataset reads no file.
             CopyFailed: a file cannot be copied onto this node.
-            StepMisuse: when a turn ends without `step`, or a loop is left in the middle of a batch.
+            StepMisuse: when a turn ends without `step`, a loop is left in the middle of a batch, or `drop_last`
+                leaves no batch.
         """
         check_dataset(dataset)
         bring(dataset, self._near)
-        return self._run_batches(dataset, shuffle, collate, loader_workers, calling_place(0))
+        run = partial(self._run_batches, dataset, calling_place(0), shuffle=shuffle, collate=collate)
+        return Pass(partial(run, loader_workers=loader_workers, drop_last=drop_last))
 
     def step(self, loss: Tensor, *, weight: float | None = None, **metrics: Any) -> None:
         """End a turn of the loop: backward, and on the worker's last slice exchange, update and commit.
@@ -185,7 +264,10 @@ class Session:
             NonFiniteLoss: when the loss over all rows is NaN or infinite.
         """
         self._casting.leave()
-        if not self._rehearsal.runs:
+        if self._rehearsal.runs:
+            self._past = self._rehearsed
+            return
+        with self._checks.session_steps():
             self._steps.step(loss, weight, metrics)
 
     def evaluate(
@@ -209,7 +291,9 @@ class Session:
         if self._calls.is_finished(number):
             self._scores = dict(self._calls.finished[number].result)
         else:
-            self._scores = self._evaluation.run(number, Question(dataset, score, collate, loader_workers))
+            self._scores = self._evaluation.run(
+                number, Question(dataset, score, collate, loader_workers, self._loaders)
+            )
             self._tell_between()
         self._after(number)
         return dict(self._scores)
@@ -219,13 +303,21 @@ class Session:
         self._steps.request_stop()
 
     def _run_batches(
-        self, dataset: Any, shuffle: bool, collate: Collate | None, loader_workers: int, place: Place
+        self,
+        dataset: Any,
+        place: Place,
+        *,
+        shuffle: bool,
+        collate: Collate | None,
+        loader_workers: int,
+        drop_last: bool,
     ) -> Iterator[Any]:
         number = self._begin_call()
         index, self._epochs = self._epochs, self._epochs + 1
         if index == 0:
             check_writable(self._held.module)
-        if not (self._calls.is_finished(number) and self._rehearsal.knows(place)):
+            self._group.sections.variables.warn()
+        if not self._calls.is_finished(number) or self._rehearsal.needs(place, number):
             epoch = Epoch.shuffled(
                 rows=len(dataset),
                 batch=self._spec.batch.global_size,
@@ -233,10 +325,19 @@ class Session:
                 seed=self._spec.seed,
                 epoch=index,
                 shuffle=shuffle,
+                drop_last=drop_last,
             )
-            loop = Loop(number, index, epoch, dataset, collate, loader_workers, self._total_steps)
-            yield from self._turns(loop, place)
-            yield from self._rehearse(loop, place)
+            check_last_batch(self._held.models, epoch, len(dataset), self._spec, self._group.warnings)
+            loop = Loop(
+                number, index, epoch, dataset, collate, loader_workers, self._total_steps, self._loaders
+            )
+            try:
+                yield from self._turns(loop, place)
+                yield from self._rehearse(loop, place)
+            except GeneratorExit:
+                if not self._closed:  # an iterator that a traceback held
+                    self._left(number)
+                raise
         self._after(number)
 
     def _turns(self, loop: Loop, place: Place) -> Iterator[Any]:
@@ -246,7 +347,8 @@ class Session:
         self._open_call = loop.number
         self._inside, self._past = True, None
         try:
-            yield from self._casting.turns(self._rehearsal.watch(place, self._steps.run(loop)))
+            turns = self._rehearsal.watch(place, loop.number, self._steps.run(loop))
+            yield from self._checks.turns(self._casting.turns(turns))
             self._tell_between()
         finally:
             self._inside = False
@@ -254,12 +356,38 @@ class Session:
 
     def _rehearse(self, loop: Loop, place: Place) -> Iterator[Any]:
         """The loop is over: a turn for its names where there was none."""
-        self._past = self._calls.finished[loop.number]
+        ended = self._rehearsed = self._calls.finished[loop.number]
+        # What the last turn saw: a loop that was left showed its end before a step, any other one behind it.
+        left = loop.number in self._calls.left
+        self._past = ended if left else replace(ended, step=max(0, ended.step - 1))
         self._inside = True
+        self._outlet.within(told=False)
         try:
             yield from self._casting.turns(self._rehearsal.turns(place, loop))
         finally:
             self._inside = False
+
+    def _warn(self, about: str, message: str, hint: str) -> None:
+        """Of what a loop's body does: the first worker says it, which has one in every mode."""
+        seat = self._group.seat
+        if seat is not None and seat.rank == 0:
+            warning = {"about": about, "message": message, "hint": hint}
+            self._outlet.event(WARNING, seat.plan.generation, warning)
+            print(f"ringleader: {message} {hint}")
+
+    def _accumulates(self) -> bool:
+        return isinstance(self._steps, Laps) and self._steps.adds_up()
+
+    def _close(self) -> None:
+        """The program is over; idempotent."""
+        self._closed = True
+        self._casting.leave()
+        self._group.sections.end()
+        self._checks.release()
+        self._loaders.close()
+        for scheduler in self._held.schedulers:
+            give_back(scheduler)
+        self._group.close()
 
     def _tell_between(self) -> None:
         """A call is over that this worker took part in: the program goes on."""
@@ -268,16 +396,36 @@ class Session:
 
     def _after(self, number: int) -> None:
         """Between two calls: the random streams start anew, and what is shown is what the call ended with."""
-        seed_all(self._spec.seed, "after", number)
         self._past = self._calls.finished[number]
+        self._begin_section(number)
+
+    def _left(self, number: int) -> None:
+        """The loop was left by `break`, or by an exception: the lines behind it begin on the committed state."""
+        if self._calls.is_finished(number):
+            self._after(number)
+            return
+        self._steps.undo()
+        self._group.take_back()
+        self._group.sections.finished(number)
+        self._begin_section(number)
+
+    def _begin_section(self, number: int) -> None:
+        seed_all(self._spec.seed, "after", number)
+        if not (self._spec.sync.leased or self._spec.sync.circulates):
+            self._group.forget_gradients()
+        self._group.sections.begin(number)
+        self._outlet.between(number + 1)
 
     def _begin_call(self) -> int:
         """Number the next call; a loop that was left by `break` is finished at its committed step."""
         if self._inside:
             raise StepMisuse(
                 "a session call was made inside a loop over session.batches.",
-                hint="Evaluate after the loop, or leave it first: break, or session.stop().",
+                hint="Evaluate after the loop, or leave it first: break, or session.stop(). A loop that was left goes "
+                "on while a variable holds its iterator: write for batch in tqdm(session.batches(…)), without one.",
             )
+        sections = self._group.sections
+        sections.end()
         if self._open_call is not None and not self._calls.is_finished(self._open_call):
             if self._steps.mid_batch:
                 raise StepMisuse(
@@ -285,11 +433,31 @@ class Session:
                     hint="A worker computes several slices of a batch; global_step and loss change behind the last. "
                     "Leave where they have just changed, or call session.stop(), which ends the loop behind a batch.",
                 )
+            sections.put_aside(self._open_call)
             self._steps.end(self._open_call)
-            seed_all(self._spec.seed, "after", self._open_call)
+            sections.take_up()
         self._open_call = None
         self._steps.turns.leave()
-        return self._calls.begin()
+        self._outlet.within()
+        number = self._calls.begin()
+        sections.variables.look(number)
+        sections.arrive(number)
+        if not self._calls.is_finished(number):
+            self._group.take_over()
+        return number
+
+    def _between(self, what: str) -> None:
+        """At the top of the function or between two loops. Where workers step optimisers on their own, or whenever an
+        item comes, only at the top."""
+        sync = self._spec.sync
+        if self._inside:
+            raise StepMisuse(
+                f"session.{what} was called inside a loop over session.batches.",
+                hint="Register objects at the top of the training function, or between two loops.",
+            )
+        at_top = sync.leased or sync.circulates or sync.architecture == "local_sgd"
+        if at_top and what != "keep":
+            self._before_first_call(what)
 
     def _before_first_call(self, what: str) -> None:
         if self._calls.next:

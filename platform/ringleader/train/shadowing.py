@@ -14,10 +14,10 @@ from torch import Tensor
 from ringleader.checkpoint.pieces import put_together
 from ringleader.comm.buckets import laid_out_as
 from ringleader.comm.communicator import Communicator
+from ringleader.comm.objects import unpacked_of_any_type
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import Side
 from ringleader.train.donating import BOUNDARY, DONOR, STATE, views
-from ringleader.train.held import unpacked
 from ringleader.train.norms import scale_by
 from ringleader.train.prints import first_difference, prints
 from ringleader.train.seams import Parked, Shadow
@@ -58,14 +58,14 @@ class Shadowing:
     def _follow(self, shadow: Shadow, side: Side) -> str:
         """What differs at the boundary, if anything does."""
         while True:
-            head = unpacked(side.receive_state(DONOR))
+            head = unpacked_of_any_type(side.receive_state(DONOR), side.seal)
             memory = side.receive_state(DONOR)
             if head["kind"] == STATE:
                 self._take(head, memory)
             elif head["kind"] != BOUNDARY:
                 self._apply(head, memory)
             elif self._joins(side):
-                return self._stand(unpacked(memory))
+                return self._stand(unpacked_of_any_type(memory, side.seal))
             if not head["behind"] and not self._level:
                 self._level = True
                 shadow.level()

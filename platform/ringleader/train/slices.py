@@ -1,22 +1,19 @@
 """Loading slices: rows to batches, with random streams keyed by what is loaded."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 from torch.utils.data import default_collate as torch_collate
 
 from ringleader.errors import DatasetUnsupported
 from ringleader.train.generators import own_generators, seed_own
-from ringleader.train.loading import detach
 from ringleader.train.streams import seed_all
 
 Collate = Callable[[list[Any]], Any]
-PREFETCH_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +36,8 @@ class Slice:
         return int(self.stream[1])
 
 
-class _Rows:
-    """A dataset whose index is a slice: what a loading process runs."""
+class Rows:
+    """A dataset whose index is a slice: what is loaded at once."""
 
     def __init__(self, dataset: Any, seed: int, collate: Collate) -> None:
         self._dataset = dataset
@@ -99,33 +96,10 @@ class Ahead:
         return next(self._values)
 
 
-def load(
-    dataset: Any,
-    pieces: Sequence[Slice] | Iterator[Slice],
-    *,
-    seed: int,
-    collate: Collate | None,
-    loader_workers: int,
-) -> Iterator[Any]:
-    """The batches of `pieces` in order, on the CPU; prefetched by `loader_workers` processes, if there is something to
-    load."""
-    rows = _Rows(dataset, seed, collate or torch_collate)
-    pieces = iter(pieces)
-    if loader_workers == 0:
-        return (rows[piece] for piece in pieces)
-    first = next(pieces, None)
-    if first is None:
-        return iter(())
-    return iter(
-        DataLoader(
-            rows,  # type: ignore[arg-type]
-            batch_size=None,
-            sampler=chain([first], pieces),
-            num_workers=loader_workers,
-            prefetch_factor=PREFETCH_STEPS,
-            worker_init_fn=detach,
-        )
-    )
+def load(dataset: Any, pieces: Iterable[Slice], *, seed: int, collate: Collate | None) -> Iterator[Any]:
+    """The batches of `pieces` in order, on the CPU, each loaded when it is asked for."""
+    rows = Rows(dataset, seed, collate or torch_collate)
+    return (rows[piece] for piece in pieces)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -13,10 +13,11 @@ from ringleader.train.cursor import Epoch, present_shards
 from ringleader.train.evidence import Recorder, check
 from ringleader.train.group import Group
 from ringleader.train.leaving import Leaving
+from ringleader.train.loaders import Loaders
 from ringleader.train.norms import scale_by
 from ringleader.train.scaling import finite, unscale
 from ringleader.train.seams import Outlet
-from ringleader.train.slices import Ahead, Collate, Slice, load, to_device
+from ringleader.train.slices import Ahead, Collate, Slice, to_device
 from ringleader.train.tables import check_optimizers
 from ringleader.train.turns import Turns
 from ringleader.train.word import BATCHES, SliceReport, StepReport
@@ -40,6 +41,7 @@ class Loop:
     collate: Collate | None
     loader_workers: int
     total_steps: int | None
+    loaders: Loaders
 
     def over(self, group: Group) -> bool:
         """Wait for a plan where one is due; whether the loop is finished."""
@@ -48,12 +50,9 @@ class Loop:
             group.finish_call(self.number)
         return group.calls.is_finished(self.number)
 
-    def batches(self, pieces: Iterator[Slice], seed: int) -> Ahead:
+    def batches(self, pieces: Iterator[Slice]) -> Ahead:
         """The batches of these slices, loaded as the user said."""
-        loaded = load(
-            self.dataset, pieces, seed=seed, collate=self.collate, loader_workers=self.loader_workers
-        )
-        return Ahead(loaded)
+        return Ahead(self.loaders.load(self.number, self.dataset, pieces, self.collate, self.loader_workers))
 
     def tell(self, outlet: Outlet, phase: str, *, step: int, lanes: int) -> None:
         """What the training thread does now: `step` steps are committed, a batch is computed by so many lanes."""
@@ -103,6 +102,9 @@ class Steps:
         while not loop.over(self._group):
             self._try(lambda: self._pass(loop))
 
+    def undo(self) -> None:
+        """The loop's body has left: nothing that it computed since the commit is in the weights."""
+
     def request_stop(self) -> None:
         """Between two slices of a batch it is as if behind the last one: who has fewer of them is there already."""
         if self.turns.running is None and self._reports:
@@ -132,6 +134,7 @@ class Steps:
     def _begin_step(self, loop: Loop) -> None:
         exchange = self._group.exchange
         assert exchange is not None
+        self._group.comparison.begin(loop.number)
         self._present = sorted(self._lanes_present(loop.epoch, self._group.calls.offset))
         exchange.begin_step(frozenset(self._present))
 
@@ -218,6 +221,8 @@ class Steps:
                 step=group.step,
                 pending=group.coordinator.plan_pending(),
                 stop=self._stop,
+                wish=group.securing.wish,
+                fingerprint=group.comparison.said,
                 stance=self._leaving.stance(turns=self._last_lane >= 0),
                 slices=self._reports,
                 used=exchange.used,
@@ -228,6 +233,11 @@ class Steps:
         if group.timeline is not None:
             group.timeline.end()
         report = group.layout.read(reduced, world=len(group.seat.plan.members), present=self._present)
+        if group.comparison.differs(reduced):
+            self._look_first(report)
+            group.comparison.level(reduced)
+            return
+        group.comparison.agreed(loop.number)
         if report.left:
             self._leave(loop, report)
             return
@@ -245,6 +255,7 @@ class Steps:
             self._update(report, skipped=skipped)
             self._commit(report, reduced, skipped=skipped)
             exchange.publish()
+            group.call_back()
         else:
             exchange.publish()
             self._progress(loop, "update")
@@ -345,7 +356,11 @@ class Steps:
         group.loss = report.loss
         self._reports = {}
         self._leaving.committed(turns=self._last_lane >= 0)
-        group.held.after_update(group.spec.seed, group.step, published=not exchange.updates, skipped=skipped)
+        later = exchange.updates and exchange.part is not None
+        published = not exchange.updates
+        group.held.after_update(
+            group.spec.seed, group.step, published=published, skipped=skipped, later=later
+        )
         if group.held.callbacks:
             group.buffers.adopt()  # what they have set in buffers is committed with the step
         if group.scaling is not None:
@@ -367,7 +382,7 @@ class Steps:
             for offset in range(first, loop.epoch.steps)
             for lane in self._mine(loop.epoch, offset)
         )
-        return loop.batches(pieces, self._group.spec.seed)
+        return loop.batches(pieces)
 
     def _slice(self, loop: Loop, offset: int, lane: int, step: int) -> Slice:
         return Slice(("step", step, lane), lane, loop.epoch.rows_of(offset, self._shards_of_lane(lane)))

@@ -20,7 +20,6 @@ class Stint:
         seat = group.seat
         assert seat is not None
         self._loop = loop
-        self._seed = group.spec.seed
         self._first_step = group.calls.base
         self._crew = crew
         self._standings = standings
@@ -42,4 +41,4 @@ class Stint:
     def batches(self) -> Ahead:
         """Of all slices of this member, in their order."""
         pieces = (self.slice(doing.offset, shard) for doing in self.rounds() for shard in self.mine(doing))
-        return self._loop.batches(pieces, self._seed)
+        return self._loop.batches(pieces)

@@ -180,9 +180,7 @@ class Tenant:
 
     def _load(self, loop: Loop, piece: Slice) -> Any:
         """In this process: which item comes next is known only when it is leased."""
-        loaded = load(
-            loop.dataset, [piece], seed=self._group.spec.seed, collate=loop.collate, loader_workers=0
-        )
+        loaded = load(loop.dataset, [piece], seed=self._group.spec.seed, collate=loop.collate)
         return to_device(next(iter(loaded)), self._device)
 
     def _push(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:

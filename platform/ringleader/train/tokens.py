@@ -1,13 +1,10 @@
 """What a worker of the token ring holds between generations: its copies of the tokens, their news, its own position."""
 
-import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-import torch
-
+from ringleader.comm.objects import packed, unpacked
 from ringleader.elastic.items import Items
 from ringleader.elastic.tokens import ABSENT, Copy, Standing
 from ringleader.errors import StepMisuse
@@ -20,6 +17,7 @@ from ringleader.sync.news import Known, News
 from ringleader.sync.places import Place, place_of
 from ringleader.sync.spans import Spans
 from ringleader.train.group import Group
+from ringleader.train.reporter import Record
 from ringleader.train.settling import absent
 from ringleader.train.steps import Loop
 from ringleader.train.word import BATCHES
@@ -118,7 +116,8 @@ class Tokens:
             # What a depot does not list never happened: its items are computed again.
             held = (n for n in range(len(self.spans)) if n % len(self.place.depots) == self.place.owns)
             self.spans.forget(but=set(held))
-        everybody = gather(exchange, Told(self._copies(), self.news.all(), group.calls.offset))
+        told = Told(self._copies(), self.news.all(), group.calls.offset)
+        everybody = gather(exchange, told, Told, Copy, Items)
         self._catch_up(exchange, loop, [told.offset for told in everybody])
         self.news.join([told.known for told in everybody])
         self.news.drop(group.calls.offset * group.spec.shards)
@@ -142,7 +141,7 @@ class Tokens:
         """The tokens have come to rest: all members have equal copies. Returns the items that they hold."""
         self._broken = False
         if len(self.place.depots) > 1:  # each depot knows the end of its own spans
-            level(exchange, self.spans, gather(exchange, self.spans.copies()))
+            level(exchange, self.spans, gather(exchange, self.spans.copies(), Copy, Items))
         return self.spans.settle()
 
     @property
@@ -226,12 +225,12 @@ class Tokens:
         rank, furthest = group.seat.rank, max(range(len(offsets)), key=lambda r: (offsets[r], -r))
         behind = [r for r in range(len(offsets)) if offsets[r] < offsets[furthest]]
         if rank == furthest:
-            payload = pickle.dumps((group.samples, group.loss, group.reporter.state()))
+            position = (group.samples, group.loss, group.reporter.state())
             for receiver in behind:
-                exchange.send_state(receiver, torch.from_numpy(np.frombuffer(payload, dtype=np.uint8).copy()))
+                exchange.send_state(receiver, packed(position, exchange.seal))
         elif rank in behind:
-            sent = exchange.receive_state(furthest).numpy().tobytes()
-            group.samples, group.loss, records = pickle.loads(sent)  # noqa: S301 - members trust each other
+            received = exchange.receive_state(furthest)
+            group.samples, group.loss, records = unpacked(received, exchange.seal, Record)
             group.reporter.catch_up(records)
             group.step += offsets[furthest] - group.calls.offset
             group.calls.offset = offsets[furthest]

@@ -1,5 +1,6 @@
 """Turns of the loop body: `session.step` is called exactly once in each, with the same metrics in all."""
 
+import reprlib
 from collections.abc import Sequence
 from math import isfinite
 from typing import Any
@@ -70,7 +71,7 @@ class Turns:
         weight = float(len(turn.rows)) if weight is None else float(weight)
         if not (isfinite(weight) and weight > 0):
             raise StepMisuse(f"session.step got weight={weight}.", hint="Weights are finite and above 0.")
-        slots = tuple(torch.as_tensor(values[name], dtype=torch.float32).detach().mean() for name in names)
+        slots = tuple(_mean(name, values[name]) for name in names)
         sign = crc32("\n".join(names).encode()) & 0xFF_FFFF
         if self._timeline is not None:
             self._timeline.end()
@@ -100,3 +101,14 @@ class Turns:
             )
         self.names = names
         return names
+
+
+def _mean(name: str, value: Any) -> Tensor:
+    """() of a metric's values. Raises StepMisuse: there is none."""
+    try:
+        return torch.as_tensor(value, dtype=torch.float32).detach().mean()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise StepMisuse(
+            f"the metric {name!r} is {reprlib.repr(value)}, a {type(value).__name__}: {error}.",
+            hint="Metrics of session.step are numbers or tensors; write texts with print.",
+        ) from error

@@ -8,6 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save, save_file, save_model
 from torch import Tensor, nn
 
+from ringleader.checkpoint.weights_file import MODELS
 from ringleader.errors import StepMisuse
 
 
@@ -27,14 +28,17 @@ def check_writable(module: nn.Module) -> None:
             )
 
 
-def write(module: nn.Module, path: Path) -> None:
-    """Write the module's state to `path`; tensors that are one under several names are written once."""
+def write(module: nn.Module, path: Path, models: int = 1) -> None:
+    """Write the module's state to `path`; tensors that are one under several names are written once. Of so many
+    `models`, each under its number where there is more than one."""
+    told = {MODELS: str(models)}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
     try:
-        save_model(module, str(partial))
+        save_model(module, str(partial), metadata=told)
     except RuntimeError:  # parts of one memory, none of them the whole: each is written for itself
-        save_file({name: _plain(entry) for name, entry in module.state_dict().items()}, str(partial))
+        plain = {name: _plain(entry) for name, entry in module.state_dict().items()}
+        save_file(plain, str(partial), metadata=told)
     partial.replace(path)
 
 

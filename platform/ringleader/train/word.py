@@ -11,9 +11,13 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from ringleader.train.cadence import Wish
+
 MAX_METRICS = 12
 _EXACT = 1 << 24
-_MEMBER = 6
+_MEMBER = 9
+_HALF = 24
+"""Bits of a fingerprint in one entry."""
 _SHARD = 4 + MAX_METRICS
 KINDS = ("barrier", "evaluate", "batches")
 
@@ -103,6 +107,8 @@ class WordLayout:
         pending: bool,
         stop: bool = False,
         stance: Stance = Stance.FOLLOWS,
+        wish: Wish = Wish.OBJECTS,
+        fingerprint: int = 0,
         slices: Mapping[int, SliceReport] = NOTHING,
         used: Sequence[bool] = (),
         buffers: Tensor | None = None,
@@ -111,7 +117,11 @@ class WordLayout:
         word = torch.zeros(self.length, dtype=torch.float32)
         start = rank * _MEMBER
         word[start : start + _MEMBER] = torch.tensor(
-            [call, kind, step % _EXACT, pending, stop, stance], dtype=torch.float32
+            [
+                *(call, kind, step % _EXACT, pending, stop, stance, wish),
+                *(fingerprint >> _HALF, fingerprint % _EXACT),
+            ],
+            dtype=torch.float32,
         )
         for shard, report in slices.items():
             start = self.members * _MEMBER + shard * _SHARD
@@ -138,6 +148,15 @@ class WordLayout:
     def stances(self, word: Tensor, *, world: int) -> list[Stance]:
         """What each of `world` members says about its loop, by rank."""
         return [Stance(int(s)) for s in word[: world * _MEMBER].view(world, _MEMBER)[:, 5].tolist()]
+
+    def fingerprints(self, word: Tensor, *, world: int) -> list[int]:
+        """The fingerprints of the state that each of `world` members says, by rank; 0 of who says none."""
+        halves = word[: world * _MEMBER].view(world, _MEMBER)[:, 7:9].to(torch.int64).tolist()
+        return [(high << _HALF) + low for high, low in halves]
+
+    def wishes(self, word: Tensor, *, world: int) -> list[Wish]:
+        """What each of `world` members says about a checkpoint, by rank."""
+        return [Wish(int(w)) for w in word[: world * _MEMBER].view(world, _MEMBER)[:, 6].tolist()]
 
     def pending(self, word: Tensor, *, world: int) -> bool:
         """Whether any member knows of a newer plan."""

@@ -1,0 +1,101 @@
+"""Packages that a job brings: a list of pinned requirements, or the path of a file of them in the working directory."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import PlainValidator
+
+from ringleader.errors import SpecInvalid
+from ringleader.spec.part import Impossible
+
+MOST = 1000
+MOST_CHARACTERS = 500
+PINNED = re.compile(
+    r"(?P<name>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(\[[A-Za-z0-9,._ -]*\])?"
+    r"\s*==\s*(?P<version>[A-Za-z0-9.!+_-]+)\s*(;.*)?"
+)
+OPTIONS = ("--extra-index-url", "--find-links", "--hash", "--index-url", "--no-index", "--only-binary")
+"""Of a requirements file: what says where packages come from. Others name files that a digest of this one misses."""
+
+
+def pin_of(requirement: str) -> tuple[str, str] | None:
+    """The (name, version) of `name==version`, the name as package indexes compare it; None of anything else."""
+    found = PINNED.fullmatch(requirement.strip())
+    return (re.sub(r"[-_.]+", "-", found["name"]).lower(), found["version"]) if found else None
+
+
+def entries(text: str) -> Iterator[str]:
+    """The requirements and options of a requirements file, one after the other, without comments."""
+    for line in text.replace("\\\n", " ").splitlines():
+        entry = re.sub(r"(^|\s)#.*$", "", line).strip()
+        if entry:
+            yield entry
+
+
+def without_options(entry: str) -> str:
+    """A requirement without the hashes behind it."""
+    return re.split(r"\s--", entry, maxsplit=1)[0].strip()
+
+
+def unpinned(found: Iterable[str]) -> str | None:
+    """The first of these entries that is neither a known option nor name==version."""
+    return next((entry for entry in found if not _known(entry)), None)
+
+
+def _known(entry: str) -> bool:
+    if entry.startswith("-"):
+        return re.split(r"[\s=]", entry, maxsplit=1)[0] in OPTIONS
+    return pin_of(without_options(entry)) is not None
+
+
+def check_requirements(requirements: str | list[str] | None, folder: Path) -> None:
+    """Whether the requirements file, if one is named, is in the working directory `folder`, every entry pinned.
+
+    Raises:
+        SpecInvalid: it is not.
+    """
+    if not isinstance(requirements, str):
+        return
+    allowed = f"a file in {folder.name or folder} with lines name==version"
+    try:
+        odd = unpinned(entries((folder / requirements).read_text()))
+        why = f"has {odd!r}" if odd is not None else ""
+    except (OSError, UnicodeDecodeError) as error:
+        why = f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
+    if why:
+        finding = {"pointer": "/requirements", "value": requirements, "allowed": allowed}
+        raise SpecInvalid([finding | {"message": f"{requirements} {why}; allowed: {allowed}"}])
+
+
+def _checked(value: Any) -> str | list[str] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        path = PurePosixPath(value)
+        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in value:
+            raise ValueError("the file has to be in the working directory; allowed: a path relative to it")
+        return value
+    if not isinstance(value, list) or len(value) > MOST:
+        raise ValueError(
+            f"allowed: the path of a requirements file, or a list of up to {MOST} of name==version"
+        )
+    return list(_listed(value))
+
+
+def _listed(requirements: Sequence[Any]) -> Iterator[str]:
+    for number, requirement in enumerate(requirements):
+        short = isinstance(requirement, str) and len(requirement) <= MOST_CHARACTERS
+        if not short or pin_of(requirement) is None:
+            raise Impossible(
+                str(number),
+                requirement,
+                "a requirement without an exact version may be another one on the next node; allowed: name==version",
+            )
+        yield requirement
+
+
+Requirements = Annotated[
+    str | list[str] | None, PlainValidator(_checked, json_schema_input_type=str | list[str] | None)
+]

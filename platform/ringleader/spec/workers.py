@@ -1,0 +1,121 @@
+"""What the job file says of its workers and servers: how many, and what each of them needs."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ringleader.spec.part import MAX_WORKERS, Impossible, Part
+from ringleader.spec.sync import MAX_SERVERS
+
+LEAST_CPUS = 0.001
+"""What a worker that asks for none reserves: there is no empty reservation."""
+Device = Literal["auto", "cuda", "cpu"]
+
+
+class Workers(Part):
+    """How many workers, what each one needs, and on what it computes.
+
+    `device` is left out where it follows from `gpus`: `cuda` with one, `cpu` with none. `auto` takes the CPU where a
+    worker finds no CUDA device on its node, which fails the job otherwise.
+    """
+
+    min: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] = 1
+    max: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] = 1
+    cpus: Annotated[float, Field(strict=True, ge=0, le=1024)] = 1
+    gpus: Annotated[int, Field(strict=True, ge=0, le=64)] = 0
+    memory_gb: Annotated[float, Field(strict=True, ge=0, le=65536)] = 0
+    placement: Literal["pack", "spread"] = "pack"
+    device: Device | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise Impossible(
+                "min", self.min, f"min ({self.min}) is above max ({self.max}); allowed: min <= max"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_device(self) -> Self:
+        if self.gpus > 1:
+            more = f"gpus 1 and more workers, workers: {{min: {self.min * self.gpus}, max: {self.max * self.gpus}, "
+            raise Impossible(
+                "gpus",
+                self.gpus,
+                f"a worker computes on one device, of gpus: {self.gpus} it would use one and keep the others from "
+                f"everybody; allowed: {more}gpus: 1}}",
+            )
+        if self.device is not None and (self.device == "cpu") == bool(self.gpus):
+            needs = (
+                "has no device of its own: gpus is 0"
+                if not self.gpus
+                else f"reserves one: gpus is {self.gpus}"
+            )
+            raise Impossible(
+                "device",
+                self.device,
+                f"device: {self.device} and gpus: {self.gpus} do not go together, a worker {needs}; allowed: device "
+                f"cuda or auto with gpus 1, device cpu with gpus 0, or leave it out",
+            )
+        return self
+
+
+class Autoscale(Part):
+    """Whether nodes are asked for workers above `workers.min`, where the cluster grows."""
+
+    surplus: Annotated[bool, Field(strict=True)] = False
+
+    def told(self, workers: Workers, *, grows: bool = True) -> str:
+        """Where those workers come from, in words; empty where there are none.
+
+        Args:
+            grows: whether the cluster does, as far as it is known.
+        """
+        if workers.min == workers.max:
+            return ""
+        if self.surplus and grows:
+            return f"nodes are asked for up to max ({workers.max}), within quota and as far as the cluster may grow"
+        why = "this cluster does not grow" if self.surplus else "autoscale: {surplus: true} asks for nodes"
+        return f"workers above min ({workers.min}) use free places only: {why}"
+
+
+class Servers(Part):
+    """How many parameter servers, and what each one needs: of CPUs and memory as much as a worker where they are left
+    out, and no GPU. Threads are those of a worker: the job's sums depend on their number."""
+
+    count: Annotated[int, Field(strict=True, ge=1, le=MAX_SERVERS)] | None = None
+    cpus: Annotated[float, Field(strict=True, ge=0, le=1024)] | None = None
+    gpus: Annotated[int, Field(strict=True, ge=0, le=1)] = 0
+    memory_gb: Annotated[float, Field(strict=True, ge=0, le=65536)] | None = None
+
+
+def each_server(workers: Mapping[str, Any], servers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """`cpus`, `gpus` and `memory_gb` of a server, from these parts of a job file as it is stored."""
+    own = {"gpus": 0, **(servers or {})}
+    return {key: workers[key] if own.get(key) is None else own[key] for key in ("cpus", "gpus", "memory_gb")}
+
+
+def with_count(source: Any) -> Any:
+    """The job file with `servers.count` where it decides, at `sync.servers`.
+
+    Raises:
+        Impossible: both are given, and differ.
+    """
+    servers = source.get("servers") if isinstance(source, dict) else None
+    count = servers.get("count") if isinstance(servers, dict) else None
+    if not isinstance(count, int):
+        return source
+    sync = source.get("sync", {})
+    if isinstance(sync, str):
+        sync = {"intra_node": sync, "inter_node": sync}
+    if not isinstance(sync, dict):
+        return source
+    if sync.get("servers") not in (None, count):
+        raise Impossible(
+            "servers.count",
+            count,
+            f"servers.count ({count}) and sync.servers ({sync['servers']}) name two numbers of servers; allowed: one "
+            f"of the two, or the same number",
+        )
+    return {**source, "sync": {**sync, "servers": count}}

@@ -1,0 +1,71 @@
+"""The best weights so far, kept as committed state: one copy, however often they improve."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ringleader.errors import StepMisuse
+
+SCORE, WEIGHTS = "ringleader.best.score", "ringleader.best.weights"
+"""Names of the two kept objects. The score is small, so that lines that run again find the one of their time."""
+
+
+class BestScore:
+    """The best score so far. Implements Stateful."""
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+
+    def improves(self, score: float, *, lowest: bool) -> bool:
+        """Whether `score` is better than all before; then it is the best from now on."""
+        better = self.value is None or (score < self.value if lowest else score > self.value)
+        if better:
+            self.value = score
+        return better
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value = state["value"]
+
+
+class BestWeights:
+    """A copy of a model's state. Implements Stateful; its state is replaced, never changed, so copies share it."""
+
+    def __init__(self) -> None:
+        self._weights = _Frozen({})
+
+    def keep(self, model: nn.Module) -> None:
+        """Copy the model's state."""
+        copied = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        self._weights = _Frozen(copied)
+
+    def put_back(self, model: nn.Module) -> None:
+        """Give the model the state that was copied.
+
+        Raises:
+            StepMisuse: none was.
+        """
+        if not self._weights.values:
+            raise StepMisuse(
+                "there are no best weights to load.",
+                hint="Call session.best(model, score) after a loop first.",
+            )
+        model.load_state_dict(self._weights.values)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": self._weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._weights = state["weights"]
+
+
+class _Frozen:
+    """Tensors that nobody changes."""
+
+    def __init__(self, values: dict[str, Tensor]) -> None:
+        self.values = values
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Frozen":
+        return self

@@ -1,0 +1,199 @@
+"""Lines of a usual training loop that a program must not call itself, because the session does: refused by name, each
+with the line to write instead.
+
+Nothing of torch is patched: registered optimisers get a hook and a `zero_grad` of their own, registered schedules a
+subclass of theirs, and a few small parameters say when a backward has reached them or somebody has changed their
+gradients.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from ringleader.errors import StepMisuse
+from ringleader.train.held import Held
+from ringleader.train.unkept import looked_at
+
+SMALL = 1 << 14
+"""Elements of a parameter that is watched: others would cost memory."""
+WATCHED = 64
+
+IN_A_LOOP = "inside a loop over session.batches"
+
+
+class BodyChecks:
+    """One session's.
+
+    Args:
+        held: where the models are.
+        accumulates: whether gradients of turns before are in the parameters, and those of others will come to them.
+        warn: is told once of a line that does nothing: about what, a sentence, what to do.
+    """
+
+    def __init__(
+        self, held: Held, *, accumulates: Callable[[], bool], warn: Callable[[str, str, str], None]
+    ) -> None:
+        self._held = held
+        self._accumulates = accumulates
+        self._warn = warn
+        self._body = False
+        self._turns = 0
+        self._hooks: dict[Parameter, RemovableHandle] = {}
+        self._seen: list[_Seen] = []
+        self._warned = False
+
+    def optimizer(self, optimizer: Optimizer) -> None:
+        """From now on the program must not step it in a loop's body."""
+        clear = optimizer.zero_grad
+
+        def zero_grad(set_to_none: bool = True) -> None:
+            if self._body:
+                self._cleared()
+            else:
+                clear(set_to_none)
+
+        optimizer.register_step_pre_hook(self._refuse_step)
+        optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
+
+    @contextmanager
+    def session_steps(self) -> Iterator[None]:
+        """The program has called `session.step`: what happens in the block is not its doing."""
+        body = self._body
+        self._leave()
+        try:
+            yield
+        finally:
+            if body:
+                self._enter()
+
+    def turns(self, turns: Iterator[Any]) -> Iterator[Any]:
+        """The same turns, each of them watched.
+
+        Raises:
+            StepMisuse: naming what the body did, and what to write instead.
+        """
+        for parameter in self._small():
+            if parameter not in self._hooks:
+                self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._reached)  # type: ignore[no-untyped-call]
+        try:
+            for batch in turns:
+                self._turns += 1
+                self._enter()
+                yield batch
+                self._leave()
+        finally:
+            self._body = False
+            self._put_back()
+
+    def release(self) -> None:
+        """Training is over; idempotent."""
+        for hook in self._hooks.values():
+            hook.remove()
+        self._hooks = {}
+
+    def _enter(self) -> None:
+        """The program goes on: whatever it does to gradients will show."""
+        self._body = True
+        if not looked_at(self._turns):
+            return
+        for parameter in self._hooks:
+            if parameter.requires_grad:
+                self._seen.append(_Seen.of(parameter))
+
+    def _leave(self) -> None:
+        """The program is done for now. Raises StepMisuse for what it did to gradients."""
+        self._body = False
+        marks = [(seen, mark) for seen in self._seen if (mark := seen.mark())]
+        lost = any(mark == "cleared" and not seen.ours for seen, mark in marks)
+        self._put_back()
+        if any(mark == "changed" for _, mark in marks) or (lost and self._accumulates()):
+            raise StepMisuse(
+                f"gradients were changed by hand {IN_A_LOOP}, where that has no effect, or a wrong one: session.step "
+                f"makes them, adds them up and applies them.",
+                hint="Instead of clip_grad_norm_ write session.optimizer(optimizer, clip_norm=1.0) at the top; instead "
+                "of clip_grad_value_, which has no place after the sum, p.register_hook(lambda g: g.clamp(-v, v)).",
+            )
+        if marks:
+            self._cleared()
+
+    def _put_back(self) -> None:
+        for seen in self._seen:
+            seen.put_back()
+        self._seen = []
+
+    def _small(self) -> list[Parameter]:
+        """Some of the parameters, small ones, or the smallest."""
+        fit = [p for p in self._held.weights if _can_be_watched(p)]
+        fit = sorted(dict.fromkeys(fit), key=lambda p: p.numel())
+        return [p for p in fit if p.numel() <= SMALL][:WATCHED] or fit[:1]
+
+    def _refuse_step(self, optimizer: Optimizer, _arguments: Any, _named: Any) -> None:
+        if not self._body:
+            return
+        raise StepMisuse(
+            f"{type(optimizer).__name__}.step() was called {IN_A_LOOP}: the session steps registered optimisers, and "
+            f"each update would be made twice.",
+            hint="Delete the line: session.step(loss) is backward, sum over the workers, update and commit.",
+        )
+
+    def _reached(self, _parameter: Tensor) -> None:
+        """A backward has come to a registered parameter."""
+        if not self._body:
+            return
+        raise StepMisuse(
+            f"backward() was called {IN_A_LOOP}: the session makes gradients itself, and those would be dropped.",
+            hint="Write session.step(loss), with several losses session.step(loss_a + loss_b). For a gradient by an "
+            "input use torch.autograd.grad(loss, input).",
+        )
+
+    def _cleared(self) -> None:
+        if not self._warned:
+            self._warned = True
+            message = f"zero_grad() {IN_A_LOOP} does nothing: session.step starts each gradient from zero."
+            self._warn("zero_grad", message, "Delete the line.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A parameter's gradient as the program found it; `ours` where there was none, and one was put there to see what
+    becomes of it, too small to count in anything that reads it."""
+
+    parameter: Parameter
+    gradient: Tensor
+    version: int
+    ours: bool
+
+    @classmethod
+    def of(cls, parameter: Parameter) -> "_Seen":
+        ours = parameter.grad is None
+        if ours:
+            parameter.grad = torch.full_like(
+                parameter, torch.finfo(parameter.dtype).tiny, requires_grad=False
+            )
+        gradient = parameter.grad
+        assert gradient is not None
+        return cls(parameter, gradient, gradient._version, ours)
+
+    def mark(self) -> str:
+        """What has been done to it: empty, "cleared" or "changed"."""
+        if self.parameter.grad is not self.gradient:
+            return "cleared" if self.parameter.grad is None else "changed"
+        if self.gradient._version == self.version:
+            return ""
+        return "changed" if bool(self.gradient.any()) else "cleared"
+
+    def put_back(self) -> None:
+        if self.ours and self.parameter.grad is self.gradient:
+            self.parameter.grad = None
+
+
+def _can_be_watched(parameter: Parameter) -> bool:
+    dense = parameter.layout is torch.strided and not parameter.is_meta
+    return parameter.requires_grad and parameter.is_floating_point() and dense and parameter.numel() > 0

@@ -1,0 +1,68 @@
+"""Registered schedules: the session steps them, and a program that does it too is told so."""
+
+from inspect import Parameter, signature
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from ringleader.errors import StepMisuse
+
+
+def take(scheduler: LRScheduler) -> None:
+    """From now on only `advance` steps it. An attribute of its own would be part of its `state_dict`, so it gets a
+    class that calls itself as before; what is copied or pickled of it has the old one again.
+
+    Raises:
+        StepMisuse: it needs to be told something at each step.
+    """
+    _check(scheduler)
+    own = type(scheduler)
+    if "_ringleader_steps" in vars(own):
+        return
+    members = {
+        "__module__": own.__module__,
+        "__qualname__": own.__qualname__,
+        "__doc__": own.__doc__,
+        "_ringleader_steps": own.step,
+        "step": _refuse,
+        "__reduce_ex__": _as_before,
+    }
+    scheduler.__class__ = type(own.__name__, (own,), members)
+
+
+def give_back(scheduler: LRScheduler) -> None:
+    """The program may step it again; idempotent."""
+    if "_ringleader_steps" in vars(type(scheduler)):
+        scheduler.__class__ = type(scheduler).__bases__[0]
+
+
+def advance(scheduler: LRScheduler) -> None:
+    """One committed step more."""
+    getattr(type(scheduler), "_ringleader_steps", type(scheduler).step)(scheduler)
+
+
+def _check(scheduler: LRScheduler) -> None:
+    """The session steps schedules without a word about how training goes."""
+    arguments = signature(scheduler.step).parameters.values()
+    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    needed = [a.name for a in arguments if a.default is Parameter.empty and a.kind in kinds]
+    if needed:
+        raise StepMisuse(
+            f"{type(scheduler).__name__} takes {', '.join(needed)} at each step, which the session has not: it steps "
+            f"registered schedules once a committed step.",
+            hint="Leave it unregistered and step it between two loops, for example "
+            'schedule.step(session.evaluate(test_set, score)["loss"]).',
+        )
+
+
+def _refuse(scheduler: LRScheduler, *_arguments: Any, **_named: Any) -> None:
+    raise StepMisuse(
+        f"{type(scheduler).__name__}.step() was called: the session steps registered schedules, once a committed step, "
+        f"and each would be made twice.",
+        hint="Delete the line. A schedule that goes by epochs stays unregistered: leave session.scheduler(...) out, "
+        "and call step() between two loops.",
+    )
+
+
+def _as_before(scheduler: LRScheduler, _protocol: Any) -> Any:
+    return object.__new__, (type(scheduler).__bases__[0],), scheduler.__getstate__()

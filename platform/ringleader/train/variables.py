@@ -1,0 +1,290 @@
+"""The program's variables at its session calls, compared between who came to a call with the others and who runs the
+lines before it again.
+
+What differs there is made of something that the session does not know: a clock, a file, a generator without a seed, a
+loop's body. The job goes on, and its result says so.
+"""
+
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import ringleader
+from ringleader.train.bodies import Escape, Text, text_of
+from ringleader.train.boundaries import MODELS
+from ringleader.train.values import Reader, is_generator
+
+if TYPE_CHECKING:
+    from ringleader.train.group import Group
+
+CALLS = 64
+"""Of so many session calls, the newest ones, variables are known."""
+SENTENCE_BYTES = 400
+BODY_CURE = (
+    "read session.loss, hand the value to session.step(loss, name=value) for the log, or make it with "
+    "session.evaluate"
+)
+CURE = (
+    "make it of session.params, session.loss or what session.evaluate returns, give generators a seed, and put what "
+    "lives outside of the program into session.keep(name, object)"
+)
+PACKAGES = (str(Path(ringleader.__file__).parent), str(Path(torch.__file__).parent))
+_RUN = str(Path(__file__).with_name("run.py"))
+INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+Texts = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A variable that is not what it was, with "file:line" of what set it."""
+
+    variable: str
+    line: str
+    cure: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.variable} ({self.line}) differs when lines run again: {self.cure}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """Where a variable is: a frame, the text of its file, and the name there."""
+
+    frame: FrameType
+    text: Text
+    name: str
+
+
+class Variables:
+    """One member's. What was seen at calls, and what was found, is a part of what heals and is checkpointed."""
+
+    def __init__(self, group: "Group") -> None:
+        self._group = group
+        self._matters = group.spec.sync.same_bits
+        self._seen: dict[int, Texts] = {}
+        self._own: Texts = {}
+        self._own_call = -1
+        self._lines: dict[str, tuple[str, str]] = {}
+        self._known: Any = {}
+        self._told_by_others = ""
+        self.found: dict[str, Finding] = {}
+
+    @property
+    def why_other_bits(self) -> str:
+        """What differs, where and what to do; empty where nothing was found."""
+        told = [finding.sentence for finding in self.found.values()]
+        return f"the program's {told[0]}" if told else self._told_by_others
+
+    def look(self, number: int) -> None:
+        """Call `number` begins, on what the lines before it made."""
+        if not self._matters:
+            return
+        sections = self._group.sections
+        if sections.catches_up and not sections.on_recorded:
+            return
+        self._own, self._lines, self._own_call = {}, {}, number
+        self._read(number, Reader(self._group.held, self._known))
+        if sections.catches_up:
+            self._compare(self._seen.get(number, {}))
+        else:
+            self._seen[number] = self._own
+            self._seen.pop(number - CALLS, None)
+
+    def warn(self) -> None:
+        """The first loop begins: name what the program's text says will differ from worker to worker."""
+        for escape, file in escapes(list(_frames())):
+            name, place = escape.key[1].lstrip("."), Path(file).name
+            self._group.warnings.add(
+                "variable",
+                f"the body of a loop over session.batches changes {name} ({place}:{escape.line}), and it is read "
+                f"behind the loop ({place}:{escape.read}): each worker's body sees other rows, so that it differs "
+                f"from worker to worker.",
+                f"Instead, {BODY_CURE}.",
+            )
+
+    def tell(self) -> None:
+        """What one member has found all know from now on, who call this together. Raises ExchangeBroken."""
+        seat, exchange = self._group.seat, self._group.exchange
+        if not self._matters:
+            return
+        assert seat is not None
+        assert exchange is not None
+        said = torch.zeros(len(seat.plan.members), SENTENCE_BYTES, dtype=torch.float64)
+        mine = self.why_other_bits.encode()[:SENTENCE_BYTES]
+        said[seat.rank, : len(mine)] = torch.tensor(list(mine), dtype=torch.float64)
+        rows = exchange.all_reduce(said).to(torch.uint8)
+        told = [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
+        self._told_by_others = next(filter(None, told), "")
+
+    def state(self, since: int = 0) -> dict[str, Any]:
+        """What calls from number `since` on began with, and what was found."""
+        seen = {number: texts for number, texts in self._seen.items() if number >= since}
+        return {"seen": seen, "found": [asdict(finding) for finding in self.found.values()]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what others saw. Their state is of the call that has begun here, or of a later one."""
+        seen: dict[int, Texts] = state.get("seen", {})
+        if self._own_call == self._group.calls.next - 1:
+            self._compare(seen.get(self._own_call, {}))
+        self._seen |= seen
+        for finding in state.get("found", []):
+            self.found.setdefault(finding["variable"], Finding(**finding))
+
+    def _compare(self, theirs: Texts) -> None:
+        for name, text in self._own.items():
+            if theirs.get(name, text) != text:
+                self._find(name)
+
+    def _find(self, name: str) -> None:
+        line, cure = self._lines[name]
+        variable = name.rpartition(":")[2]
+        seat = self._group.seat
+        if variable in self.found or seat is None:
+            return
+        self.found[variable] = finding = Finding(variable, line, cure)
+        self._group.reporter.say("program.differs", seat.plan.generation, asdict(finding))
+        print(f"ringleader: the weights may not be reproducible: the program's {finding.sentence}.")
+
+    def _read(self, number: int, reader: Reader) -> None:
+        frames = list(_frames())
+        for frame in frames:
+            text = text_of(frame.f_code.co_filename)
+            if text is not None and frame.f_code.co_name != "<module>":
+                self._read_frame(frame, text, reader)
+        self._read_state(number, frames, reader)
+
+    def _read_frame(self, frame: FrameType, text: Text, reader: Reader) -> None:
+        scope = text.scope_at(frame.f_lineno)
+        for name, value in frame.f_locals.items():
+            self._read_one(_Spot(frame, text, name), scope.key(name), value, reader)
+            if _is_users(value):
+                for attribute, part in list(vars(value).items()):
+                    self._read_one(
+                        _Spot(frame, text, f"{name}.{attribute}"), ("", f".{attribute}"), part, reader
+                    )
+        for name in _globals_of(text, scope.name):
+            value = frame.f_globals.get(name)
+            if name in text.changing_globals or is_generator(value):
+                self._read_one(_Spot(frame, text, name), ("", name), value, reader)
+
+    def _read_one(self, spot: "_Spot", key: tuple[str, str], value: Any, reader: Reader) -> None:
+        if not spot.text.compared(key):
+            return
+        try:
+            told = reader.text(value)
+        except Exception:  # a state_dict or a repr of the program's own may do anything
+            return
+        if told is not None:
+            code = spot.frame.f_code
+            line = spot.text.line_of(key, spot.frame.f_lineno)
+            shown = f"{code.co_qualname}:{spot.name}"
+            self._own[shown] = told
+            cure = BODY_CURE if key in spot.text.inside else CURE
+            self._lines[shown] = (f"{Path(code.co_filename).name}:{line}", cure)
+
+    def _read_state(self, number: int, frames: list[FrameType], reader: Reader) -> None:
+        """What the session holds, as the lines left it: settings, small kept objects, and weights that were touched."""
+        held, before = self._group.held, self._group.sections.before(number)
+        for place, (optimizer, _) in enumerate(held.optimizers):
+            which = f"optimizers[{place}]" if len(held.optimizers) > 1 else "optimizer"
+            for group_number, group in enumerate(optimizer.param_groups):
+                for key, value in group.items():
+                    if key != "params":
+                        self._add(
+                            f"{which}.param_groups[{group_number}][{key!r}]", key, value, frames, reader
+                        )
+        if before is None:
+            return
+        for name in before.kept.keys() & held.kept.keys():
+            self._add(f"the kept object {name!r}", name, dict(held.kept[name].state_dict()), frames, reader)
+        if MODELS in before.tensors:
+            everything = Reader(type(held)(), self._known)  # weights too
+            for place, model in enumerate(held.models):
+                for name, value in model.state_dict().items():
+                    self._add(f"the weights {place}.{name}", name, value, frames, everything)
+
+    def _add(self, shown: str, key: str, value: Any, frames: list[FrameType], reader: Reader) -> None:
+        told = reader.text(value)
+        if told is None:
+            return
+        self._own[shown] = told
+        if not frames:
+            self._lines[shown] = ("the end of the program", CURE)
+            return
+        for frame in frames:
+            text = text_of(frame.f_code.co_filename)
+            line = text.line_of_item(key, frame.f_lineno) if text is not None else 0
+            if line:
+                break
+        else:
+            frame, line = frames[0], frames[0].f_lineno
+        self._lines[shown] = (f"{Path(frame.f_code.co_filename).name}:{line}", CURE)
+
+
+def escapes(frames: list[FrameType]) -> Iterator[tuple[Escape, str]]:
+    """What bodies leave to the lines behind them, in the functions that run and in those that they call; its file."""
+    for file in dict.fromkeys(frame.f_code.co_filename for frame in frames):
+        text = text_of(file)
+        if text is None:
+            continue
+        lines = [frame.f_lineno for frame in frames if frame.f_code.co_filename == file]
+        scopes = text.reached_from({text.scope_at(line).name for line in lines})
+        yield from ((escape, file) for escape in text.escapes.values() if escape.scope in scopes)
+
+
+@lru_cache(maxsize=256)
+def _globals_of(text: Text, scope: str) -> frozenset[str]:
+    """What the function names, and those that it calls."""
+    return frozenset(text.names_in(text.reached_from({scope})))
+
+
+def _frames() -> Iterator[FrameType]:
+    """Those of the program that are under way, from the session call to the training function."""
+    frame: FrameType | None = sys._getframe(1)
+    found = []
+    while frame is not None:
+        if frame.f_code.co_filename == _RUN:  # above the training function, or behind its end
+            break
+        if not frame.f_code.co_filename.startswith(PACKAGES):
+            found.append(frame)
+        frame = frame.f_back
+    own = str(found[-1].f_globals.get("__name__", "")).partition(".")[0] if found else ""
+    for each in found:
+        package = str(each.f_globals.get("__name__", "")).partition(".")[0]
+        if package == own or not each.f_code.co_filename.startswith(INSTALLED):
+            yield each
+
+
+def _is_users(value: Any) -> bool:
+    """An object of a class of the program's own, with attributes."""
+    module = sys.modules.get(type(value).__module__)
+    file = str(getattr(module, "__file__", "") or "")
+    plain = not isinstance(value, torch.nn.Module | type) and hasattr(value, "__dict__")
+    return plain and bool(file) and not file.startswith((*PACKAGES, *INSTALLED))
+
+
+def escaped(function: Any) -> list[dict[str, str]]:
+    """The same of a training function that has not begun, as findings."""
+    code = function.__code__
+    text = text_of(code.co_filename)
+    if text is None:
+        return []
+    file = Path(code.co_filename).name
+    scopes = text.reached_from({text.scope_at(code.co_firstlineno).name, function.__name__})
+    return [
+        {
+            "variable": escape.key[1].lstrip("."),
+            "line": f"{file}:{escape.line}",
+            "cure": f"it is changed in a loop's body and read behind it in line {escape.read}: {BODY_CURE}",
+        }
+        for escape in text.escapes.values()
+        if escape.scope in scopes
+    ]

@@ -1,0 +1,229 @@
+"""Lines of a usual training loop that the session makes itself: in a loop's body they are refused, or do nothing."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from threaded_cast import ThreadedCast
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+from torch.utils.data import TensorDataset
+
+from ringleader import Session, local_session
+from ringleader.errors import StepMisuse
+from ringleader.spec import JobSpec
+from ringleader.train.local import run_local
+
+torch.set_num_threads(1)
+MODES: dict[str, Any] = {
+    "ring": "ring",
+    "servers": {"inter_node": "parameter_server", "intra_node": "parameter_server", "servers": 1},
+    "leased": {
+        "inter_node": "parameter_server",
+        "intra_node": "parameter_server",
+        "consistency": "ssp",
+        "staleness": 0,
+    },
+    "local_sgd": {"inter_node": "local_sgd", "intra_node": "local_sgd", "inner_steps": 2},
+    "token_ring": "token_ring",
+}
+
+
+def job(sync: Any) -> dict[str, Any]:
+    return {
+        "name": "unit",
+        "entrypoint": "unit:train",
+        "workers": {"min": 2, "max": 2},
+        "batch": {"global_size": 16, "logical_shards": 4},
+        "sync": sync,
+        "max_failures": 0,
+    }
+
+
+def rows() -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(48, 5, generator=generator)
+    return TensorDataset(x, (x.sum(dim=1) > 0).long())
+
+
+class Body:
+    """A training function with one of the lines in its loop, before or behind `session.step`."""
+
+    def __init__(self, line: str = "", *, behind: bool = False, between: str = "") -> None:
+        self.line, self.behind, self.between = line, behind, between
+
+    def __call__(self, session: Session) -> None:
+        net = session.model(nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)))
+        for weight in net.parameters():  # the cast's members are threads, which share their generator
+            nn.init.constant_(weight, 0.1)
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+        schedule = session.scheduler(StepLR(optimizer, 2, gamma=0.5))
+        lines: dict[str, Callable[[Tensor], Any]] = {
+            "": lambda _: None,
+            "optimizer.step": lambda _: optimizer.step(),
+            "schedule.step": lambda _: schedule.step(),
+            "backward": lambda loss: (2 * loss).backward(),
+            "clip_grad_norm_": lambda _: nn.utils.clip_grad_norm_(net.parameters(), 1.0),
+            "clip_grad_value_": lambda _: nn.utils.clip_grad_value_(net.parameters(), 1e-40),
+            "zero_grad": lambda _: optimizer.zero_grad(),
+            "zeros": lambda _: optimizer.zero_grad(set_to_none=False),
+            "net.zero_grad": lambda _: net.zero_grad(),
+            "net.zeros": lambda _: net.zero_grad(set_to_none=False),
+        }
+        for _ in range(2):
+            for x, y in session.batches(rows()):
+                loss = F.cross_entropy(net(x), y)
+                if not self.behind:
+                    lines[self.line](loss)
+                session.step(loss)
+                if self.behind:
+                    lines[self.line](loss)
+            lines[self.between](loss)
+
+
+REFUSED = [
+    ("optimizer.step", r"SGD\.step\(\) was called inside a loop.*Delete the line"),
+    ("schedule.step", r"StepLR\.step\(\) was called.*Delete the line"),
+    ("clip_grad_norm_", r"changed by hand inside a loop.*session\.optimizer\(optimizer, clip_norm="),
+]
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before the step", "behind it"])
+@pytest.mark.parametrize(("line", "why"), [*REFUSED, ("clip_grad_value_", "changed by hand")])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_line_that_the_session_makes_itself_is_refused_in_a_body(
+    mode: str, line: str, why: str, behind: bool, tmp_path: Path
+) -> None:
+    with pytest.raises(StepMisuse, match=why):
+        run_local(job(MODES[mode]), Body(line, behind=behind), tmp_path)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_backward_of_the_programs_own_is_refused_in_a_body(mode: str, tmp_path: Path) -> None:
+    with pytest.raises(StepMisuse, match=r"backward\(\) was called.*session\.step\(loss_a \+ loss_b\)"):
+        run_local(job(MODES[mode]), Body("backward"), tmp_path)
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before the step", "behind it"])
+@pytest.mark.parametrize("line", ["zero_grad", "zeros", "net.zero_grad", "net.zeros"])
+@pytest.mark.parametrize("mode", MODES)
+def test_clearing_gradients_in_a_body_changes_no_bit_and_is_told_once(
+    mode: str, line: str, behind: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, _ = run_local(job(MODES[mode]), Body(), tmp_path / "plain")
+    assert "zero_grad" not in capsys.readouterr().out
+    cleared, _ = run_local(job(MODES[mode]), Body(line, behind=behind), tmp_path / "cleared")
+    assert cleared.digest == plain.digest
+    assert capsys.readouterr().out.count("zero_grad() inside a loop over session.batches does nothing") == 1
+
+
+@pytest.mark.parametrize("mode", ["servers", "local_sgd", "token_ring"])
+@pytest.mark.parametrize(("line", "why"), REFUSED)
+def test_the_job_fails_with_these_words_in_every_mode(mode: str, line: str, why: str, tmp_path: Path) -> None:
+    play = ThreadedCast(JobSpec.parse(job(MODES[mode])), Body(line), artifacts=tmp_path).play()
+    assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
+    assert why.partition(r"\.")[0] in play.message or "changed by hand" in play.message
+
+
+@pytest.mark.parametrize("mode", ["servers", "leased"])
+def test_a_servers_rehearsal_of_a_body_stands_for_no_mistake(mode: str, tmp_path: Path) -> None:
+    alone, _ = run_local(job(MODES[mode]), Body("zero_grad"), tmp_path / "alone")
+    play = ThreadedCast(JobSpec.parse(job(MODES[mode])), Body("zero_grad"), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.digest == alone.digest
+    about = [told["about"] for told in play.reported("warning")]
+    assert [what for what in about if what != "variable"] == ["zero_grad"]
+
+
+def test_gradients_of_a_crews_other_slices_are_not_cleared(tmp_path: Path) -> None:
+    """There the slices of a round add up in the parameters."""
+    crews = JobSpec.parse(job({"inter_node": "token_ring", "intra_node": "ring"}))
+    play = ThreadedCast(crews, Body("net.zero_grad", behind=True), artifacts=tmp_path).play()
+    assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
+    assert "changed by hand" in play.message
+
+
+def test_a_registered_schedule_is_not_stepped_between_loops_either(tmp_path: Path) -> None:
+    with pytest.raises(StepMisuse, match=r"A schedule that goes by epochs stays unregistered"):
+        run_local(job("ring"), Body(between="schedule.step"), tmp_path)
+
+
+@pytest.mark.parametrize("between", ["optimizer.step", "zero_grad", "clip_grad_norm_"])
+def test_between_loops_gradients_are_the_programs_own(between: str, tmp_path: Path) -> None:
+    finished, _ = run_local(job("ring"), Body(between=between), tmp_path)
+    assert finished.steps == 6
+
+
+def test_input_gradients_are_to_be_had_in_a_body(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for x, y in session.batches(rows()):
+            x.requires_grad_()
+            (slope,) = torch.autograd.grad(F.cross_entropy(net(x), y), x)
+            session.step(F.cross_entropy(net(x + 0.1 * slope.sign()), y))
+
+    finished, _ = run_local(job("ring"), train, tmp_path)
+    assert finished.steps == 3
+
+
+def test_gradients_of_a_model_of_the_programs_own_are_not_watched(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        other = nn.Linear(5, 2)
+        own = torch.optim.SGD(other.parameters(), lr=0.1)
+        for x, y in session.batches(rows()):
+            F.cross_entropy(other(x), y).backward()
+            nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+            own.step()
+            own.zero_grad()
+            session.step(F.cross_entropy(net(x), y))
+
+    finished, _ = run_local(job("ring"), train, tmp_path)
+    assert finished.steps == 3
+
+
+def test_a_registered_schedule_is_copied_pickled_and_saved_as_before() -> None:
+    with local_session(job("ring")) as session:
+        net = session.model(nn.Linear(5, 2))
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        schedule = StepLR(optimizer, 2, gamma=0.5)
+        before = schedule.state_dict()
+        assert session.scheduler(schedule) is schedule
+        assert isinstance(schedule, StepLR)
+        assert (schedule.state_dict(), repr(type(schedule))) == (before, repr(StepLR))
+        assert type(copy.deepcopy(schedule)) is StepLR
+        assert type(pickle.loads(pickle.dumps(schedule))) is StepLR
+    assert type(schedule) is StepLR
+    schedule.step()
+
+
+def test_a_schedule_that_needs_a_metric_is_refused_with_what_to_write() -> None:
+    with local_session(job("ring")) as session:
+        net = session.model(nn.Linear(5, 2))
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        plateau = ReduceLROnPlateau(optimizer)
+        with pytest.raises(
+            StepMisuse, match=r"ReduceLROnPlateau takes metrics at each step.*unregistered.*evaluate"
+        ):
+            session.scheduler(plateau)
+        plateau.step(0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [("text", "'text', a str"), (None, "None, a NoneType"), (object, "a type"), ([[1.0], []], "list")],
+)
+def test_a_metric_that_is_no_number_is_named(value: Any, what: str) -> None:
+    with local_session(job("ring")) as session:
+        net = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        x, y = next(session.batches(rows()))
+        with pytest.raises(StepMisuse, match=f"the metric 'note' is .*{what}.*numbers or tensors"):
+            session.step(F.cross_entropy(net(x), y), note=value)

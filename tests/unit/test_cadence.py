@@ -1,0 +1,185 @@
+"""Checkpoints by time: no more than so much work is at risk, all members save the same step, and copies cost little."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from faults import FaultPlan
+from threaded_cast import ThreadedCast
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+from waiting import wait_for
+
+from ringleader import Session
+from ringleader.errors import SpecInvalid
+from ringleader.spec import JobSpec
+from ringleader.train.cadence import SHARE, WRITING_SHARE, Cadence, Wish
+from ringleader.train.local import run_local
+
+torch.set_num_threads(1)
+EVERY_S = 1
+STEPS = 6
+SERVERS = {"inter_node": "parameter_server", "intra_node": "parameter_server"}
+MODES: dict[str, Any] = {
+    "ring": "ring",
+    "servers": SERVERS | {"servers": 2},
+    "backups": SERVERS | {"server_backups": 1},
+    "copies": {"inter_node": "ring", "intra_node": "parameter_server", "servers": 1},
+    "clocks": SERVERS | {"consistency": "ssp", "staleness": 0},
+    "async": SERVERS | {"consistency": "async"},
+    "local_sgd": {"inter_node": "local_sgd", "intra_node": "local_sgd", "inner_steps": 1},
+    "token_ring": "token_ring",
+    "crews": {"inter_node": "token_ring", "intra_node": "ring"},
+}
+
+
+def job(sync: Any, **changes: Any) -> JobSpec:
+    return JobSpec.parse(
+        {
+            "name": "cadence",
+            "entrypoint": "cadence:train",
+            "workers": {"min": 1, "max": 2},
+            "batch": {"global_size": 16, "logical_shards": 2},
+            "sync": sync,
+            "checkpoint": {"every_steps": None, "every_s": EVERY_S, "keep": 100},
+        }
+        | changes
+    )
+
+
+class Train:
+    """A loop whose third turn takes as long as work may be at risk."""
+
+    def __init__(self, *, waits: bool = True) -> None:
+        self.waits = waits
+
+    def __call__(self, session: Session) -> None:
+        generator = torch.Generator().manual_seed(0)
+        given = torch.randn(STEPS * 16, 5, generator=generator)
+        net = session.model(nn.Linear(5, 2))
+        for weight in net.parameters():  # the members are threads, which share their generator
+            nn.init.constant_(weight, 0.1)
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+        rows = TensorDataset(given, (given.sum(dim=1) > 0).long())
+        for turn, (x, y) in enumerate(session.batches(rows)):
+            if self.waits and turn == 2:
+                until = time.monotonic() + 1.2 * EVERY_S
+                wait_for("work at risk", lambda until=until: time.monotonic() > until)
+            session.step(F.cross_entropy(net(x), y))
+
+
+def saved(place: Path) -> list[int]:
+    """The steps of whole checkpoints: those with a manifest."""
+    return sorted(int(found.parent.name.split("-")[1]) for found in place.glob("*/manifest.json"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_members_save_the_same_step_before_more_work_is_at_risk(mode: str, tmp_path: Path) -> None:
+    spec, place = job(MODES[mode]), tmp_path / "saved"
+    play = ThreadedCast(spec, Train(), artifacts=tmp_path / "1", checkpoints=str(place)).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    steps = saved(place)
+    assert steps, "whole ones only: a part that somebody did not save would be missing"
+    assert all(2 <= step <= STEPS for step in steps)
+    assert not play.reported("checkpoint.failed")
+    again = ThreadedCast(
+        spec, Train(waits=False), artifacts=tmp_path / "2", checkpoints=str(place), attempt=2
+    ).play()
+    assert again.outcome == "succeeded", (again.reason, again.message)
+    assert [told["step"] for told in again.reported("checkpoint.restored")] == [steps[-1]]
+    if spec.sync.same_bits:
+        assert again.digest == play.digest == run_local(spec, Train(waits=False), tmp_path / "3")[0].digest
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_job_that_is_quicker_than_that_saves_nothing_by_time(mode: str, tmp_path: Path) -> None:
+    quick = job(MODES[mode], checkpoint={"every_steps": None, "every_s": 3600})
+    play = ThreadedCast(
+        quick, Train(waits=False), artifacts=tmp_path, checkpoints=str(tmp_path / "saved")
+    ).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert saved(tmp_path / "saved") == []
+
+
+def test_what_a_single_member_is_left_with_after_a_loss_is_saved_at_once(tmp_path: Path) -> None:
+    """Before it makes another step; who waits for nobody else has lost nothing then."""
+    alone = job("ring", checkpoint={"every_steps": None, "every_s": 3600})
+    faults = FaultPlan().kill("w1", at_step=3).hold("w0", at_step=5, for_generation=3)
+    play = ThreadedCast(
+        alone, Train(waits=False), faults, tmp_path / "1", checkpoints=str(tmp_path / "saved")
+    ).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.worlds[1] == 1
+    assert len(saved(tmp_path / "saved")) == 1
+    assert saved(tmp_path / "saved")[0] in (2, 3)
+
+
+def test_with_neither_steps_nor_seconds_nothing_is_saved_after_a_loss(tmp_path: Path) -> None:
+    never = job("ring", checkpoint={"every_steps": None})
+    faults = FaultPlan().kill("w1", at_step=3).hold("w0", at_step=5, for_generation=3)
+    play = ThreadedCast(
+        never, Train(waits=False), faults, tmp_path / "1", checkpoints=str(tmp_path / "saved")
+    ).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert saved(tmp_path / "saved") == []
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_copy_pauses_training_for_one_part_in_a_hundred_at_most() -> None:
+    clock = Clock()
+    cadence = Cadence(None, 30.0, clock)
+    wishes = []
+    for clock.now in (0.0, 29.0, 30.0):
+        wishes.append(cadence.wish(busy=False))
+    assert wishes == [Wish.FOLLOWS, Wish.FOLLOWS, Wish.WANTS]
+    cadence.copied(10, pause_s=0.9)
+    for clock.now in (59.0, 30.0 + SHARE * 0.9 - 1, 30.0 + SHARE * 0.9):
+        wishes.append(cadence.wish(busy=False))
+    assert wishes[3:] == [Wish.OBJECTS, Wish.OBJECTS, Wish.WANTS]
+    cadence.copied(20, pause_s=0.0)
+    cadence.written(took_s=100.0)
+    clock.now += WRITING_SHARE * 100.0 - 1
+    assert cadence.wish(busy=False) is Wish.OBJECTS, "files take long to write"
+    clock.now += 1
+    assert cadence.wish(busy=True) is Wish.OBJECTS, "they are being written"
+    assert cadence.wish(busy=False) is Wish.WANTS
+
+
+def test_work_is_at_risk_from_the_first_step_behind_a_copy_on() -> None:
+    cadence = Cadence(None, 30.0, Clock())
+    assert cadence.at_risk(1)
+    cadence.copied(5, pause_s=0.0)
+    assert not cadence.at_risk(5)
+    assert cadence.at_risk(6)
+    assert not Cadence(500, None, Clock()).at_risk(6)
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "seconds"),
+    [
+        ({}, 500, 30.0),
+        ({"every_steps": 8}, 8, 30.0),
+        ({"every_s": None}, 500, None),
+        ({"every_steps": None}, None, None),
+        ({"every_steps": None, "every_s": 5}, None, 5.0),
+    ],
+)
+def test_seconds_stand_beside_steps(given: dict[str, Any], steps: int | None, seconds: float | None) -> None:
+    spec = job("ring", checkpoint=given)
+    assert (spec.checkpoint.every_steps, spec.checkpoint.every_s) == (steps, seconds)
+    assert JobSpec.parse(spec.model_dump(mode="json")) == spec, "stored, it says the same"
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, -1, "30", float("inf")])
+def test_seconds_that_are_none_are_refused_by_name(seconds: Any) -> None:
+    with pytest.raises(SpecInvalid, match="every_s"):
+        job("ring", checkpoint={"every_s": seconds})

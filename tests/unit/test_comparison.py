@@ -1,0 +1,102 @@
+"""Members that hold another state than the others are found before it does harm, named, and given the right one."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from play import Play
+from test_leaving import RING, ROUNDS, SERVERS, job, made, rows, worker
+from threaded_cast import ThreadedCast
+from torch.nn import functional as F
+
+from ringleader.train import Session
+from ringleader.train.local import run_local
+
+torch.set_num_threads(1)
+MODES = {"ring": RING, "servers": SERVERS, "local_sgd": ROUNDS}
+LOOPS = 4
+every_mode = pytest.mark.parametrize("sync", MODES.values(), ids=MODES)
+Odd = Callable[[str, int, Any, torch.optim.Optimizer], None]
+
+
+class Program:
+    """Loops with lines between them that do on some members what they do not do on others."""
+
+    def __init__(self, odd: Odd) -> None:
+        self.odd = odd
+
+    def __call__(self, session: Session) -> None:
+        net, data = made(session), rows()
+        optimizer = session._held.optimizers[0][0]
+        for number in range(LOOPS):
+            for x, y in session.batches(data):
+                session.step(F.cross_entropy(net(x), y))
+            self.odd(threading.current_thread().name, number, net, optimizer)
+
+
+def played(sync: dict[str, Any], odd: Odd, place: Path, **changes: Any) -> Play:
+    spec = job(sync, workers={"min": 3, "max": 3}, **changes)
+    return ThreadedCast(spec, Program(odd), artifacts=place).play()
+
+
+def alone(sync: dict[str, Any], place: Path) -> str:
+    finished, _ = run_local(job(sync), Program(lambda *_: None), place / "alone")
+    return finished.digest
+
+
+@every_mode
+def test_a_rate_that_one_member_changes_is_put_right_before_a_step_is_made_with_it(
+    sync: dict[str, Any], tmp_path: Path
+) -> None:
+    odd_one = worker(sync, 1)
+
+    def rate(me: str, number: int, net: Any, optimizer: torch.optim.Optimizer) -> None:
+        if me == odd_one and number == 1:
+            optimizer.param_groups[0]["lr"] = 0.5
+
+    play = played(sync, rate, tmp_path)
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert [(d["worker"], d["what"]) for d in play.reported("member.differed")] == [(odd_one, "settings 0")]
+    assert play.digest == alone(sync, tmp_path)
+    # Who is right of those that ran the lines for the first time nobody can know.
+    assert all(
+        "differed" in f.reproducible_why or "differs" in f.reproducible_why for f in play.finished.values()
+    )
+
+
+@every_mode
+def test_a_weight_that_one_member_changes_is_named_and_put_right(
+    sync: dict[str, Any], tmp_path: Path
+) -> None:
+    odd_one = worker(sync, 2)
+
+    def weight(me: str, number: int, net: Any, optimizer: torch.optim.Optimizer) -> None:
+        if me == odd_one and number == 0:
+            net[2].bias.data.add_(1.0)
+
+    play = played(sync, weight, tmp_path)
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert [(d["worker"], d["what"]) for d in play.reported("member.differed")] == [(odd_one, "2.bias")]
+    assert play.digest == alone(sync, tmp_path)
+
+
+@every_mode
+def test_members_that_differ_again_and_again_make_the_result_say_so(
+    sync: dict[str, Any], tmp_path: Path
+) -> None:
+    def rates(me: str, number: int, net: Any, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.param_groups[0]["lr"] = 0.1 + 0.001 * int(me[1:])
+
+    play = played(sync, rates, tmp_path)
+    whys = {f.reproducible_why for f in play.finished.values()}
+    assert len(play.reported("member.differed")) >= 2 * 3
+    assert play.outcome == "failed" or all("members differed at 3 session calls" in why for why in whys)
+
+
+def test_undisturbed_members_never_differ(tmp_path: Path) -> None:
+    play = played(RING, lambda *_: None, tmp_path)
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.reported("member.differed") == []

@@ -1,0 +1,104 @@
+"""The entrypoint is looked up in the text of its module: what is not there is refused, what may be is not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_api import TOKEN, URL, FakeApi
+
+from ringleader.cli.main import main
+from ringleader.client import Client
+from ringleader.errors import SpecInvalid
+from ringleader.spec import JobSpec
+from ringleader.spec.entrypoint import check_entrypoint
+
+HARMLESS = "import not_installed_anywhere\nraise SystemExit('imported')\n"
+
+
+def spec(entrypoint: str = "train:main", **more: Any) -> JobSpec:
+    return JobSpec.parse({"name": "a", "entrypoint": entrypoint, **more})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def main(session): ...",
+        "async def main(session): ...",
+        "@decorated(1)\ndef main(session): ...",
+        "from elsewhere import main",
+        "from elsewhere import train as main",
+        "import main.deeper",
+        "from elsewhere import *",
+        "main = make(3)",
+        "main: Callable = make(3)",
+        "one, (two, *main) = 1, 2",
+        "class main: ...",
+        "try:\n    import fast\nexcept ImportError:\n    def main(session): ...",
+        "if X:\n    pass\nelse:\n    with y:\n        for z in a:\n            main = z",
+        "match X:\n    case 1:\n        main = 2",
+        "for main in functions: pass",
+        "print(main := 1)",
+        "def make():\n    global main\n    main = 1",
+        "globals()['main'] = 1",
+        "exec(text)",
+        "def __getattr__(name): ...",
+    ],
+)
+def test_a_function_that_may_be_there_passes_and_its_module_is_not_imported(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(f"{HARMLESS}{text}\n")
+    check_entrypoint(spec(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "def train(session): ...\ndef score(batch): ...",
+            "train.py has no function 'main'; it has train, score;",
+        ),
+        ("class Net:\n    def main(self): ...", "it has none;"),
+        ("def train():\n    def main(): ...\n    main = 1", "it has train;"),
+        ("\n".join(f"def f{n}(): ..." for n in range(12)), "f9 and 2 more;"),
+        ("def main(session:\n", "train.py, line 3 is no Python 3"),
+        ("\0", "is no Python 3"),
+    ],
+)
+def test_a_function_that_is_not_there_is_refused_with_those_that_are(
+    text: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(f"{HARMLESS}{text}\n")
+    with pytest.raises(SpecInvalid) as refused:
+        check_entrypoint(spec(), tmp_path)
+    (finding,) = refused.value.errors
+    assert told in finding["message"]
+    assert (finding["pointer"], finding["value"]) == ("/entrypoint", "train:main")
+
+
+@pytest.mark.parametrize("file", ["deep/train.py", "deep/train/__init__.py", "src/deep/train.py"])
+def test_a_module_is_found_where_an_import_would_find_it(file: str, tmp_path: Path) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text("def other(): ...\n")
+    with pytest.raises(SpecInvalid, match=f"{file} has no function 'main'"):
+        check_entrypoint(spec("deep.train:main", env={"PYTHONPATH": "src:/nowhere"}), tmp_path)
+    check_entrypoint(spec("installed.train:main"), tmp_path)
+
+
+def test_validate_and_submit_refuse_before_anything_is_packed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("def train(session): ...\n")
+    file = tmp_path / "job.yaml"
+    file.write_text("name: a\nentrypoint: train:main\nworking_dir: code\n")
+    api = FakeApi()
+    for command in ("validate", "submit"):
+        assert main([command, str(file)], connect=lambda: Client(URL, TOKEN, transport=api)) == 2
+        assert "train.py has no function 'main'; it has train" in capsys.readouterr().err
+    with pytest.raises(SpecInvalid):
+        Client(URL, TOKEN, transport=api).submit(spec(), working_dir=tmp_path / "code")
+    assert api.seen == []
+    file.write_text("name: a\nentrypoint: train:train\nworking_dir: code\n")
+    assert main(["validate", str(file)]) == 0

@@ -1,0 +1,59 @@
+"""Objects may be registered between loops where every member makes every update; elsewhere only at the top."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_leaving import RING, ROUNDS, job, made, rows
+from torch.nn import functional as F
+
+from ringleader.errors import StepMisuse
+from ringleader.train import Session
+from ringleader.train.local import run_local
+
+
+def loop(session: Session, net: Any) -> None:
+    for x, y in session.batches(rows()):
+        session.step(F.cross_entropy(net(x), y))
+
+
+def late(session: Session) -> None:
+    net = made(session)
+    loop(session, net)
+    session.optimizer(torch.optim.Adam(net.parameters(), lr=0.01))
+    loop(session, net)
+
+
+def some(session: Session) -> None:
+    """An optimiser for half of another one's parameters."""
+    net = made(session)
+    loop(session, net)
+    session.optimizer(torch.optim.Adam(net[2].parameters(), lr=0.01))
+
+
+def in_a_body(session: Session) -> None:
+    net = made(session)
+    for x, y in session.batches(rows()):
+        session.keep("late", torch.optim.Adam(net.parameters()))
+        session.step(F.cross_entropy(net(x), y))
+
+
+def test_an_optimizer_takes_the_place_of_one_with_its_parameters(tmp_path: Path) -> None:
+    finished, _ = run_local(job(RING), late, tmp_path)
+    assert finished.steps == 12
+
+
+@pytest.mark.parametrize(
+    ("sync", "function", "said"),
+    [
+        (ROUNDS, late, "after the first batches or evaluate call"),
+        (RING, some, "some parameters of one that was registered before"),
+        (RING, in_a_body, "inside a loop"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused_with_what_to_do(
+    sync: dict[str, Any], function: Any, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(StepMisuse, match=said):
+        run_local(job(sync), function, tmp_path)

@@ -1,0 +1,139 @@
+"""Lines between session calls: what is recorded for who runs them again, and what is said where it cannot be."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from faults import FaultPlan
+from test_leaving import RING, job, made, rows, worker
+from threaded_cast import ThreadedCast
+from torch.nn import functional as F
+
+from ringleader.train import Session
+from ringleader.train.local import run_local
+from ringleader.train.touches import Touches
+
+torch.set_num_threads(1)
+LOOPS = 4
+
+
+def loop(session: Session, net: Any) -> None:
+    for x, y in session.batches(rows()):
+        session.step(F.cross_entropy(net(x), y))
+
+
+def recorded(lines: Any, place: Path) -> list[dict[str, Any]]:
+    """The tensors recorded of each boundary of a program with these lines behind each loop."""
+    found: list[dict[str, Any]] = []
+
+    def train(session: Session) -> None:
+        net = made(session)
+        optimizer = session._held.optimizers[0][0]
+        for _ in range(2):
+            loop(session, net)
+            lines(net, optimizer)
+        found.extend(values[3] for values in session._group.sections.state()[1])
+
+    run_local(job(RING), train, place)
+    return found
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        lambda net, optimizer: optimizer.param_groups[0].update(lr=0.01),
+        lambda net, optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1).step(),
+        lambda net, optimizer: (
+            net.train(),
+            net.eval(),
+            print(net),
+            sum(p.numel() for p in net.parameters()),
+        ),
+        lambda net, optimizer: optimizer.zero_grad(),
+        lambda net, optimizer: torch.randn(3) @ torch.randn(3),
+    ],
+)
+def test_lines_that_leave_weights_alone_record_none(lines: Any, tmp_path: Path) -> None:
+    assert recorded(lines, tmp_path) == [{}, {}]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        lambda net, optimizer: copy.deepcopy(net.state_dict()),
+        lambda net, optimizer: net[2].bias.data.numpy().sum(),
+        lambda net, optimizer: net(torch.randn(2, 5)),
+        lambda net, optimizer: torch.nn.utils.parameters_to_vector(net.parameters()),
+        lambda net, optimizer: net[2].reset_parameters(),
+        lambda net, optimizer: copy.deepcopy(optimizer.state_dict()),
+    ],
+)
+def test_lines_that_touch_weights_or_an_optimizers_state_have_them_recorded(
+    lines: Any, tmp_path: Path
+) -> None:
+    assert [sorted(tensors) for tensors in recorded(lines, tmp_path)] == [
+        ["kept", "models", "optimizers"]
+    ] * 2
+
+
+def test_what_is_recorded_is_what_the_lines_found_not_what_they_left(tmp_path: Path) -> None:
+    before: list[float] = []
+
+    def clear(net: Any, _optimizer: Any) -> None:
+        bias = net[2].bias.data
+        before.append(float(bias[0]))
+        bias.zero_()
+
+    tensors = recorded(clear, tmp_path)
+    assert [float(t["models"][0]["2.bias"][0]) for t in tensors] == before
+    assert before[0] != 0
+
+
+class Hoarding:
+    """Copies the weights behind each loop, with less room for them than they take."""
+
+    def __call__(self, session: Session) -> None:
+        net = made(session)
+        session._group.sections.bound_bytes = 100
+        best: Any = None
+        for _ in range(LOOPS):
+            loop(session, net)
+            best = copy.deepcopy(net.state_dict())
+        assert best is not None
+
+
+def test_what_is_beyond_the_bound_is_said_before_harm_and_in_the_result_after_it(tmp_path: Path) -> None:
+    calm = ThreadedCast(job(RING, workers={"min": 2, "max": 2}), Hoarding(), artifacts=tmp_path).play()
+    (said,) = calm.reported("boundary.unrecorded")
+    assert said["line"].endswith("best = copy.deepcopy(net.state_dict())")
+    assert {f.reproducible_why for f in calm.finished.values()} == {""}
+
+    faults = FaultPlan().kill(worker(RING, 1), at_step=15)
+    play = ThreadedCast(
+        job(RING, workers={"min": 2, "max": 3}), Hoarding(), faults, artifacts=tmp_path
+    ).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert all("lines between loops read weights" in f.reproducible_why for f in play.finished.values())
+
+
+def test_a_mode_of_the_programs_own_may_be_entered_and_left_across_a_watch() -> None:
+    """The stack of modes is a stack: the watch goes from under what the program has put above it."""
+    watched = torch.zeros(2)
+    seen: list[str] = []
+
+    def touched(kind: str) -> list[str]:
+        seen.append(kind)
+        return [kind]
+
+    watch = Touches({watched.untyped_storage(): "models"}, touched)
+    own = Touches({}, touched)
+    watch.begin()
+    own.begin()
+    watch.end()
+    watched.add_(1)
+    own.end()
+    watched.add_(1)
+    assert seen == []
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None

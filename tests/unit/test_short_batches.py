@@ -1,0 +1,110 @@
+"""The short last batch of a pass: what would get a single row of it is warned of, and it can be left out."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cast import Cast
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+import ringleader
+from ringleader.errors import RingleaderError, StepMisuse
+from ringleader.spec import JobSpec
+from ringleader.train.local import Recorded, run_local
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("elsewhere")
+SPEC: dict[str, Any] = {
+    "name": "unit",
+    "entrypoint": "unit:train",
+    "workers": {"min": 2, "max": 2},
+    "batch": {"global_size": 8, "logical_shards": 4},
+}
+
+
+def rows(count: int) -> TensorDataset:
+    x = torch.randn(count, 4, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(x, (x.sum(dim=1) > 0).long())
+
+
+def train(session: ringleader.Session, count: int, *, drop_last: bool = False, norm: bool = True) -> None:
+    layers = [nn.Linear(4, 8), *([nn.BatchNorm1d(8)] if norm else []), nn.Linear(8, 2)]
+    net = session.model(nn.Sequential(*layers))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    session.total_steps(rows(count), epochs=2, drop_last=drop_last)
+    for _ in range(2):
+        for x, y in session.batches(rows(count), drop_last=drop_last):
+            session.step(F.cross_entropy(net(x), y))
+
+
+def train_spatial(session: ringleader.Session, count: int) -> None:
+    """A channel has four values even in one row: nothing fails."""
+    net = session.model(nn.Sequential(nn.Conv1d(1, 3, 1), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(12, 2)))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    for _ in range(3):
+        for x, y in session.batches(rows(count)):
+            session.step(F.cross_entropy(net(x[:, None]), y))
+
+
+def run_on(count: int, artifacts: Path, spec: dict[str, Any] = SPEC, **kwargs: Any) -> tuple[int, Recorded]:
+    finished, outlet = run_local(spec, lambda session: train(session, count, **kwargs), artifacts)
+    return finished.steps, outlet
+
+
+def warnings(outlet: Recorded) -> list[dict[str, Any]]:
+    return [data for kind, data in outlet.events if kind == "warning"]
+
+
+def test_batch_norm_that_would_get_one_row_is_warned_of_before_it_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RingleaderError, match="more than 1 value per channel"):
+        run_on(18, tmp_path)
+    said = capsys.readouterr().out
+    assert "the last batch of a pass over 18 rows has 2 rows for 4 logical shards" in said
+    assert "drop_last=True" in said
+
+
+def test_without_its_short_last_batch_a_pass_has_whole_batches_and_no_warning(tmp_path: Path) -> None:
+    steps, outlet = run_on(18, tmp_path, drop_last=True)
+    assert steps == 2 * (18 // 8)
+    assert not warnings(outlet)
+
+
+@pytest.mark.parametrize(
+    ("count", "norm"), [(16, True), (18, False)], ids=["no short batch", "no batch norm"]
+)
+def test_what_cannot_fail_is_not_warned_of(tmp_path: Path, count: int, norm: bool) -> None:
+    assert not warnings(run_on(count, tmp_path, norm=norm)[1])
+
+
+def test_a_batch_that_gives_every_slice_one_row_is_warned_of_once_with_its_own_cure(tmp_path: Path) -> None:
+    spec = SPEC | {"batch": {"global_size": 4, "logical_shards": 4}}
+
+    warned = warnings(run_local(spec, partial(train_spatial, count=16), tmp_path)[1])
+    assert [warning["about"] for warning in warned] == ["batch_norm"]
+    assert "batch.global_size to 8" in warned[0]["hint"]
+
+
+def test_a_warning_comes_once_from_a_group_and_not_from_each_member(tmp_path: Path) -> None:
+    play = Cast(JobSpec.parse(SPEC), partial(train_spatial, count=18), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded"
+    assert [told["about"] for told in play.reported("warning")] == ["batch_norm"]
+
+
+def test_a_pass_that_drop_last_leaves_no_batch_of_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        StepMisuse, match=r"leaves no batch: the dataset has 5 rows, and batch.global_size is 8"
+    ):
+        run_on(5, tmp_path, drop_last=True)
+
+
+def test_total_steps_and_passes_count_the_same_batches(tmp_path: Path) -> None:
+    for drop_last in (False, True):
+        with ringleader.local_session(SPEC) as session:
+            told = session.total_steps(rows(18), epochs=2, drop_last=drop_last)
+        assert told == run_on(18, tmp_path, drop_last=drop_last, norm=False)[0]
