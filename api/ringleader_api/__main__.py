@@ -1,5 +1,6 @@
 """`python -m ringleader_api`: the control plane as a process. Prints one JSON line {"url": …} once it listens."""
 
+import asyncio
 import gc
 import json
 import os
@@ -7,15 +8,20 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from ringleader.errors import RingleaderError
+from ringleader.files import write_over
 from ringleader_api.app import create_app
 from ringleader_api.backend import Backend, RayBackend
 from ringleader_api.control import Control
+from ringleader_api.edge.connections import Bounds, Connections, descriptors, raise_descriptors
 from ringleader_api.edge.credentials import require_set_up
 from ringleader_api.edge.protocol import Http
 from ringleader_api.log import to_stderr
@@ -23,6 +29,7 @@ from ringleader_api.settings import Settings
 
 GRACE_S = 5
 TURN_S = 0.0005
+LAST_PORT = 65_535
 
 
 class Server(uvicorn.Server):
@@ -54,6 +61,7 @@ def on_ray(settings: Settings) -> Backend:
 def main(backend_of: Callable[[Settings], Backend] = on_ray) -> int:
     """Serve until a signal ends it; `backend_of` makes the cluster that jobs run on."""
     to_stderr()
+    raise_descriptors()
     os.umask(0o077)  # the database holds jobs' environments: its owner's alone
     try:
         settings = Settings.from_env(os.environ)
@@ -75,9 +83,10 @@ def main(backend_of: Callable[[Settings], Backend] = on_ray) -> int:
 
 def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """How it is served. A request comes from the peer's address, unless a proxy that is trusted says another."""
+    among = Connections(Bounds.within(descriptors()))
     return uvicorn.Config(
         app,
-        http=Http,
+        http=cast(type[asyncio.Protocol], partial(Http, among=among)),
         loop="uvloop",
         log_config=None,
         access_log=False,
@@ -105,7 +114,7 @@ class PortTaken(RingleaderError):
 def _listen(settings: Settings) -> socket.socket:
     """The listening socket. Port 0 takes the port used last: supervisors that outlived us still post there."""
     remembered = settings.home / "port"
-    last = int(remembered.read_text()) if settings.port == 0 and remembered.exists() else settings.port
+    last = settings.port or _port_in(remembered)
     for port in dict.fromkeys((last, settings.port)):
         try:
             listening = _bind(settings.host, port)
@@ -113,12 +122,21 @@ def _listen(settings: Settings) -> socket.socket:
             trouble = error
             continue
         settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        remembered.write_text(str(listening.getsockname()[1]))
+        write_over(remembered, str(listening.getsockname()[1]))
         return listening
     raise PortTaken(
         f"{settings.host}:{settings.port} cannot be listened on ({trouble.strerror}).",
         hint="Set RINGLEADER_PORT to a free port, or 0.",
     )
+
+
+def _port_in(remembered: Path) -> int:
+    """The port that the file holds; 0 where it holds none, as after a power cut."""
+    try:
+        port = int(remembered.read_bytes())
+    except (OSError, ValueError):
+        return 0
+    return port if 0 < port <= LAST_PORT else 0
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from ringleader import __version__
-from ringleader.errors import PackageRefused, RingleaderError, SpecInvalid
+from ringleader.errors import FINDINGS_TOLD, PackageRefused, RingleaderError, SpecInvalid, and_more
 from ringleader.spec import JobSpec
 from ringleader.wire.views import Problem
 from ringleader_api.backend import Backend
@@ -55,7 +55,7 @@ def create_app(settings: Settings, backend: Backend, now: Clock = utc_now) -> Fa
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         control.begin()
-        async with mlflow.upstream() as client:
+        async with mlflow.upstream(settings.mlflow_url) as client:
             app.state.mlflow = client
             yield
         control.end()
@@ -77,7 +77,7 @@ def create_app(settings: Settings, backend: Backend, now: Clock = utc_now) -> Fa
     app.add_middleware(
         Guard,
         credentials=control.credentials,
-        store=control.store,
+        refusals=control.refusals,
         now=now,
         hosts=settings.hosts,
         requests_per_s=settings.requests_per_s,
@@ -139,8 +139,11 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
-        found = [_finding(e) for e in error.errors()]
-        detail = "; ".join(f"{f['pointer']}: {f['message']}" for f in found)
+        wrong = error.errors()
+        found = [_finding(e) for e in wrong[:FINDINGS_TOLD]]
+        detail = "; ".join(f"{f['pointer']}: {f['message']}" for f in found) + and_more(
+            len(wrong) - len(found)
+        )
         return problem(
             422, detail, code="invalid", errors=found, request_id=request.scope.get(REQUEST_ID, "")
         )

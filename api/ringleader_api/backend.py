@@ -188,6 +188,7 @@ class RayBackend:
             nodes=[Node(node, *has) for node, has in layout.nodes.items()],
             others={node: Need(*used) for node, used in layout.others.items()},
             places=layout.places,
+            servers=layout.servers,
             trouble=self._call("autoscaler_trouble") if self._grows else "",
         )
 

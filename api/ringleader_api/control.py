@@ -3,20 +3,24 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from anyio import Semaphore
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from ringleader.wire.states import State
 from ringleader_api.backend import Backend
 from ringleader_api.clock import Clock, utc_now
+from ringleader_api.edge.connections import Bounds, descriptors
 from ringleader_api.edge.credentials import Credentials, first_token
 from ringleader_api.edge.provider import Provider
 from ringleader_api.edge.rate import Allowance, Streams
+from ringleader_api.edge.refusals import COUNTED_EVERY_S, Refusals
 from ringleader_api.log import Log
 from ringleader_api.reconciling import Growing, Inheriting, Launching, Leased, Reconciler
 from ringleader_api.services.artifacts import Artifacts
@@ -27,6 +31,7 @@ from ringleader_api.services.feeds import Feeds
 from ringleader_api.services.ingest import Intake
 from ringleader_api.services.jobs import Jobs
 from ringleader_api.services.metrics import Curves
+from ringleader_api.services.package_quota import Quota
 from ringleader_api.services.packages import Packages
 from ringleader_api.services.projects import Projects
 from ringleader_api.services.secrets import Secrets
@@ -46,8 +51,12 @@ BEAT_LIMIT_S = 30.0
 JOIN_S = 5.0
 WRONG_PER_S, WRONG_AT_ONCE = 1.0, 20.0
 """Tokens at the log-in that are not valid, from one address."""
+TRIED_PER_S, TRIED_AT_ONCE = 20.0, 100.0
+"""Log-ins from one address that are looked at as they come; those beyond wait first, right ones as well as others."""
 BEGUN_PER_S, BEGUN_AT_ONCE = 10.0, 200.0
 """Log-ins that go off to the identity provider, from one address: each is a row for some minutes."""
+CATCHING_UP = 1
+"""Threads that read for followers what is behind them; each computes, so that more would take the interpreter."""
 
 
 @dataclass(slots=True)
@@ -61,6 +70,7 @@ class Control:
     traces: Traces
     now: Clock
     credentials: Credentials
+    refusals: Refusals
     users: Users
     tokens: Tokens
     projects: Projects
@@ -82,21 +92,32 @@ class Control:
     signin: SignIn | None
     leases: Sequence[Lease] = ()
     wrong: Allowance = field(default_factory=lambda: Allowance(WRONG_PER_S, WRONG_AT_ONCE))
+    tried: Allowance = field(default_factory=lambda: Allowance(TRIED_PER_S, TRIED_AT_ONCE))
     begun: Allowance = field(default_factory=lambda: Allowance(BEGUN_PER_S, BEGUN_AT_ONCE))
+    large: Semaphore = field(default_factory=lambda: Semaphore(1))
+    """Held while a large body is checked."""
+    sending: Semaphore = field(default_factory=lambda: Semaphore(1))
+    """Held for a turn of the event loop by who sends a long piece of a stream."""
+    catching_up: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(CATCHING_UP, thread_name_prefix="catching-up")
+    )
+    """Reads for followers what is older than their channel."""
     channels: dict[tuple[str, str], Any] = field(default_factory=dict)
     """The feeds that somebody follows, by job and feed; the routes keep them."""
     leaving: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Start reconciling and exporting."""
+        """Start reconciling and exporting, and the counting of refusals."""
+        self._spawn("refusals", self.refusals.run, COUNTED_EVERY_S)
         self._spawn("reconciler", self.reconciler.run, self.settings.tick_s)
         if self.exporter is not None:
             self._spawn("exporter", self.exporter.run, self.settings.export_every_s)
 
     def end(self) -> None:
-        """Stop both, then let go of cluster and database. Jobs go on."""
+        """Stop all of them, then let go of cluster and database. Jobs go on."""
         self.leaving.set()
+        self.refusals.stop()
         self.reconciler.stop()
         if self.exporter is not None:
             self.exporter.stop()
@@ -108,6 +129,8 @@ class Control:
         self.close()
 
     def close(self) -> None:
+        self.refusals.close()
+        self.catching_up.shutdown(cancel_futures=True)
         if self.exporter is not None:
             self.exporter.close()
         if self.provider is not None:
@@ -168,7 +191,8 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
     traces = traces_to(settings.otlp_endpoint)
     exports = lease_for(store, home, "exporter", settings.lease_s)
     packages_kept = timedelta(days=settings.packages_kept_days)
-    packages = Packages(store, now, home, settings.max_package_bytes, packages_kept)
+    quota = Quota(settings.packages_per_user, settings.package_bytes_per_user)
+    packages = Packages(store, now, home, settings.max_package_bytes, packages_kept, quota=quota)
     secrets = Secrets(store, now, home)
     launching = Launching(
         ours,
@@ -199,6 +223,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         traces=traces,
         now=now,
         credentials=Credentials(first_token(home), store, now),
+        refusals=Refusals(store, now),
         users=Users(store, now),
         tokens=Tokens(store, now, timedelta(days=settings.oidc_token_days)),
         projects=Projects(store, now),
@@ -213,7 +238,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         packages=packages,
         artifacts=Artifacts(store, home),
         exports=Exports(store),
-        streams=Streams(settings.streams_per_user),
+        streams=_streams(settings),
         reconciler=_reconciler(
             settings,
             backend,
@@ -271,6 +296,12 @@ def _exporter(settings: Settings, store: Store, lease: Lease) -> Exporter | None
     if not settings.mlflow_url:
         return None
     return Exporter(Fenced(store, lease), Mlflow(settings.mlflow_url), lease, store.shared)
+
+
+def _streams(settings: Settings) -> Streams:
+    """Each holds a connection: no user, nor all of them together, may take the descriptors that all else needs."""
+    bounds = Bounds.within(descriptors())
+    return Streams(min(settings.streams_per_user, bounds.of_user), together=bounds.streams)
 
 
 def _provider(settings: Settings) -> Provider | None:

@@ -4,18 +4,20 @@ import json
 import math
 from collections.abc import Sequence
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, ClassVar
 
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from ringleader.errors import RingleaderError
+from ringleader.errors import FINDINGS_TOLD, RingleaderError
 from ringleader.text import utf8_json
 from ringleader.wire.views import Finding, Problem
 from ringleader_api.hints import HINTS
 
 MEDIA_TYPE = "application/problem+json"
-TOLD_DEEP = 8
+TOLD_DEEP, TOLD_PARTS, TOLD_CHARACTERS = 8, 100, 4_000
+"""How much of one value is told back to its sender: levels, parts, and characters of a text."""
 
 
 class Refused(RingleaderError):
@@ -95,6 +97,13 @@ class BadGateway(Refused):
     code = "bad_gateway"
 
 
+class TooSlow(HTTPException):
+    """A body that does not go on; the connection is closed, for nothing more is read from it."""
+
+    def __init__(self, stalled_s: float) -> None:
+        super().__init__(408, f"nothing more of the body came for {stalled_s:g} s", {"Connection": "close"})
+
+
 class TooLarge(HTTPException):
     """A body beyond its limit; an HTTPException so that body parsing lets it through."""
 
@@ -112,11 +121,17 @@ def problem(
     request_id: str = "",
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    """The one error body of this API. Whatever a request held and is told back, it can be sent."""
+    """The one error body of this API. Whatever a request held and is told back, it can be sent, and is small: bodies
+    are made on the event loop, where all others wait for their end."""
     title = HTTPStatus(status).phrase
     code = code or _CODES.get(status) or title.lower().replace(" ", "_")
-    findings = [{**finding, "value": _shallow(finding.get("value"))} for finding in errors]
-    told = _sendable({"detail": detail, "hint": hint or HINTS.get(code, ""), "errors": findings})
+    told = _sendable(
+        {
+            "detail": _cut(detail, 4 * TOLD_CHARACTERS),
+            "hint": hint or HINTS.get(code, ""),
+            "errors": [_Telling().finding(found) for found in errors[:FINDINGS_TOLD]],
+        }
+    )
     body = Problem(
         title=title,
         status=status,
@@ -133,13 +148,37 @@ _CODES = {413: "too_large", 416: "bad_range"}
 """Of statuses that Python has named anew: a code stays."""
 
 
-def _shallow(value: Any, deep: int = TOLD_DEEP) -> Any:
-    """The same value down to a depth that every writer of JSON can write; the sender knows what it sent below."""
-    if isinstance(value, (dict, list)) and not deep:
-        return "…"
-    if isinstance(value, dict):
-        return {key: _shallow(part, deep - 1) for key, part in value.items()}
-    return [_shallow(part, deep - 1) for part in value] if isinstance(value, list) else value
+class _Telling:
+    """What is told of one finding: down to a depth that every writer of JSON can write, and no more of it than a
+    reader could use; the sender knows what it sent."""
+
+    def __init__(self) -> None:
+        self._left = TOLD_PARTS
+
+    def finding(self, found: dict[str, Any]) -> dict[str, Any]:
+        words = {key: _cut(told) if isinstance(told, str) else told for key, told in found.items()}
+        return {**words, "value": self._part(found.get("value"), TOLD_DEEP)}
+
+    def _part(self, value: Any, deep: int) -> Any:
+        self._left -= 1
+        if isinstance(value, str):
+            return _cut(value)
+        if not isinstance(value, (dict, list)):
+            return value
+        if not deep or self._left <= 0:
+            return "…"
+        within = islice(value.items() if isinstance(value, dict) else enumerate(value), self._left)
+        told = {key: self._part(part, deep - 1) for key, part in within if self._left > 0}
+        rest = len(value) - len(told)
+        if isinstance(value, list):
+            return [*told.values(), *([f"… and {rest:,} more"] if rest else [])]
+        return {_cut(str(key)): part for key, part in told.items()} | (
+            {"…": f"{rest:,} more"} if rest else {}
+        )
+
+
+def _cut(text: str, most: int = TOLD_CHARACTERS) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
 
 def _sendable(told: dict[str, Any]) -> Any:

@@ -46,10 +46,13 @@ class Settings(BaseModel):
             where a request came from; empty: nobody's does.
         other_hosts: further names that the API answers to, by commas; loopback and that of public_url always hold.
         requests_per_s: of one user in the long run, twice as many at once; of each replica, so n times as many of n.
-        streams_per_user: followers of events and logs that one user may have open; of each replica, too.
+        streams_per_user: followers of events and logs that one user may have open; of each replica, too. Never more
+            than an eighth of the descriptors that the process may have.
         otlp_endpoint: where traces go, OTLP over HTTP, e.g. http://127.0.0.1:4318/v1/traces; empty: nowhere.
         jobs_kept_days: an ended job is deleted with everything of it after so long; empty: by its users only.
         packages_kept_days: an uploaded package that no job refers to stays so long after it was last wanted.
+        packages_per_user, package_bytes_per_user: packages that one user has uploaded and that are still here, whether
+            jobs refer to them or not: so many, of so many bytes together.
         logs_kept, logs_kept_bytes: log lines stored per job, the newest: so many, of no more bytes together.
         allow_faults: whether faults may be injected into jobs that do not say so themselves.
         warm_per_node: idle worker processes kept ready on each node.
@@ -89,6 +92,8 @@ class Settings(BaseModel):
     packages_kept_days: Annotated[float, Field(gt=0)] = 1.0
     logs_kept: Annotated[int, Field(ge=1)] = 20_000
     logs_kept_bytes: Annotated[int, Field(ge=1)] = 32 << 20
+    packages_per_user: Annotated[int, Field(ge=1)] = 1000
+    package_bytes_per_user: Annotated[int, Field(ge=1)] = 10 << 30
     max_package_bytes: Annotated[int, Field(ge=1)] = MAX_PACKED_BYTES
     allow_faults: bool = False
     warm_per_node: Annotated[int, Field(ge=0)] = 3

@@ -1,52 +1,78 @@
-"""No body beyond its limit is read into memory."""
+"""No body beyond its limit is read into memory, and none is waited for without end."""
 
+import re
+
+from anyio import move_on_after
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ringleader_api.edge.requests import REQUEST_ID
-from ringleader_api.problems import TooLarge, problem
+from ringleader_api.problems import TooLarge, TooSlow, problem
 
 JSON_BYTES = 1 << 20
+LOGIN_BYTES = 8 << 10
+TOKEN_BYTES = 64 << 10
 INGEST_BYTES = 32 << 20
 PROXY_BYTES = 64 << 20
+STALL_S, UPLOAD_STALL_S = 10.0, 60.0
+"""How long the next bytes of a body may take to come; an upload through a network that falters takes longer."""
 
 
 class BodyLimit:
-    """Refuses by Content-Length before reading, and counts while reading."""
+    """Refuses by Content-Length before reading, and counts while reading. How much a route takes is told by its exact
+    address: one that merely ends like another takes no more for it.
+
+    Args:
+        package_bytes: of a package.
+    """
 
     def __init__(self, app: ASGIApp, package_bytes: int) -> None:
         self._app = app
-        self._package_bytes = package_bytes
+        self._limits = [
+            (re.compile(r"/api/v1/login"), LOGIN_BYTES, STALL_S),
+            (
+                re.compile(r"/api/v1/tokens"),
+                TOKEN_BYTES,
+                STALL_S,
+            ),  # anybody known makes some, without any role
+            (re.compile(r"/api/v1/jobs/job_[0-9A-Z]{26}/ingest"), INGEST_BYTES, STALL_S),
+            (re.compile(r"/api/v1/packages/[^/]+"), package_bytes, UPLOAD_STALL_S),
+            (re.compile(r"/mlflow/.*"), PROXY_BYTES, UPLOAD_STALL_S),
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit = self._limit(scope["path"])
+        limit, stall_s = self._bounds(scope["path"])
         if _announced(Headers(scope=scope)) > limit:
             number = scope.get(REQUEST_ID, "")
             await problem(413, f"the body is larger than {limit} bytes", request_id=number)(
                 scope, receive, send
             )
             return
-        seen = 0
+        seen, whole = 0, False
 
         async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, whole
+            if whole:  # whoever asks then waits for the client to go
+                return await receive()
+            with move_on_after(stall_s) as waited:
+                message = await receive()
+            if waited.cancelled_caught:
+                raise TooSlow(stall_s)
             seen += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
             if seen > limit:
                 raise TooLarge(limit)
             return message
 
         await self._app(scope, counted, send)
 
-    def _limit(self, path: str) -> int:
-        if path.startswith("/api/v1/packages/"):
-            return self._package_bytes
-        if path.endswith("/ingest"):
-            return INGEST_BYTES
-        return PROXY_BYTES if path.startswith("/mlflow/") else JSON_BYTES
+    def _bounds(self, path: str) -> tuple[int, float]:
+        """Bytes of the body at that address, and seconds for the next of them."""
+        found = ((size, stall_s) for address, size, stall_s in self._limits if address.fullmatch(path))
+        return next(found, (JSON_BYTES, STALL_S))
 
 
 def _announced(headers: Headers) -> float:

@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from ringleader.errors import RingleaderError
+from ringleader.files import write_once
 from ringleader.wire.access import EVERY, Role
 from ringleader_api.clock import Clock, new_id
 from ringleader_api.log import Log
@@ -216,7 +216,7 @@ def first_token(home: Path) -> str:
     """
     path = home / "token"
     if not path.exists():
-        _make(path)
+        write_once(path, random_token())
     if path.stat().st_mode & 0o077:
         raise TokenExposed(
             f"{path} can be read by others.",
@@ -229,13 +229,3 @@ def first_token(home: Path) -> str:
             hint=f"Take {LEAST_CHARACTERS} random ones or more, or delete the file: a new one is made at start.",
         )
     return token
-
-
-def _make(path: Path) -> None:
-    partial = path.with_name(f".token.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(random_token())
-    with suppress(FileExistsError):  # another process was first: its token holds
-        os.link(partial, path)
-    partial.unlink()

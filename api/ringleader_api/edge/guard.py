@@ -1,11 +1,12 @@
 """Default deny: no request passes without a credential, whatever it asks for, unless it is listed here."""
 
+import asyncio
 import functools
 import re
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
-from anyio import to_thread
+from anyio import sleep, to_thread
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,11 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ringleader_api.clock import Clock
 from ringleader_api.edge.credentials import Credentials
 from ringleader_api.edge.rate import Allowance
+from ringleader_api.edge.refusals import Refusals
 from ringleader_api.edge.requests import REQUEST_ID
+from ringleader_api.edge.turns import Turns
 from ringleader_api.problems import Forbidden, Refused, Unauthorized, problem
 from ringleader_api.rights import Caller, Principal
 from ringleader_api.settings import is_loopback
-from ringleader_api.store import Store, audit
 from ringleader_api.store.audit import AT_HAND, DONE, Deed
 
 OPEN = frozenset(
@@ -36,7 +38,10 @@ PRINCIPAL = "ringleader.principal"
 AGAIN = "ringleader.again"
 """Asks who it is once more, for answers that take long; raises what a new request would meet."""
 WRONG_PER_S, WRONG_AT_ONCE = 1.0, 30.0
+LATER_S = 0.5
+"""How much later whoever is refused again and again is answered."""
 _OF_SUPERVISORS = re.compile(r"/api/v1/jobs/(job_[0-9A-Z]{26})/(?:ingest|secrets)")
+_LONG = re.compile(r"/mlflow/|/api/v1/jobs/[^/]+/checkpoints/")
 
 
 class Guard:
@@ -52,25 +57,37 @@ class Guard:
         app: ASGIApp,
         *,
         credentials: Credentials,
-        store: Store,
+        refusals: Refusals,
         now: Clock,
         hosts: frozenset[str],
         requests_per_s: float,
     ) -> None:
         self._app = app
         self._credentials = credentials
-        self._store = store
+        self._refusals = refusals
         self._now = now
         self._hosts = hosts
         self._asked = Allowance(requests_per_s, 2 * requests_per_s)
         self._wrong = Allowance(WRONG_PER_S, WRONG_AT_ONCE)
+        self._turns = Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
             await _close(scope, send)  # no route is a websocket
-        elif (refusal := await self._refusal(scope)) is None:
+        elif (scope["method"], scope["path"]) in OPEN:
+            await self._answer(scope, receive, send)
+        else:
+            turn = await self._turns.begin(_whose(scope))
+            try:
+                await self._answer(scope, turn.reading(receive), turn.answering(send))
+            finally:
+                turn.end()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = await self._refusal(scope)
+        if refusal is None:
             await self._carry_out(self._app, scope, receive, send)
         elif PRINCIPAL in scope:
             await self._carry_out(refusal, scope, receive, send)
@@ -156,30 +173,39 @@ class Guard:
             source=source(scope),
             request_id=scope.get(REQUEST_ID, ""),
         )
-        status = 500
+        status, has_row = 500, True
 
         async def told(message: Message) -> None:
-            nonlocal status
+            nonlocal status, has_row
             status = message.get("status", status)
             await send(message)
+            if message["type"] == "http.response.start" and status >= 400 and deed.who:
+                has_row = self._refusals.has_row(deed)
+                if not has_row:  # who asks again at once would keep the process busy with refusals
+                    await sleep(LATER_S)
 
         before = AT_HAND.set(deed)
         try:
             await app(scope, receive, told)
         finally:
             AT_HAND.reset(before)
-            if deed.who and not deed.recorded:
-                await to_thread.run_sync(self._record, deed, DONE if status < 400 else str(status))
-
-    def _record(self, deed: Deed, outcome: str) -> None:
-        with self._store.write() as session:
-            audit.store(session, [deed], outcome)
+            if deed.who and has_row and not deed.recorded:
+                outcome = DONE if status < 400 else str(status)
+                await asyncio.wrap_future(self._refusals.record(deed, outcome))
 
 
 def source(scope: Scope) -> str:
     """The address that the request came from."""
     client = scope.get("client")
     return str(client[0]) if client else ""
+
+
+def _whose(scope: Scope) -> str:
+    """The credential as it was given, whether it is valid or not; the address where there is none. What waits for
+    others than us (MLflow, a whole checkpoint) takes turns of its own, so that it holds up none of the rest."""
+    headers = Headers(scope=scope)
+    whose = headers.get("authorization") or headers.get("cookie") or source(scope)
+    return f"{whose} {bool(_LONG.match(scope['path']))}"
 
 
 async def _close(scope: Scope, send: Send) -> None:

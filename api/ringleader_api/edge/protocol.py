@@ -1,19 +1,97 @@
-"""What cannot be read as HTTP reaches no layer of ours: its refusal is a problem all the same."""
+"""Connections before any layer of ours: what cannot be read as HTTP is refused as a problem, and who sends no request
+is not waited for."""
 
+import asyncio
 import secrets
 import sys
 from http import HTTPStatus
+from typing import Any
 
 import h11
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
+from ringleader_api.edge.connections import Connections
+from ringleader_api.edge.guard import PRINCIPAL
 from ringleader_api.problems import problem
+
+HEAD_S = 10.0
+"""How long a connection may take to send its first byte and the whole head of a request, and the next one after an
+answer; what it sends meanwhile does not begin the time anew."""
+DISCARD_EVERY_S = 0.01
+"""How often something more is read of a body that nobody wants: its sender may go on, and takes no time of others."""
 
 
 class Http(H11Protocol):
-    """uvicorn's HTTP/1.1; `send_400_response` is called where h11 has raised."""
+    """uvicorn's HTTP/1.1, one of `among` others. It has a deadline of its own between requests only, which any byte
+    ends."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        among: Connections,
+        head_s: float = HEAD_S,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._among = among
+        self._head_s = head_s
+        self._deadline: asyncio.TimerHandle | None = None
+        self._known = False
+
+    @property
+    def address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    @property
+    def known(self) -> bool:
+        """Also in the midst of a request: the guard has said so in its scope."""
+        self._known = self._known or (self.scope is not None and PRINCIPAL in self.scope)
+        return self._known
+
+    def send_away(self) -> None:
+        self.transport.abort()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+        self._among.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._await_nothing()
+        self._among.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._discards():
+            self.flow.pause_reading()
+            self.loop.call_later(DISCARD_EVERY_S, self._read_on)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self._is_at_work():
+            self._await_nothing()
+            self._among.work(self)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._is_at_work():
+            self._await_head()
+            self._among.rest(self)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Refused by the guard; the connection is not ours from here on."""
+        self._await_nothing()
+        self._among.leave(self)
+        super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
+        """Called where h11 has raised."""
         error = sys.exception()
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         number = secrets.token_hex(8)
@@ -26,3 +104,29 @@ class Http(H11Protocol):
         ):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def _discards(self) -> bool:
+        """Whether what comes is the rest of a body whose request has been answered."""
+        answered = self.cycle is not None and self.cycle.response_complete
+        return answered and self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing()
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    def _is_at_work(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _await_head(self) -> None:
+        self._await_nothing()
+        if not self.transport.is_closing():
+            self._deadline = self.loop.call_later(self._head_s, self._give_up)
+
+    def _await_nothing(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        """Aborted: what it has not read of the last answer is not waited for either."""
+        self.transport.abort()

@@ -114,10 +114,7 @@ class Provider:
             raise _refused("its token was given to another client")
         if not hmac.compare_digest(str(claims["nonce"]).encode(), nonce.encode()):
             raise _refused("its token belongs to another log-in")
-        verified = claims.get("email_verified") is True and isinstance(claims.get("email"), str)
-        return Identity(
-            f"{self._issuer}|{claims['sub']}", str(claims["email"]).strip().lower() if verified else ""
-        )
+        return Identity(f"{self._issuer}|{claims['sub']}", _address(claims))
 
     def _key(self, kid: str) -> jwt.PyJWK:
         with self._lock:
@@ -156,6 +153,14 @@ class Provider:
                 code="provider_down",
             )
         return told
+
+
+def _address(claims: Mapping[str, Any]) -> str:
+    """The verified address; none where it is not ASCII: the Kelvin sign in lower case is a k, and so are others."""
+    given = claims.get("email")
+    if claims.get("email_verified") is not True or not isinstance(given, str) or not given.isascii():
+        return ""
+    return given.strip().lower()
 
 
 def _signing_keys(told: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:

@@ -44,16 +44,21 @@ class Allowance:
 
 
 class Streams:
-    """The streams that users have open, counted from when they are asked for. Used on the event loop alone."""
+    """The streams that users have open, counted from when they are asked for. Used on the event loop alone.
 
-    def __init__(self, per_user: int, filtered: int = FILTERED) -> None:
+    Args:
+        together: of all users.
+    """
+
+    def __init__(self, per_user: int, filtered: int = FILTERED, *, together: int) -> None:
         self._per_user = per_user
         self._filtered = filtered
+        self._together = together
         self._open: Counter[tuple[str, str]] = Counter()
 
     def begin(self, user: str, job_id: str, *, filtered: bool) -> Callable[[], None]:
         """Count one more; returns what counts it off again. Raises TooMany."""
-        bounds = {(user, ""): self._per_user}
+        bounds = {("", ""): self._together, (user, ""): self._per_user}
         if filtered:
             bounds[user, job_id] = self._filtered
         if any(self._open[key] >= most for key, most in bounds.items()):

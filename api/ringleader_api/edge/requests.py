@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable
 
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ringleader_api.log import AT_HAND, Log
 from ringleader_api.problems import problem
+from ringleader_api.store import log_failure
 
 REQUEST_ID = "ringleader.request_id"
+LEFT = 499
+"""The status under which a request is counted whose client left before it was answered, as other servers count it."""
 API = "/api/v1"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 Observe = Callable[[str, str, int, float], None]
@@ -61,13 +65,14 @@ class Requests:
 
         try:
             await self._app(scope, receive, told)
-        except Exception:  # the client gets the number, the log the traceback
-            log.exception(
-                "http.failed", request_id=scope[REQUEST_ID], method=scope["method"], path=scope["path"]
-            )
+        except ClientDisconnect:  # nobody is left to answer, and nothing of ours has failed
+            status = status or LEFT
+            log.info("http.left", method=scope["method"], path=scope["path"])
+        except Exception as error:
+            answer = _failed(scope, error)
             if status:
                 raise
-            await _unforeseen(scope[REQUEST_ID])(scope, receive, told)
+            await answer(scope, receive, told)
         finally:
             self._finish(scope, status, time.perf_counter() - began)
             AT_HAND.reset(before)
@@ -93,6 +98,14 @@ def _template(scope: Scope) -> str:
     if path is None:
         return "unmatched"
     return f"{API}{path}" if scope["path"].startswith(API) and not path.startswith(API) else str(path)
+
+
+def _failed(scope: Scope, error: Exception) -> ASGIApp:
+    """The client gets the number, the log the traceback; both get the words of what database or disk refuses."""
+    about = {"request_id": scope[REQUEST_ID], "method": scope["method"], "path": scope["path"]}
+    if (trouble := log_failure(log, "http.failed", error, **about)) is None:
+        return _unforeseen(scope[REQUEST_ID])
+    return problem(503, trouble.message, code=trouble.code, hint=trouble.hint, request_id=scope[REQUEST_ID])
 
 
 def _unforeseen(request_id: str) -> ASGIApp:

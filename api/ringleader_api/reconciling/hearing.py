@@ -3,16 +3,13 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from ringleader_api.clock import Clock
+from ringleader_api.reconciling.rounds import MOST_S, Rounds, Who
 from ringleader_api.scheduling import Silence
 
-MOST_S = 5.0
-"""What a round counts for at most. One that comes later says that it was this process that stood still."""
 ASKED_AT_ONCE = 100
 """How many are asked in one round. Asking has a time limit of its own."""
 PAUSE = 2.0
 """After asking nobody is asked for so many times as long as it took: other jobs need the rounds, too."""
-Who = tuple[str, int]
 
 
 class Hearing:
@@ -23,11 +20,9 @@ class Hearing:
         silent_after_s: who has posted nothing for so long is to be asked about, as often as that.
     """
 
-    def __init__(self, now: Clock, silent_after_s: float) -> None:
-        self._now = now
+    def __init__(self, rounds: Rounds, silent_after_s: float) -> None:
+        self._rounds = rounds
         self._silent_after_s = silent_after_s
-        self._round_at: datetime | None = None
-        self._at_s = 0.0
         self._ask_at_s = 0.0
         self._heard: dict[Who, tuple[datetime | None, float]] = {}
         self._asked_at_s: dict[Who, float] = {}
@@ -35,10 +30,6 @@ class Hearing:
 
     def begin_round(self, present: set[Who]) -> None:
         """Only those who are `present` are of interest any more."""
-        now = self._now()
-        if self._round_at is not None:
-            self._at_s += min(MOST_S, max(0.0, (now - self._round_at).total_seconds()))
-        self._round_at = now
         self._heard = {who: heard for who, heard in self._heard.items() if who in present}
         for known in (self._asked_at_s, self._unanswered_since_s):
             for who in known.keys() - present:
@@ -48,39 +39,38 @@ class Hearing:
         """Once a round. Who has never posted is starting, and silent only to the limit of that."""
         before = self._heard.get(who)
         if before is None or before[0] != heard_at:
-            self._heard[who] = heard_at, self._at_s
+            self._heard[who] = heard_at, self._rounds.at_s
             self._asked_at_s.pop(who, None)
             self._unanswered_since_s.pop(who, None)
             return Silence(broken=before is not None)
-        for_s = self._at_s - before[1]
-        ask = heard_at is not None and self._at_s - self._known_at_s(who) >= self._silent_after_s
+        for_s = self._rounds.at_s - before[1]
+        ask = heard_at is not None and self._rounds.at_s - self._known_at_s(who) >= self._silent_after_s
         return Silence(for_s, ask)
 
     def turn(self, due: Iterable[Who]) -> list[Who]:
         """Who of those that are due is asked in this round: whom nothing has been known of for longest."""
-        if self._at_s < self._ask_at_s:
+        if self._rounds.at_s < self._ask_at_s:
             return []
         return sorted(due, key=lambda who: (self._known_at_s(who), who))[:ASKED_AT_ONCE]
 
     def asked(self, who: Who) -> None:
         """Its turn comes again in `silent_after_s`."""
-        self._asked_at_s[who] = self._at_s
+        self._asked_at_s[who] = self._rounds.at_s
 
     def pause(self, took_s: float) -> None:
         """Asking, and doing what followed from it, took so long."""
         took_s = min(MOST_S, max(0.0, took_s))
-        self._ask_at_s = self._at_s + took_s + PAUSE * took_s
+        self._ask_at_s = self._rounds.at_s + took_s + PAUSE * took_s
 
     def unanswered_s(self, who: Who, *, answers: bool) -> float:
         """For how long nobody has answered when asked, now that it has been; an answer and a post end that."""
         if answers:
             self._unanswered_since_s.pop(who, None)
             return 0.0
-        return self._at_s - self._unanswered_since_s.setdefault(who, self._at_s)
+        return self._rounds.at_s - self._unanswered_since_s.setdefault(who, self._rounds.at_s)
 
     def forget(self) -> None:
-        self._round_at = None
-        self._ask_at_s = self._at_s
+        self._ask_at_s = self._rounds.at_s
         self._heard.clear()
         self._asked_at_s.clear()
         self._unanswered_since_s.clear()

@@ -79,7 +79,7 @@ class Launching:
                 return
             session.merge(IngestToken(job_id=job_id, attempt=attempt, sha256=sha256(token)))
             try:
-                spec = _begun(session, job)
+                spec = _begun(session, job, self._home)
                 self._secrets.values(session, job.project, spec.secrets)
             except (SecretMissing, NoneLeft) as error:
                 why = Why(code=error.code, message=error.message, hint=error.hint)
@@ -125,10 +125,10 @@ class Launching:
         return job if alive else None
 
 
-def _begun(session: Session, job: Job) -> JobSpec:
+def _begun(session: Session, job: Job, home: Path) -> JobSpec:
     """The job file of a job that starts: later attempts begin with the same weights as the first. Raises NoneLeft."""
     spec = JobSpec.model_validate(job.spec)
-    beginning = beginning_of(session, spec.init_from)
+    beginning = beginning_of(session, spec.init_from, home)
     if beginning != spec.init_from:
         spec = spec.model_copy(update={"init_from": beginning})
         job.spec = spec.model_dump(mode="json")

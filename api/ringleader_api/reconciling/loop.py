@@ -16,23 +16,26 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from ringleader.wire.states import Reason, State
+from ringleader.wire.states import State
 from ringleader.wire.views import Why
-from ringleader_api.backend import AttemptGone, Backend
+from ringleader_api.backend import Backend
 from ringleader_api.clock import Clock
 from ringleader_api.log import Log
-from ringleader_api.reconciling.facts import facts_of
+from ringleader_api.reconciling.facts import facts_of, mark_of
 from ringleader_api.reconciling.forgetting import Forgetting
 from ringleader_api.reconciling.growing import Growing
-from ringleader_api.reconciling.hearing import Hearing, Who
+from ringleader_api.reconciling.hearing import Hearing
 from ringleader_api.reconciling.inheriting import Inheriting
 from ringleader_api.reconciling.launching import Launching
 from ringleader_api.reconciling.queue import Queue
+from ringleader_api.reconciling.rounds import Lasting, Rounds, Who
+from ringleader_api.reconciling.starting import Starting, with_cause
 from ringleader_api.scheduling import Facts, Limits, Seen, Silence, lifecycle, next_act
 from ringleader_api.services.attempts import attempt_failed, attempt_uprooted, paused_behind
 from ringleader_api.services.claims import ADMITTED
 from ringleader_api.services.packages import KEPT
-from ringleader_api.store import Lease, LeaseLost, Transactions, move, record
+from ringleader_api.store import Lease, LeaseLost, Transactions, log_failure, move, record
+from ringleader_api.store.spent import at_least
 from ringleader_api.store.tables import Job
 
 log = Log("ringleader.reconciler")
@@ -76,7 +79,8 @@ class Reconciler:
         self._store = store
         self._backend = backend
         self._launching = launching
-        self._queue = Queue(store, launching, now)
+        self._starting = Starting(store, launching)
+        self._queue = Queue(store, launching, self._starting, now)
         self._growing = growing
         self._inheriting = inheriting
         self._forgetting = Forgetting(
@@ -85,10 +89,11 @@ class Reconciler:
         self._now = now
         self._lease = lease
         self._limits = limits
-        self._hearing = Hearing(now, limits.silent_after_s)
+        self._rounds = Rounds(now)
+        self._hearing = Hearing(self._rounds, limits.silent_after_s)
+        self._lasting, self._missing = Lasting(self._rounds), Lasting(self._rounds)
         self._cluster_seen = cluster_seen
         self._took = took
-        self._missing_since: dict[tuple[str, int], datetime] = {}
         self._slow: list[Who] = []
         self._looked_at: datetime | None = None
         self._wake = threading.Event()
@@ -110,8 +115,8 @@ class Reconciler:
                 self.beat_at = time.monotonic()
             except LeaseLost as lost:
                 log.warning("reconciler.relieved", why=lost.message)
-            except Exception:  # the loop must outlive any round
-                log.exception("reconciler.round_failed")
+            except Exception as error:  # the loop must outlive any round
+                log_failure(log, "reconciler.round_failed", error)
             computed_s += time.thread_time()
             self._took(time.monotonic() - began)
             rest_s = min(LONGEST_REST_S, REST * computed_s)
@@ -130,9 +135,8 @@ class Reconciler:
         """One round. Raises LeaseLost where another control plane took over in the middle of it."""
         alive = self._look()
         if not self._lease.hold():
-            self._missing_since.clear()  # what we saw before we get the role says nothing then
             self._growing.forget()
-            self._hearing.forget()
+            self._forget()  # what we saw before we get the role says nothing then
             return
         self._forgetting.expire()
         if alive is None:
@@ -140,10 +144,13 @@ class Reconciler:
             return
         self._forgetting.purge({job_id for job_id, _ in alive})
         admitted = self._admitted()
-        self._hearing.begin_round({(facts.job_id, facts.attempt) for facts in admitted})
+        self._rounds.begin()
+        present = {_who(facts) for facts in admitted}
+        for known in (self._hearing, self._lasting, self._missing, self._starting):
+            known.begin_round(present)
         silent: dict[Who, tuple[Facts, Silence]] = {}
         deeds = {who: partial(self._release_orphan, *who) for who in self._orphans(alive)}
-        deeds |= {(one.job_id, one.attempt): partial(self._advance, one, alive, silent) for one in admitted}
+        deeds |= {_who(one): partial(self._advance, one, alive, silent) for one in admitted}
         self._slow = [who for who in self._slow if who in deeds]
         behind_all = self._slow[:1]
         for who, deed in deeds.items():
@@ -182,9 +189,13 @@ class Reconciler:
         self.seen = None
         self._growing.forget()
         self._looked_at = None
-        self._missing_since.clear()
-        self._hearing.forget()
+        self._forget()
         self._cluster_seen(False)
+
+    def _forget(self) -> None:
+        """Nothing has lasted while nobody looked."""
+        for known in (self._rounds, self._hearing, self._lasting, self._missing):
+            known.forget()
 
     def _orphans(self, alive: Alive) -> list[Who]:
         """Supervisors of attempts that are over. Those of jobs we do not know are not ours to end."""
@@ -215,28 +226,27 @@ class Reconciler:
             deed()
         except LeaseLost:
             raise
-        except Exception:
-            log.exception("reconciler.job_failed", job=who[0], attempt=who[1])
+        except Exception as error:
+            log_failure(log, "reconciler.job_failed", error, job=who[0], attempt=who[1])
             slow = (self._now() - began).total_seconds() > SLOW_S
         self._slow = [*(other for other in self._slow if other != who), *([who] if slow else [])]
 
     def _advance(self, facts: Facts, alive: Alive, silent: dict[Who, tuple[Facts, Silence]]) -> None:
         """Do the next thing for a job; whose supervisor is to be asked for is put with those that are `silent`."""
-        me = (facts.job_id, facts.attempt)
-        now = self._now()
+        me = _who(facts)
         missing_s = 0.0
         if (facts.launched or facts.state is not State.STARTING) and me not in alive:
-            missing_s = (now - self._missing_since.setdefault(me, now)).total_seconds()
+            missing_s = self._missing.of(me, ("missing", None))
         else:
-            self._missing_since.pop(me, None)
+            self._missing.end(me)
         silence = self._hearing.listen(me, facts.heard_at)
         act = next_act(
             facts,
             alive=me in alive,
             placed=self._placed(me),
             missing_s=missing_s,
+            lasting_s=self._lasting.of(me, mark_of(facts)),
             silence=silence,
-            now=now,
             limits=self._limits,
         )
         if isinstance(act, lifecycle.Ask):
@@ -247,8 +257,7 @@ class Reconciler:
     def _ask(self, silent: Mapping[Who, tuple[Facts, Silence]]) -> None:
         """Whether they answer the cluster, in turn and all at once: one after the other they would keep the round for
         seconds each. To end one takes seconds, too: one in a turn, the others stay due."""
-        whose = self._hearing.turn(silent)
-        if not whose:
+        if not (whose := self._hearing.turn(silent)):
             return
         began, ended = self._now(), False
         for who, answers in self._answers(whose).items():
@@ -299,20 +308,17 @@ class Reconciler:
             case lifecycle.Lose(why=why):
                 self._lose(facts, why)
             case lifecycle.Tell(why=why):
-                log.warning(
-                    "supervisor.silence", job=job_id, attempt=attempt, why=why.message if why else "over"
-                )
                 self._note(facts, lambda session, job: self._told(session, job, why))
             case lifecycle.Recall():
                 self._recall(facts)
             case lifecycle.Stop(why=why):
-                self._note(facts, lambda session, job: self._stop_failed(session, job, why))
+                self._move(facts, State.STOPPING, "reconciler", why, target=State.FAILED)
                 self.wake()
             case lifecycle.Finish():
                 if facts.launched:  # its supervisor is gone; what it held may not be
                     self._free(facts)
                 self._note(facts, self._finish)
-                self._missing_since.pop((job_id, attempt), None)
+                self._missing.end(_who(facts))
 
     def _note(self, facts: Facts, change: Callable[[Session, Job], None]) -> None:
         """Apply a change unless the job has moved on since it was looked at."""
@@ -323,13 +329,12 @@ class Reconciler:
 
     def _start_again(self, facts: Facts) -> None:
         """A stored attempt without a supervisor: asked for again, unless it had one that has died since."""
-        try:
-            self._launching.start(facts.job_id, facts.attempt)
-        except AttemptGone as gone:
-            self._lose(facts, Why(code=Reason.PLATFORM_ERROR, message=gone.message))
+        if gone := self._starting.start(facts.job_id, facts.attempt):
+            self._lose(facts, gone)
 
     def _told(self, session: Session, job: Job, why: Why | None) -> None:
         """What keeps a running job's supervisor from being heard; None: nothing any more."""
+        log.warning("supervisor.silence", job=job.id, attempt=job.attempt, why=why.message if why else "over")
         job.pending_reason = why.model_dump() if why else None
         kind = "supervisor.silent" if why else "supervisor.heard"
         record(session, job, kind, self._now(), {"reason": why.model_dump()} if why else {})
@@ -343,7 +348,13 @@ class Reconciler:
         )
         self._free(facts)
         end = attempt_uprooted if uprooted else attempt_failed
-        self._note(facts, lambda session, job: end(session, job, why, at=self._now(), who="reconciler"))
+        ran_s = 0.0 if facts.state is State.STARTING else self._lasting.of(_who(facts), mark_of(facts))
+
+        def lost(session: Session, job: Job) -> None:
+            job.spending = at_least(job.spending, ran_s)  # it may have been silent for long
+            end(session, job, with_cause(job, why), at=self._now(), who="reconciler")
+
+        self._note(facts, lost)
         self.wake()
 
     def _free(self, facts: Facts) -> None:
@@ -356,7 +367,6 @@ class Reconciler:
         return places is None or bool(places.get(who))
 
     def _recall(self, facts: Facts) -> None:
-        """Free what the attempt may hold by now, and queue the job again."""
         why = Why(
             code="places_gone",
             message=f"attempt {facts.attempt} found no room: it went with a node, or to others",
@@ -364,14 +374,11 @@ class Reconciler:
         )
         log.warning("attempt.recalled", job=facts.job_id, attempt=facts.attempt)
         self._backend.release(facts.job_id, facts.attempt)
-        self._note(
-            facts,
-            lambda session, job: move(session, job, State.QUEUED, at=self._now(), who="scheduler", why=why),
-        )
+        self._move(facts, State.QUEUED, "scheduler", why)
         self.wake()
 
-    def _stop_failed(self, session: Session, job: Job, why: Why) -> None:
-        move(session, job, State.STOPPING, at=self._now(), who="reconciler", why=why, target=State.FAILED)
+    def _move(self, facts: Facts, to: State, who: str, why: Why, target: State | None = None) -> None:
+        self._note(facts, partial(move, to=to, at=self._now(), who=who, why=why, target=target))
 
     def _finish(self, session: Session, job: Job) -> None:
         why = Why(**job.reason) if job.reason else None
@@ -381,6 +388,10 @@ class Reconciler:
         if job.preempted and job.state is State.PAUSED:
             move(session, job, State.QUEUED, at=self._now(), who="scheduler", why=why)
         job.preempted = False
+
+
+def _who(facts: Facts) -> Who:
+    return facts.job_id, facts.attempt
 
 
 def _ordered(_: Session, job: Job, *, pausing: bool) -> None:

@@ -9,24 +9,24 @@ from sqlalchemy import select, update
 from ringleader.wire.states import State
 from ringleader.wire.views import Why
 from ringleader_api.clock import Clock
-from ringleader_api.log import Log
 from ringleader_api.reconciling.launching import Launching
+from ringleader_api.reconciling.starting import Starting
 from ringleader_api.scheduling import Admit, Demand, Evict, Grant, Hold, Seen, plan
 from ringleader_api.services.attempts import TRUE_STATES
 from ringleader_api.services.claims import Register, allowed, snapshot_of
-from ringleader_api.store import LeaseLost, Transactions, move, record
+from ringleader_api.store import Transactions, move, record
 from ringleader_api.store.tables import Job
 
-log = Log("ringleader.queue")
 TOLD_AT_ONCE = 200
 
 
 class Queue:
     """Called by the reconciler only."""
 
-    def __init__(self, store: Transactions, launching: Launching, now: Clock) -> None:
+    def __init__(self, store: Transactions, launching: Launching, starting: Starting, now: Clock) -> None:
         self._store = store
         self._launching = launching
+        self._starting = starting
         self._now = now
         self._register = Register()
 
@@ -92,12 +92,9 @@ class Queue:
         attempt = self._launching.admit(job_id, decided.workers, overtakes=decided.overtakes)
         if attempt is None:
             return
-        try:
-            self._launching.start(job_id, attempt)
-        except LeaseLost:
-            raise
-        except Exception:  # the attempt is stored: the next round asks again
-            log.exception("queue.start_failed", job=job_id, attempt=attempt)
+        self._starting.start(
+            job_id, attempt
+        )  # the attempt is stored: where it fails the next round sees to it
 
     def _tell(self, reasons: Mapping[str, Why]) -> None:
         """Store why jobs wait, many in a transaction. A row that somebody is changing is told in the next round."""

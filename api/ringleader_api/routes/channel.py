@@ -26,8 +26,14 @@ LOOK_ANYWAY_S, LOOK_SHARED_S = 2.0, 0.3
 """After which a channel looks for rows that another process may have written; the second where several do write."""
 
 
-def spelt(item: EventView | LogLine) -> bytes:
-    return format_sse_event(data_str=item.model_dump_json(), id=str(item.seq))
+Spelt = tuple[int, bytes]
+"""An item's number, and its text."""
+
+
+def spelt(read: Read[Item], job_id: str, after: int, limit: int) -> list[Spelt]:
+    """What comes after a number, for a thread: to write out hundreds of items takes long."""
+    found = read(job_id, after, limit)
+    return [(item.seq, format_sse_event(data_str=item.model_dump_json(), id=str(item.seq))) for item in found]
 
 
 class Channel(Generic[Item]):
@@ -96,7 +102,8 @@ class Channel(Generic[Item]):
         except NotFound:
             return False
         newest = self._seqs[-1] if self._seqs else self.base
-        found = await to_thread.run_sync(self._read, self._job_id, max(newest, self._searched), CHUNK)
+        after = max(newest, self._searched)
+        found = await to_thread.run_sync(spelt, self._read, self._job_id, after, CHUNK)
         if found:
             self._keep(found)
         if len(found) == CHUNK:
@@ -107,11 +114,10 @@ class Channel(Generic[Item]):
             await self._until_news(version)
         return not ended
 
-    def _keep(self, found: list[Item]) -> None:
-        texts = [spelt(item) for item in found]
-        self._seqs += [item.seq for item in found]
-        self._spelt += texts
-        self.kept_bytes += sum(map(len, texts))
+    def _keep(self, found: list[Spelt]) -> None:
+        self._seqs += [seq for seq, _ in found]
+        self._spelt += [text for _, text in found]
+        self.kept_bytes += sum(len(text) for _, text in found)
         self._let_go(min(KEPT_BYTES, ALL_KEPT_BYTES // max(1, len(self._here.channels))))
         self._tell()
 

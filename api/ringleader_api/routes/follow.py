@@ -1,5 +1,6 @@
 """Server-sent events from a numbered feed: id = seq, resumed by Last-Event-ID, ended when all has been sent."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -11,7 +12,7 @@ from ringleader_api.control import Control
 from ringleader_api.edge.guard import AGAIN, PRINCIPAL
 from ringleader_api.problems import Refused
 from ringleader_api.rights import Action, Caller
-from ringleader_api.routes.channel import CHUNK, CHUNK_BYTES, Item, Read, followed, spelt
+from ringleader_api.routes.channel import CHUNK, CHUNK_BYTES, Item, Read, Spelt, followed, spelt
 from ringleader_api.routes.held import Held
 from ringleader_api.services.access import permit_job
 
@@ -19,6 +20,7 @@ PING_S = 2.0
 ASK_AGAIN = timedelta(seconds=30)
 PING = b": ping\n\n"
 FEW = 64
+LONG_BYTES = 1 << 14
 LAST_SEQ = (1 << 63) - 1
 
 
@@ -75,21 +77,23 @@ async def items(
     """
     pinged_at, some = time.monotonic(), FEW
     ask_at = here.now() + ASK_AGAIN
-    async with followed(here, job_id, await _stored(job_id, after, read), read) as channel:
+    async with followed(here, job_id, await _stored(here, job_id, after, read), read) as channel:
         while not here.leaving.is_set():
             if here.now() >= ask_at:
                 if not await to_thread.run_sync(still):
                     return
                 ask_at = here.now() + ASK_AGAIN
             if after < (base := channel.base):  # it began later, or has let go of that
-                found = await to_thread.run_sync(read, job_id, after, some)
+                found = await _catch_up(here, job_id, after, some, read)
                 # Without any it is `base`, which was stored before the look; a later one may not have been.
-                after = found[-1].seq if found else base
-                text = b"".join(map(spelt, found))
+                after = found[-1][0] if found else base
+                text = b"".join(text for _, text in found)
                 some = min(CHUNK, 2 * some) if len(text) < CHUNK_BYTES // 2 else max(1, some // 2)
+                await _in_turn(here, text)
                 yield text
             elif chunk := channel.since(after):
                 after, text = chunk
+                await _in_turn(here, text)
                 yield text
             elif channel.over:
                 return
@@ -100,12 +104,25 @@ async def items(
                     yield PING
 
 
-async def _stored(job_id: str, after: int, read: Read[Item]) -> int:
+async def _catch_up(here: Control, job_id: str, after: int, limit: int, read: Read[Item]) -> list[Spelt]:
+    """What a follower reads for itself. In threads of their own, few and in turn: however many have much to catch up
+    with, other requests find theirs."""
+    return await asyncio.wrap_future(here.catching_up.submit(spelt, read, job_id, after, limit))
+
+
+async def _in_turn(here: Control, text: bytes) -> None:
+    """Wait until no other long piece is sent in this turn of the event loop: hundreds of followers with much before
+    them, each of whose connections takes megabytes at once, are one piece between any two requests."""
+    if len(text) > LONG_BYTES:
+        async with here.sending:
+            await asyncio.sleep(0)
+
+
+async def _stored(here: Control, job_id: str, after: int, read: Read[Item]) -> int:
     """`after` where something is stored from there on, else 0: others want what comes before a number to come."""
     if not after:
         return 0
-    found = await to_thread.run_sync(read, job_id, after - 1, 1)
-    return after if found else 0
+    return after if await _catch_up(here, job_id, after - 1, 1, read) else 0
 
 
 def _still(request: Request, here: Control, job_id: str) -> Callable[[], bool]:

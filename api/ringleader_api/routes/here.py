@@ -6,15 +6,32 @@ What needs no database is a coroutine, which no thread has to be found for.
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import Depends, Request
 
 from ringleader.wire.access import EVERY
 from ringleader_api.control import Control
 from ringleader_api.edge.guard import PRINCIPAL
-from ringleader_api.problems import MEDIA_TYPE, Forbidden, Unprocessable, UnsupportedMediaType
-from ringleader_api.rights import Action, Caller, Principal, Supervisor, may, roles_of
-from ringleader_api.routes.twice import named_twice
-from ringleader_api.services.access import permit, permit_job
+from ringleader_api.problems import MEDIA_TYPE, Forbidden
+from ringleader_api.rights import Action, Caller, Principal, Supervisor
+from ringleader_api.services.access import permit, permit_job, permit_somewhere
+
+_ANSWERED = "ringleader.rights"
+
+
+class Right:
+    """A right that a route asks for: a dependency that gives whoever has it. `routes.bodies.RightsFirst` asks it
+    before the body is read; it is asked once a request."""
+
+    def __init__(self, ask: Callable[[Request], Awaitable[Principal]]) -> None:
+        self._ask = ask
+
+    async def __call__(self, request: Request) -> Any:
+        """Raises Refused where the caller has it not."""
+        answered: dict[Right, Principal] = request.scope.setdefault(_ANSWERED, {})
+        if self not in answered:
+            answered[self] = await self._ask(request)
+        return answered[self]
 
 
 async def _control(request: Request) -> Control:
@@ -29,90 +46,61 @@ async def _caller(request: Request) -> Caller:
     return who
 
 
-Here = Annotated[Control, Depends(_control)]
-ByCaller = Annotated[Caller, Depends(_caller)]
-"""Anybody who is known; the service decides what of it they may."""
-
-
-async def _supervisor(request: Request, job_id: str) -> Supervisor:
+async def _supervisor(request: Request) -> Supervisor:
     who: Principal = request.scope[PRINCIPAL]
-    if not isinstance(who, Supervisor) or who.job_id != job_id:
+    if not isinstance(who, Supervisor) or who.job_id != request.path_params["job_id"]:
         raise Forbidden("records are taken from the job's own supervisor only.")
     return who
 
 
-def _everywhere(action: Action) -> Callable[..., Awaitable[Caller]]:
-    async def permitted(who: ByCaller) -> Caller:
+def _everywhere(action: Action) -> Right:
+    async def permitted(request: Request) -> Caller:
+        who = await _caller(request)
         permit(who, action, EVERY)
         return who
 
-    return permitted
+    return Right(permitted)
 
 
-def _in_project(action: Action) -> Callable[..., Awaitable[Caller]]:
-    async def permitted(who: ByCaller, project: str) -> Caller:
-        permit(who, action, project)
+def _in_project(action: Action) -> Right:
+    async def permitted(request: Request) -> Caller:
+        who = await _caller(request)
+        permit(who, action, request.path_params["project"])
         return who
 
-    return permitted
+    return Right(permitted)
 
 
-def _over_job(action: Action) -> Callable[..., Caller]:
-    def permitted(who: ByCaller, here: Here, job_id: str) -> Caller:
-        permit_job(here.store, who, action, job_id)
+def _over_job(action: Action) -> Right:
+    async def permitted(request: Request) -> Caller:
+        who, here = await _caller(request), await _control(request)
+        await to_thread.run_sync(permit_job, here.store, who, action, request.path_params["job_id"])
         return who
 
-    return permitted
+    return Right(permitted)
 
 
-async def _submitter(who: ByCaller) -> Caller:
-    """Somebody who may submit in some project: packages belong to no project, but to whoever knows their hash."""
-    if not any(may(who, Action.SUBMIT, project) for project in roles_of(who)):
-        permit(who, Action.SUBMIT, EVERY)
+async def _submitter(request: Request) -> Caller:
+    """Somebody who may submit in some project: which one it is, only the body says, and packages belong to none."""
+    who = await _caller(request)
+    permit_somewhere(who, Action.SUBMIT)
     return who
 
 
-async def _says_json(request: Request) -> None:
-    """A body that is not declared as JSON would come in as bytes; of a key that it names twice one would be dropped."""
-    given = request.headers.get("content-type", "")
-    kind = given.partition(";")[0].strip().lower()
-    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise UnsupportedMediaType(
-            f"the body is declared as {given or 'nothing'}, not as JSON.",
-            hint="Send the header Content-Type: application/json; with curl: -H 'Content-Type: application/json'.",
-        )
-    body = await request.body()
-    if twice := list(named_twice(body)) if body else []:
-        places = ", ".join(found["pointer"] for found in twice)
-        raise Unprocessable(
-            f"the body names a key twice: {places}.",
-            hint="Leave one of them out.",
-            code="key_twice",
-            errors=twice,
-        )
-
-
-async def _says_json_untold(request: Request) -> None:
-    """The same; nothing of a body that is refused is told back."""
-    try:
-        await _says_json(request)
-    except Unprocessable as refused:
-        raise Unprocessable("the body names a key twice.", hint=refused.hint, code=refused.code) from None
-
-
-BySupervisor = Annotated[Supervisor, Depends(_supervisor)]
+Here = Annotated[Control, Depends(_control)]
+ByCaller = Annotated[Caller, Depends(Right(_caller))]
+"""Anybody who is known; the service decides what of it they may."""
+BySupervisor = Annotated[Supervisor, Depends(Right(_supervisor))]
 ByReader = Annotated[Caller, Depends(_over_job(Action.READ))]
 BySteerer = Annotated[Caller, Depends(_over_job(Action.STEER))]
 ByBreaker = Annotated[Caller, Depends(_over_job(Action.BREAK))]
-BySubmitter = Annotated[Caller, Depends(_submitter)]
+BySubmitter = Annotated[Caller, Depends(Right(_submitter))]
 ByWatcher = Annotated[Caller, Depends(_everywhere(Action.WATCH))]
 ByTracker = Annotated[Caller, Depends(_everywhere(Action.TRACK))]
 ByFounder = Annotated[Caller, Depends(_everywhere(Action.FOUND))]
 ByAdmitter = Annotated[Caller, Depends(_everywhere(Action.ADMIT))]
 ByKeeper = Annotated[Caller, Depends(_in_project(Action.KEEP_SECRETS))]
 ByGranter = Annotated[Caller, Depends(_in_project(Action.GRANT))]
-AsJson = Depends(_says_json)
-AsSecretJson = Depends(_says_json_untold)
 
 
 def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:

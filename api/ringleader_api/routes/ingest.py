@@ -4,9 +4,10 @@ from fastapi import APIRouter, Response
 
 from ringleader.wire.ingest import Acknowledged, Ingest, JobSecrets
 from ringleader_api.problems import StaleAttempt
+from ringleader_api.routes.bodies import RightsFirst
 from ringleader_api.routes.here import BySupervisor, Here, refusals
 
-router = APIRouter(prefix="/jobs/{job_id}", tags=["ingest"])
+router = APIRouter(prefix="/jobs/{job_id}", tags=["ingest"], route_class=RightsFirst)
 
 
 @router.post("/ingest", responses=refusals(400, 404, 409, 413, 422))

@@ -13,6 +13,7 @@ from ringleader.wire.views import JobPage, JobView
 from ringleader_api.log import about
 from ringleader_api.problems import Unprocessable
 from ringleader_api.rights import visible
+from ringleader_api.routes.bodies import AsJson, RightsFirst
 from ringleader_api.routes.fields import (
     Cursor,
     Fields,
@@ -23,11 +24,13 @@ from ringleader_api.routes.fields import (
     page_as_json,
     selected,
 )
-from ringleader_api.routes.here import AsJson, ByBreaker, ByCaller, ByReader, BySteerer, Here, refusals
+from ringleader_api.routes.here import ByBreaker, ByCaller, ByReader, BySteerer, BySubmitter, Here, refusals
 from ringleader_api.services.jobs import Filter
 from ringleader_api.services.submission import Preview
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+LABELS = 20
+"""By how many a list may be filtered at once: a database nests its conditions."""
+router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=RightsFirst)
 
 JOB_FILE: dict[str, Any] = {
     "requestBody": {
@@ -73,7 +76,9 @@ async def _filter(
     state: State | None = None,
     project: str | None = None,
     name: str | None = None,
-    label: Annotated[list[str] | None, Query(description="key=value; several must all match")] = None,
+    label: Annotated[
+        list[str] | None, Query(max_length=LABELS, description="key=value; several must all match")
+    ] = None,
 ) -> Filter:
     pairs = [text.partition("=") for text in label or []]
     if bad := [key for key, sign, _ in pairs if not sign or not re.fullmatch(NAME, key)]:
@@ -95,7 +100,7 @@ async def _filter(
 def submit(
     *,
     here: Here,
-    who: ByCaller,
+    who: BySubmitter,
     body: Annotated[Any, Body()],
     dry_run: bool = False,
     idempotency_key: Annotated[str | None, Header()] = None,

@@ -8,14 +8,14 @@ import json
 from datetime import timedelta
 from urllib.parse import parse_qs, quote, urlsplit
 
-from anyio import to_thread
+from anyio import move_on_after, sleep, to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from ringleader_api.control import Control
 from ringleader_api.edge.credentials import SESSION_LIFE
 from ringleader_api.edge.guard import source
-from ringleader_api.problems import Forbidden, NotFound, Refused, Unauthorized, Unprocessable
+from ringleader_api.problems import Forbidden, NotFound, Refused, TooSlow, Unauthorized, Unprocessable
 from ringleader_api.routes.here import ByCaller, Here, refusals
 from ringleader_api.services.signin import PENDING_LIFE, SignIn
 from ringleader_api.services.signin import SESSION_LIFE as OIDC_LIFE
@@ -23,6 +23,8 @@ from ringleader_api.services.signin import SESSION_LIFE as OIDC_LIFE
 router = APIRouter(tags=["login"])
 form = APIRouter(include_in_schema=False)
 
+FIELDS = 8
+WHOLE_S, LATER_S = 10.0, 1.0
 STYLE = """
 :root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
 body{display:grid;place-items:center;min-height:100vh;margin:0}
@@ -103,8 +105,10 @@ def from_provider(here: Here, request: Request, state: str = "", code: str = "")
 @router.post("/login", status_code=204, responses=refusals(413, 422))
 async def log_in(here: Here, request: Request) -> Response:
     """Exchange the token ({"token": …} or a form) for a session cookie."""
+    if here.tried.take(source(request.scope)) > 0:  # before a stranger's body is read
+        await sleep(LATER_S)  # not refused: who shares an address with a flood gets in all the same
     is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
-    token, target = _read(await request.body(), is_form)
+    token, target = _read(await _body(request), is_form)
     who = await to_thread.run_sync(here.credentials.by_token, token)
     if who is None:
         here.wrong.spend(source(request.scope))
@@ -126,10 +130,20 @@ async def log_out(here: Here, _: ByCaller, request: Request) -> Response:
     return response
 
 
+async def _body(request: Request) -> bytes:
+    """The whole of it, within the time that is given to a stranger."""
+    with move_on_after(WHOLE_S):
+        return await request.body()
+    raise TooSlow(WHOLE_S)
+
+
 def _read(body: bytes, is_form: bool) -> tuple[str, str]:
     """(token, where to go next)."""
     if is_form:
-        fields = parse_qs(body.decode("utf-8", "replace"))
+        try:
+            fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=FIELDS)
+        except ValueError:
+            raise Unprocessable(f"the form has more than {FIELDS} fields.", code="bad_login") from None
         return fields.get("token", [""])[0].strip(), fields.get("next", ["/"])[0]
     try:
         token = json.loads(body)["token"]

@@ -1,4 +1,4 @@
-"""/mlflow/: MLflow's own page, behind our credential. Ours never reaches it."""
+"""/mlflow/: MLflow's own page and records, behind our credential. Ours never reaches it, and it serves nothing else."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -9,14 +9,17 @@ from fastapi.responses import RedirectResponse, StreamingResponse
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from ringleader_api.problems import BadGateway, NotFound
+from ringleader.client.unix_socket import Way
+from ringleader_api.problems import BadGateway, NotFound, Refused
 from ringleader_api.routes.here import ByTracker, Here
+from ringleader_api.tracking import admitted
 
 router = APIRouter(include_in_schema=False)
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _HOP = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "upgrade"}
-_KEPT_BACK = _HOP | {"host", "authorization", "cookie", "origin", "referer", "x-forwarded-host", "forwarded"}
+_KEPT_BACK = _HOP | {"host", "authorization", "cookie", "origin", "referer", "forwarded", "x-real-ip"}
+_FORWARDED = "x-forwarded-"
 _NOT_RETURNED = _HOP | {
     "transfer-encoding",
     "server",
@@ -27,10 +30,14 @@ _NOT_RETURNED = _HOP | {
 
 
 @asynccontextmanager
-async def upstream() -> AsyncIterator[httpx.AsyncClient]:
-    """The connection pool to MLflow."""
+async def upstream(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """The connection pool to MLflow, which listens there."""
+    way = Way.to(url)
     timeout = httpx.Timeout(60.0, connect=5.0)
-    async with httpx.AsyncClient(timeout=timeout, trust_env=False, follow_redirects=False) as client:
+    transport = httpx.AsyncHTTPTransport(uds=way.uds)
+    async with httpx.AsyncClient(
+        base_url=way.url, timeout=timeout, trust_env=False, follow_redirects=False, transport=transport
+    ) as client:
         yield client
 
 
@@ -48,13 +55,22 @@ async def proxy(request: Request, here: Here, _: ByTracker, path: str) -> Respon
     client: httpx.AsyncClient = request.app.state.mlflow
     # The raw path: decoding and encoding it again would change what MLflow sees.
     raw = request.scope.get("raw_path", request.url.path.encode()).decode("ascii").split("?")[0]
-    base = httpx.URL(here.settings.mlflow_url.rstrip("/") + "/")
-    target = base.copy_with(raw_path=base.raw_path + raw.removeprefix("/mlflow/").encode() + _query(request))
+    below = raw.removeprefix("/mlflow/")
+    if not admitted(below):
+        raise NotFound(
+            f"/mlflow/{path} is neither MLflow's page nor a record of its tracking.",
+            hint="Nothing else of MLflow is served here.",
+        )
+    base = client.base_url
+    try:
+        target = base.copy_with(raw_path=base.raw_path + below.encode() + _query(request))
+    except httpx.InvalidURL as error:
+        raise Refused(f"/mlflow/{path} is no address ({error}).", hint="Escape it: # is %23.") from None
     has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
     outgoing = client.build_request(
         request.method,
         target,
-        headers=_without(request.headers.items(), _KEPT_BACK),
+        headers=_outgoing(request),
         content=request.stream() if has_body else None,
     )
     try:
@@ -71,6 +87,13 @@ async def proxy(request: Request, here: Here, _: ByTracker, path: str) -> Respon
         headers=dict(_without(answer.headers.items(), _NOT_RETURNED)),
         background=BackgroundTask(answer.aclose),
     )
+
+
+def _outgoing(request: Request) -> list[tuple[str, str]]:
+    """The request's headers, and where it truly comes from: MLflow takes requests from loopback for its owner's."""
+    kept = _without(request.headers.items(), _KEPT_BACK)
+    told = [(name, value) for name, value in kept if not name.lower().startswith(_FORWARDED)]
+    return [*told, (_FORWARDED + "for", request.client.host if request.client else "unknown")]
 
 
 def _query(request: Request) -> bytes:

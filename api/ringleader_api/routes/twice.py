@@ -2,19 +2,35 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
+
+from ringleader.errors import and_more, first_findings
 
 
 class _Object(tuple[tuple[str, Any], ...]):
     """A JSON object as it was written: its (key, value) pairs."""
 
 
-def named_twice(body: bytes) -> Iterator[dict[str, Any]]:
-    """A finding for each key that an object of the body names again.
+@dataclass(frozen=True, slots=True)
+class Twice:
+    """A finding for each of the first keys that are named again; `rest` tells of the others."""
+
+    findings: list[dict[str, Any]]
+    rest: str = ""
+
+
+def named_twice(body: bytes) -> Twice:
+    """The keys that an object of the body names again.
 
     Args:
-        body: valid JSON.
+        body: valid JSON, or nothing.
     """
+    findings, left = first_findings(_again(body)) if body else ([], 0)
+    return Twice(findings, and_more(left))
+
+
+def _again(body: bytes) -> Iterator[dict[str, Any]]:
     left: list[tuple[str, Any]] = [("", json.loads(body, object_pairs_hook=_Object))]
     while left:
         place, part = left.pop()

@@ -11,7 +11,7 @@ had asks for them when all others have asked.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
@@ -19,10 +19,20 @@ from ringleader.wire.views import Why
 from ringleader_api.scheduling import surplus, words
 from ringleader_api.scheduling.growth import Growth, reaches
 from ringleader_api.scheduling.places import Need, Node, place, room
-from ringleader_api.scheduling.promises import taken
-from ringleader_api.scheduling.room import Room, Spots
+from ringleader_api.scheduling.promises import Held, taken
+from ringleader_api.scheduling.room import Room, together
 from ringleader_api.scheduling.shares import Usage, in_turn
-from ringleader_api.scheduling.snapshot import Admit, Claim, Decision, Demand, Evict, Grant, Hold, Snapshot
+from ringleader_api.scheduling.snapshot import (
+    Admit,
+    Apart,
+    Claim,
+    Decision,
+    Demand,
+    Evict,
+    Grant,
+    Hold,
+    Snapshot,
+)
 from ringleader_api.scheduling.vacating import ends_at, make_room, may_leave
 
 MOST_SHAPES = 64
@@ -42,7 +52,7 @@ def plan(snapshot: Snapshot) -> tuple[list[Decision], Demand]:
 
 def fits(nodes: Sequence[Node], claim: Claim) -> bool:
     """Whether the gang of a job would fit on the cluster if it were empty."""
-    return place(nodes, claim.need, claim.gang)[0] >= claim.gang
+    return together(Room(nodes), claim.need, claim.gang, claim.apart) is not None
 
 
 def most(nodes: Sequence[Node], need: Need) -> int:
@@ -62,7 +72,8 @@ class _Pass:
         self._kinds = Counter((n.cpus, n.gpus, n.memory_gb) for n in snapshot.nodes)
         self._most: dict[Need, int] = {}
         self._tried: set[Need] = set()
-        self._no_room: dict[Need, int] = {}
+        self._fit: dict[tuple[Need, int, Apart | None], bool] = {}
+        self._no_room: dict[tuple[Need, Apart | None], int] = {}
         self._holders = list(snapshot.admitted)
         self._fresh: list[Claim] = []
         self._admitted: set[str] = set()
@@ -86,7 +97,7 @@ class _Pass:
         self._grants = surplus.within_quota(admitted, Usage.told(self._snapshot.nodes, admitted, projects))
         in_vain = []
         for claim, level in in_turn(queued, self._usage, projects, self._snapshot.rules):
-            if claim.need in self._snapshot.missing and self._whole(claim.need) < claim.gang:
+            if self._trouble(claim) is not None and not self._fits(claim):
                 in_vain.append((claim, level))
             else:
                 self._decide(claim, level)
@@ -95,6 +106,9 @@ class _Pass:
         for claim, level in in_vain:
             self._decide(claim, level)
         if self._head is None and self._awaits_nodes is None and not self._grants:
+            for claim in sorted(admitted, key=lambda claim: -claim.priority):
+                if claim.need not in self._snapshot.missing:
+                    self._growth.ask_surplus(claim)
             self._share_out()
         return [
             *(self._answer(claim) for claim in queued),
@@ -108,13 +122,13 @@ class _Pass:
 
     def _refusal(self, claim: Claim, level: int) -> Why | None:
         """Why the job does not start now; None when it does."""
-        whole = self._whole(claim.need)
-        if whole < claim.gang and not reaches(self._snapshot.reach, claim):
-            return words.too_big(claim, whole, self._snapshot.reach)
+        fits = self._fits(claim)
+        if not fits and not reaches(self._snapshot.reach, claim):
+            return words.too_big(claim, self._whole(claim.need), self._snapshot.reach)
         if (why := self._beyond_quota(claim)) is not None:
             return why
-        asked = self._ask(claim, whole)
-        if whole < claim.gang:
+        asked = self._ask(claim, fits=fits)
+        if not fits:
             return self._wait_for_nodes(claim, level, asked=asked)
         if (why := self._others_first(claim, asked=asked)) is not None:
             return why
@@ -123,9 +137,7 @@ class _Pass:
             return self._waits_behind(self._head, claim.project) if self._head else self._wait(claim, level)
         if self._ask_last and self._ask_last[-1] is claim:
             self._growth.ask(self._ask_last.pop())  # it is at work from now on
-        self._promises.add(claim.need, claim.least)
-        self._usage.add(claim, claim.least)
-        self._held[claim.job_id] = self._free.take(claim.need, claim.least) or []
+        self._take(claim)
         self._holders.append(claim)
         self._fresh.append(claim)
         self._admitted.add(claim.job_id)
@@ -133,10 +145,21 @@ class _Pass:
             self._overtaking.add(claim.job_id)
         return None
 
-    def _ask(self, claim: Claim, whole: int) -> bool:
+    def _take(self, claim: Claim) -> None:
+        """What it may come to hold is its own from now on."""
+        self._usage.begin(claim, claim.least)
+        if claim.apart is None:
+            self._promises.add(claim.need, claim.least)
+            self._held.workers[claim.job_id] = self._free.take(claim.need, claim.least) or []
+            return
+        self._promises.add_gang(claim.need, claim.least, claim.apart)
+        found = together(self._free, claim.need, claim.least, claim.apart) or ([], [])
+        self._held.workers[claim.job_id], self._held.servers[claim.job_id] = found
+
+    def _ask(self, claim: Claim, *, fits: bool) -> bool:
         """Whether it is asked for. One that the cluster could hold as it is waits in its turn for that, and asks for
         nodes that are not to be had once all others have asked for theirs."""
-        if claim.need not in self._snapshot.missing or whole < claim.gang:
+        if self._trouble(claim) is None or not fits:
             return self._growth.ask(claim)
         if may := self._growth.may_ask(claim):
             self._ask_last.append(claim)
@@ -153,20 +176,21 @@ class _Pass:
 
     def _finds_room(self, claim: Claim) -> bool:
         """Room only gets less in a pass: no gang of a shape looks for it where one as small has found none."""
-        if claim.gang >= self._no_room.get(claim.need, inf):
+        shape = claim.need, claim.apart
+        if claim.gang >= self._no_room.get(shape, inf):
             return False
-        if self._promises.most(claim.need, claim.gang) >= claim.gang:
+        if self._promises.gang(claim):
             return True
-        self._no_room[claim.need] = claim.gang
+        self._no_room[shape] = claim.gang
         return False
 
     def _beyond_quota(self, claim: Claim) -> Why | None:
         """Why the quotas do not let it start; None when they do."""
-        if (allowed := self._usage.quota(claim.project, claim.need)) < claim.least:
+        if (allowed := self._usage.quota(claim)) < claim.least:
             return words.above_quota(claim, allowed)
         if claim.project in self._stopped:
             return self._stopped[claim.project]
-        if (left := self._usage.quota_left(claim.project, claim.need)) < claim.least:
+        if (left := self._usage.left_for(claim)) < claim.least:
             self._stopped[claim.project] = words.behind(claim, claim.project, None)
             return words.over_quota(claim, left)
         return None
@@ -174,7 +198,7 @@ class _Pass:
     def _wait_for_nodes(self, claim: Claim, level: int, *, asked: bool) -> Why:
         """The cluster as it is can never hold it. Where it takes the end of others to let it grow so far, it is a head
         as any, for which room is made within the bound."""
-        if (trouble := self._snapshot.missing.get(claim.need)) is not None:
+        if (trouble := self._trouble(claim)) is not None:
             return words.nodes_unavailable(claim, trouble)
         if asked:
             self._awaits_nodes = self._awaits_nodes or claim
@@ -200,16 +224,16 @@ class _Pass:
         """This one is the head: see who can make room for it, and when it fits at the latest."""
         self._head = head
         found = self._free.fits(head.need, head.gang)
-        if found >= head.gang:
+        if found >= head.gang and together(self._free.copy(), head.need, head.gang, head.apart) is not None:
             return words.others_first(head)
         why = self._make_room(head, level, self._snapshot.admitted, self._held, self._free)
         if why is not None:
             return why
         self._head_at_s = ends_at(head, self._holders, self._held, self._free)
-        return words.no_room(head, found, self._holders, self._snapshot.missing.get(head.need))
+        return words.no_room(head, found, self._holders, self._trouble(head))
 
     def _make_room(
-        self, head: Claim, level: int, admitted: Sequence[Claim], held: Mapping[str, Spots], free: Room
+        self, head: Claim, level: int, admitted: Sequence[Claim], held: Held, free: Room
     ) -> Why | None:
         """Who has to give back or leave for the head; None where that does not help, or not in its turn."""
         rules = self._snapshot.rules
@@ -227,20 +251,19 @@ class _Pass:
         """Whether it is still its turn when they are gone: their projects hold less by then, and they wait, too."""
         snapshot = self._snapshot
         for claim in evicted:
-            self._usage.add(claim, -claim.holds - claim.servers)
+            self._usage.end(claim, claim.holds + claim.alike)
         again = [replace(claim, waited_s=0.0) for claim in evicted]
         waiting = [claim for claim in snapshot.queued if claim.job_id not in self._admitted]
         waiting = sorted([*waiting, *again], key=lambda claim: claim.job_id) if again else waiting
         turns = in_turn(waiting, self._usage, snapshot.projects, snapshot.rules)
         first = next(claim for claim, _ in turns if claim is head or self._may_start(claim))
         for claim in evicted:
-            self._usage.add(claim, claim.holds + claim.servers)
+            self._usage.begin(claim, claim.holds + claim.alike)
         return first is head
 
     def _may_start(self, claim: Claim) -> bool:
         """Whether only the others hold it back."""
-        quota = self._usage.quota_left(claim.project, claim.need)
-        return quota >= claim.least and self._whole(claim.need) >= claim.gang
+        return self._usage.left_for(claim) >= claim.least and self._fits(claim)
 
     def _ends_in_time(self, claim: Claim) -> bool:
         """Whether the job has let go of everything when the head can start."""
@@ -268,6 +291,23 @@ class _Pass:
             return Hold(claim.job_id, self._held_back[claim.job_id])
         workers = self._grants.get(claim.job_id, claim.floor) if claim.elastic else None
         return Admit(claim.job_id, workers, overtakes=claim.job_id in self._overtaking)
+
+    def _trouble(self, claim: Claim) -> str | None:
+        """Why nodes for some of it have been asked for in vain; None where they have not."""
+        if not self._snapshot.missing:
+            return None
+        shapes = [claim.need, *([claim.apart[0]] if claim.apart else [])]
+        return next((self._snapshot.missing[need] for need in shapes if need in self._snapshot.missing), None)
+
+    def _fits(self, claim: Claim) -> bool:
+        """Whether its gang would have room on the cluster if that were empty."""
+        workers_fit = self._whole(claim.need) >= claim.gang
+        if claim.apart is None or not workers_fit:
+            return workers_fit
+        shape = claim.need, claim.gang, claim.apart
+        if shape not in self._fit:
+            self._fit[shape] = fits(self._snapshot.nodes, claim)
+        return self._fit[shape]
 
     def _whole(self, need: Need) -> int:
         if need not in self._most:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ringleader_api.scheduling.places import SLACK, Need, Node
-from ringleader_api.scheduling.room import Room, Spots
+from ringleader_api.scheduling.promises import Held
+from ringleader_api.scheduling.room import Room
 from ringleader_api.scheduling.shares import Usage
 from ringleader_api.scheduling.snapshot import Claim, Demand, Reach
 
@@ -14,9 +15,9 @@ def reaches(reach: Reach | None, claim: Claim, *, besides: tuple[float, float] =
     """Whether the gang of a job would fit on the cluster as large as it may become, beside so many CPUs and GPUs."""
     if reach is None:
         return False
-    cpus, gpus = (
-        has + claim.gang * each for has, each in zip(besides, (claim.need.cpus, claim.need.gpus), strict=True)
-    )
+    cpus, gpus = besides
+    for need, count in _shapes(claim, claim.gang):
+        cpus, gpus = cpus + count * need.cpus, gpus + count * need.gpus
     return cpus <= reach.cpus + SLACK and gpus <= reach.gpus + SLACK
 
 
@@ -27,7 +28,7 @@ MUCH_GB = 1e12
 class Growth:
     """What is asked for, as it adds up while a pass is decided; nothing where the cluster does not grow (None).
 
-    Surplus is not asked for: nodes are got for gangs, and what they leave over is given out as ever.
+    Nodes are got for gangs, and for the surplus of jobs that say so; what they leave over is given out as ever.
 
     Args:
         usage: what the admitted jobs have been told they may have; changes with what is asked for.
@@ -40,7 +41,7 @@ class Growth:
         self._cpus = self._gpus = 0.0
         for claim in admitted:
             if claim.told:
-                self._add(claim, claim.told + claim.servers)
+                self._add(claim, claim.told + claim.alike)
 
     @property
     def demand(self) -> Demand:
@@ -58,22 +59,50 @@ class Growth:
         if not self.may_ask(claim):
             return False
         self._add(claim, claim.gang)
-        self._usage.add(claim, claim.gang)
+        self._usage.begin(claim, claim.gang)
         return True
 
-    def bound(self, admitted: Sequence[Claim]) -> tuple[list[Claim], dict[str, Spots], Room]:
+    def ask_surplus(self, claim: Claim) -> None:
+        """Ask for what a job at work wants besides, as far as its project's quota and the bound leave it."""
+        if self._reach is None or not claim.grows:
+            return
+        has = (
+            (self._reach.cpus - self._cpus, claim.need.cpus),
+            (self._reach.gpus - self._gpus, claim.need.gpus),
+        )
+        room = min(int((left + SLACK) // each) for left, each in has if each > 0)
+        count = min(claim.headroom, room, self._usage.quota_left(claim.project, claim.need))
+        if count > 0:
+            self._asked[claim.need] += count
+            self._cpus, self._gpus = (
+                self._cpus + count * claim.need.cpus,
+                self._gpus + count * claim.need.gpus,
+            )
+            self._usage.add(claim, count)
+
+    def bound(self, admitted: Sequence[Claim]) -> tuple[list[Claim], Held, Room]:
         """The admitted jobs as far as they are asked for, all on one node as large as the cluster may become, and what
         is left there: who leaves makes room for what may be asked for as they make room on nodes."""
         assert self._reach is not None
         left = Node("", self._reach.cpus - self._cpus, self._reach.gpus - self._gpus, MUCH_GB)
         claims = [replace(claim, holds=claim.told) for claim in admitted if claim.told]
-        return claims, {claim.job_id: [(0, claim.holds + claim.servers)] for claim in claims}, Room([left])
+        held = Held(
+            {claim.job_id: [(0, claim.holds + claim.alike)] for claim in claims},
+            {claim.job_id: [(0, claim.servers)] for claim in claims},
+        )
+        return claims, held, Room([left])
 
     def quota_left(self, claim: Claim) -> int:
         """Such workers that its project may have beside those that have been asked for."""
-        return self._usage.quota_left(claim.project, claim.need)
+        return self._usage.left_for(claim)
 
     def _add(self, claim: Claim, count: int) -> None:
-        self._asked[claim.need] += count
-        self._cpus += count * claim.need.cpus
-        self._gpus += count * claim.need.gpus
+        for need, number in _shapes(claim, count):
+            self._asked[need] += number
+            self._cpus += number * need.cpus
+            self._gpus += number * need.gpus
+
+
+def _shapes(claim: Claim, count: int) -> list[tuple[Need, int]]:
+    """So many workers of a job, and its servers of another shape."""
+    return [(claim.need, count), *([claim.apart] if claim.apart else [])]

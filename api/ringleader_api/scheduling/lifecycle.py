@@ -56,7 +56,8 @@ class Facts:
         outcome: the supervisor has said how the attempt ended.
         wanted, sized: (min, max) workers asked for, and what the supervisor was last told.
         pausing: it is stopped to be paused.
-        due_at: when the running time over all attempts is used up.
+        limit_s: what the attempts before this one have left of the job's running time.
+        ran_s: for how long this one has run, as its supervisor told last.
         heard_at: when the supervisor posted last, by the clock of whoever took it; None: it has not yet.
         trouble: the code of what is told of its supervisor while it runs.
     """
@@ -70,10 +71,10 @@ class Facts:
     pausing: bool
     wanted: tuple[int, int]
     sized: tuple[int, int] | None
-    attempt_at: datetime
-    due_at: datetime | None
     stopping_at: datetime | None
     grace_s: float
+    limit_s: float | None = None
+    ran_s: float = 0.0
     heard_at: datetime | None = None
     trouble: str = ""
 
@@ -156,8 +157,8 @@ def next_act(
     alive: bool,
     placed: bool,
     missing_s: float,
+    lasting_s: float,
     silence: Silence,
-    now: datetime,
     limits: Limits,
 ) -> Act | None:
     """The one next thing to do for an admitted job, or None.
@@ -166,19 +167,19 @@ def next_act(
         alive: the backend lists this attempt's supervisor.
         placed: its gang has places, or nobody knows.
         missing_s: for how long it has not.
+        lasting_s: for how long the job has been starting, running or stopping, at least.
     """
     if job.state is State.STOPPING:
-        return _stopping(job, alive, now)
-    waited_s = (now - job.attempt_at).total_seconds()
-    if job.state is State.STARTING and waited_s > limits.start_timeout_s:
+        return _stopping(job, alive, lasting_s)
+    if job.state is State.STARTING and lasting_s > limits.start_timeout_s:
         return Lose(_why("it did not start training within {:.0f} s", limits.start_timeout_s))
     if not job.launched and (alive or job.state is State.STARTING):
         return Adopt() if alive else Start()
     if not alive:  # it may have gone before anybody confirmed it
         return Lose(_why("its supervisor vanished")) if missing_s >= limits.vanish_after_s else None
-    if job.state is State.STARTING and not placed and waited_s > PLACES_S:
+    if job.state is State.STARTING and not placed and lasting_s > PLACES_S:
         return Recall()
-    return _running(job, silence, now)
+    return _running(job, silence, lasting_s)
 
 
 def judge(job: Facts, *, answers: bool, silent_s: float, unanswered_s: float, limits: Limits) -> Act | None:
@@ -198,8 +199,9 @@ def judge(job: Facts, *, answers: bool, silent_s: float, unanswered_s: float, li
     return None if job.trouble == why.code else Tell(why)
 
 
-def _running(job: Facts, silence: Silence, now: datetime) -> Act | None:
-    if job.due_at is not None and now >= job.due_at:
+def _running(job: Facts, silence: Silence, lasting_s: float) -> Act | None:
+    ran_s = max(job.ran_s, lasting_s) if job.state is not State.STARTING else 0.0
+    if job.limit_s is not None and ran_s >= job.limit_s:
         return Stop(_overdue())
     if silence.ask:
         return Ask()
@@ -210,11 +212,10 @@ def _running(job: Facts, silence: Silence, now: datetime) -> Act | None:
     return None
 
 
-def _stopping(job: Facts, alive: bool, now: datetime) -> Act | None:
+def _stopping(job: Facts, alive: bool, lasting_s: float) -> Act | None:
     if not alive:
         return Finish()
-    waited_s = (now - (job.stopping_at or now)).total_seconds()
-    if job.outcome or waited_s > job.grace_s + TEARDOWN_S:
+    if job.outcome or lasting_s > job.grace_s + TEARDOWN_S:
         return Release()
     if job.cancel_sent:
         return None

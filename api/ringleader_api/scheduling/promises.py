@@ -8,10 +8,12 @@ works out. For workers of one shape this is exact; with several it may hold a ga
 """
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ringleader_api.scheduling.places import Need, loss
-from ringleader_api.scheduling.room import Room, Spots
-from ringleader_api.scheduling.snapshot import Snapshot
+from ringleader_api.scheduling.room import Room, Spots, together
+from ringleader_api.scheduling.snapshot import Apart, Claim, Snapshot
 
 MOST_SHAPES = 64
 """Shapes of worker to which room is promised at a time: a pass stays short."""
@@ -25,9 +27,12 @@ class Promises:
         self._fits: dict[Need, int] = {}
         self._promised: Counter[Need] = Counter()
         self._losses: dict[Need, int] = {}
+        self._closed = False
 
     def most(self, need: Need, count: int) -> int:
         """To how many of `count` such workers room can be promised besides."""
+        if self._closed:
+            return 0
         if need not in self._promised and len(self._promised) >= MOST_SHAPES:
             return 0
         allowed = min(count, max(0, self._room(need) - self._lost(need)))
@@ -36,6 +41,34 @@ class Promises:
             if each and shape != need and (left := self._room(shape) - lost) >= 0:
                 allowed = min(allowed, left // each)
         return allowed
+
+    def gang(self, claim: Claim) -> bool:
+        """Whether room can be promised to all of a gang."""
+        if claim.apart is None:
+            return self.most(claim.need, claim.gang) >= claim.gang
+        if self._sure(claim, claim.apart):
+            return True
+        # Among themselves the parts of a gang are placed at once, and with care.
+        nobody = not self._closed and not any(self._promised.values())
+        return nobody and together(self._placed.copy(), claim.need, claim.gang, claim.apart) is not None
+
+    def add_gang(self, need: Need, count: int, apart: Apart) -> None:
+        """Promise room to parts of two shapes. Where not every choice of nodes works out for both, others get no
+        promise beside it: until it has its places, whoever landed between could break up its room."""
+        self.add(need, count)
+        self.add(*apart)
+        tight = any(self._room(shape) < self._losses[shape] for shape in (need, apart[0]))
+        if tight and together(self._placed.copy(), need, count, apart) is not None:
+            self._closed = True
+
+    def _sure(self, claim: Claim, apart: Apart) -> bool:
+        """Whether every order and every choice of nodes works out."""
+        if self.most(*apart) < apart[1]:
+            return False
+        beside = Promises(self._placed)
+        beside._fits, beside._promised, beside._losses = self._fits, self._promised.copy(), dict(self._losses)
+        beside.add(*apart)
+        return beside.most(claim.need, claim.gang) >= claim.gang
 
     def add(self, need: Need, count: int) -> None:
         """Promise room to `count` workers; negative takes it back. More than fit do nobody harm."""
@@ -57,27 +90,67 @@ class Promises:
         return sum(min(n, self._room(shape)) * loss(shape, need) for shape, n in self._promised.items())
 
 
-def taken(snapshot: Snapshot) -> tuple[Room, dict[str, Spots], Promises]:
-    """The room that admitted jobs leave, where each of them is, by id, and what they have been promised."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Where jobs at work are, by their ids: workers, with the servers as big as those, and servers of other shapes."""
+
+    workers: dict[str, Spots] = field(default_factory=dict)
+    servers: dict[str, Spots] = field(default_factory=dict)
+
+    def apart(self, claim: Claim) -> list[tuple[Need, Spots]]:
+        """What goes with the last of a job."""
+        return [(claim.apart[0], self.servers[claim.job_id])] if claim.apart else []
+
+
+@dataclass(slots=True)
+class _Part:
+    """Workers or servers of one shape of a job at work.
+
+    Attributes:
+        of: where they are written down.
+        left: so many have no place that is known.
+        placed: (id of the node, how many) of those that have; None: nobody knows.
+    """
+
+    of: dict[str, Spots]
+    need: Need
+    left: int
+    placed: Sequence[tuple[str, int]] | None
+    spots: Spots = field(default_factory=list)
+
+    def settle(self, placed: Sequence[tuple[str, int]], index: Mapping[str, int]) -> None:
+        """Those with places on nodes that are there have them, as far as the job still holds so many."""
+        for node, number in placed:
+            if node in index and (here := min(number, self.left)):
+                self.spots.append((index[node], here))
+                self.left -= here
+
+
+def taken(snapshot: Snapshot) -> tuple[Room, Held, Promises]:
+    """The room that admitted jobs leave, where each of them is, and what they have been promised."""
     free = Room([node.without(snapshot.others.get(node.id)) for node in snapshot.nodes])
     index = {node.id: number for number, node in enumerate(snapshot.nodes)}
-    held: dict[str, Spots] = {}
-    waiting: list[tuple[str, Need, int]] = []
+    held = Held()
+    waiting: list[list[_Part]] = []
     for claim in snapshot.admitted:
-        left = claim.holds + claim.servers
-        if claim.placed is None:
-            held[claim.job_id] = free.take(claim.need, left) or []
-            continue
-        spots = held[claim.job_id] = []
-        for node, number in claim.placed:
-            if node in index and (here := min(number, left)):
-                spots.append((index[node], here))
-                left -= here
-        free.put(claim.need, spots)
-        waiting.append((claim.job_id, claim.need, left))
+        parts = [_Part(held.workers, claim.need, claim.holds + claim.alike, claim.placed)]
+        if claim.apart is not None:
+            parts.append(_Part(held.servers, *claim.apart, claim.servers_placed))
+        for part in parts:
+            part.of[claim.job_id] = part.spots
+            if part.placed is None:
+                part.spots += free.take(part.need, part.left) or []
+            else:
+                part.settle(part.placed, index)
+                free.put(part.need, part.spots)
+        waiting.append([part for part in parts if part.placed is not None and part.left])
     promises = Promises(free.copy())
-    for job_id, need, left in waiting:
-        if left:
-            promises.add(need, left)
-            held[job_id] += free.take(need, left) or []
+    for left in waiting:
+        match [(part.need, part.left) for part in left]:
+            case [(need, count), apart]:
+                promises.add_gang(need, count, apart)
+            case [(need, count)]:
+                promises.add(need, count)
+        for part in left:
+            part.spots += free.take(part.need, part.left) or []
     return free, held, promises

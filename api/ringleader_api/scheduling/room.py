@@ -84,23 +84,46 @@ class Room:
         return len(self._nodes)
 
 
-class Vacated:
-    """How far a gang gets if others let go of workers: counted on a copy, node by node."""
+def together(
+    room: Room, need: Need, count: int, apart: tuple[Need, int] | None
+) -> tuple[Spots, Spots] | None:
+    """Put so many of one shape on the nodes, with so many of another, in the order in which both fit. None, and nothing
+    is put there, where they do not."""
+    if apart is None:
+        found = room.take(need, count, least=count)
+        return None if found is None else (found, [])
+    other, more = apart
+    first, then = room.take(other, more, least=more), None
+    if first is not None and (then := room.take(need, count, least=count)) is None:
+        room.give(other, first)
+    if first is not None and then is not None:
+        return then, first
+    first, then = room.take(need, count, least=count), None
+    if first is not None and (then := room.take(other, more, least=more)) is None:
+        room.give(need, first)
+    return (first, then) if first is not None and then is not None else None
 
-    def __init__(self, free: Room, need: Need, gang: int) -> None:
+
+class Vacated:
+    """How far a gang gets if others let go of workers: counted on a copy, node by node.
+
+    Args:
+        apart: what the gang needs besides, of another shape.
+    """
+
+    def __init__(self, free: Room, need: Need, gang: int, apart: tuple[Need, int] | None = None) -> None:
         self._free = free.copy()
         self._need = need
         self._gang = gang
+        self._apart = apart
         self._fit = [self._free.fit(need, index) for index in range(len(free))]
         self._found = sum(self._fit)
 
     @property
     def enough(self) -> bool:
-        return self._found >= self._gang
-
-    @property
-    def found(self) -> int:
-        return self._found
+        if self._found < self._gang or self._apart is None:
+            return self._found >= self._gang
+        return together(self._free.copy(), self._need, self._gang, self._apart) is not None
 
     def release(self, need: Need, spots: Spots) -> None:
         self._free.give(need, spots)

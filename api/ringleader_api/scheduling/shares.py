@@ -7,6 +7,9 @@ from ringleader_api.scheduling.places import SLACK, Need, Node
 from ringleader_api.scheduling.snapshot import Claim, Project, Rules
 
 PLAIN = Project()
+_Used = tuple[int, float, float, float]
+"""Workers and servers, CPUs, GPUs, GB of memory."""
+NOTHING: _Used = (0, 0.0, 0.0, 0.0)
 
 
 class Usage:
@@ -21,9 +24,9 @@ class Usage:
             sum(n.gpus for n in nodes),
             sum(n.memory_gb for n in nodes),
         )
-        self._used: dict[str, tuple[int, float, float, float]] = {}
+        self._used: dict[str, _Used] = {}
         for claim in admitted:
-            self.add(claim, claim.holds + claim.servers)
+            self.begin(claim, claim.holds + claim.alike)
 
     @classmethod
     def told(
@@ -32,24 +35,30 @@ class Usage:
         """As it will be once everybody has let go of what they were asked for."""
         usage = cls(nodes, (), projects)
         for claim in admitted:
-            usage.add(claim, claim.told + claim.servers)
+            usage.begin(claim, claim.told + claim.alike)
         return usage
 
+    def begin(self, claim: Claim, places: int) -> None:
+        """A whole job more, with so many workers and servers as big as those."""
+        self.add(claim, places)
+        if claim.apart is not None:
+            self._used[claim.project] = _plus(self._of_project(claim), *claim.apart)
+
+    def end(self, claim: Claim, places: int) -> None:
+        """A whole job less."""
+        self.add(claim, -places)
+        if claim.apart is not None:
+            need, servers = claim.apart
+            self._used[claim.project] = _plus(self._of_project(claim), need, -servers)
+
     def add(self, claim: Claim, places: int) -> None:
-        """`places`: workers and servers more; negative for fewer."""
-        workers, cpus, gpus, memory_gb = self._used.get(claim.project, (0, 0.0, 0.0, 0.0))
-        need = claim.need
-        self._used[claim.project] = (
-            workers + places,
-            cpus + places * need.cpus,
-            gpus + places * need.gpus,
-            memory_gb + places * need.memory_gb,
-        )
+        """`places`: workers more; negative for fewer."""
+        self._used[claim.project] = _plus(self._of_project(claim), claim.need, places)
 
     def share(self, project: str) -> float:
         """The greatest share of any resource that the project holds, by its weight (dominant resource fairness,
         Ghodsi et al. 2011)."""
-        used = self._used.get(project, (0, 0.0, 0.0, 0.0))[1:]
+        used = self._used.get(project, NOTHING)[1:]
         return self._dominant(used) / self._of(project).weight
 
     def unit(self, claim: Claim) -> float:
@@ -59,11 +68,22 @@ class Usage:
 
     def quota_left(self, project: str, need: Need) -> int:
         """How many such workers the quotas still allow; negative: so many too many are held."""
-        return _within(self._of(project), need, self._used.get(project, (0, 0.0, 0.0, 0.0)))
+        return _within(self._of(project), need, self._used.get(project, NOTHING))
 
-    def quota(self, project: str, need: Need) -> int:
-        """How many such workers the quotas allow at all."""
-        return _within(self._of(project), need, (0, 0.0, 0.0, 0.0))
+    def left_for(self, claim: Claim) -> int:
+        """The same for a job that would begin, beside its servers of another shape."""
+        used = self._of_project(claim)
+        if claim.apart is not None:
+            used = _plus(used, *claim.apart)
+        return _within(self._of(claim.project), claim.need, used)
+
+    def quota(self, claim: Claim) -> int:
+        """How many workers of a job the quotas allow at all, beside its servers of another shape."""
+        used = NOTHING if claim.apart is None else _plus(NOTHING, *claim.apart)
+        return _within(self._of(claim.project), claim.need, used)
+
+    def _of_project(self, claim: Claim) -> _Used:
+        return self._used.get(claim.project, NOTHING)
 
     def _of(self, project: str) -> Project:
         return self._projects.get(project, PLAIN)
@@ -72,7 +92,17 @@ class Usage:
         return max((u / total for u, total in zip(used, self._totals, strict=True) if total > 0), default=0.0)
 
 
-def _within(project: Project, need: Need, used: tuple[int, float, float, float]) -> int:
+def _plus(used: _Used, need: Need, count: int) -> _Used:
+    members, cpus, gpus, memory_gb = used
+    return (
+        members + count,
+        cpus + count * need.cpus,
+        gpus + count * need.gpus,
+        memory_gb + count * need.memory_gb,
+    )
+
+
+def _within(project: Project, need: Need, used: _Used) -> int:
     limits = (
         (project.workers, 1, used[0]),
         (project.cpus, need.cpus, used[1]),

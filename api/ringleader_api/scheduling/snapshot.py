@@ -7,6 +7,9 @@ from math import inf
 from ringleader.wire.views import Why
 from ringleader_api.scheduling.places import Need, Node
 
+Apart = tuple[Need, int]
+"""So many of that shape."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -15,11 +18,13 @@ class Claim:
     Attributes:
         floor: workers it cannot start without.
         holds: for an admitted job the workers it has or may grow to; for a queued one `workers.max`.
-        servers: what the gang needs beside the workers, each as big as one.
+        servers: what the gang needs beside the workers.
+        server_need: what each of them needs; None: as much as a worker.
         waited_s: for how long it has been queued.
         elastic: it may be given fewer than it wants, down to the floor, and told so while it runs.
         granted: what an admitted job has been told it may have; below `holds` while it still lets go. None: `holds`.
         wants: `workers.max` of an admitted job. None: what it is granted.
+        grows: nodes may be asked for the workers that it wants besides.
         evictable: it can be taken off the cluster with a checkpoint, and queued again.
         ran_s: since the attempt of an admitted job began.
         overtook: it was let past a head of which nobody knew when it can start, and makes room for who waited then.
@@ -28,7 +33,7 @@ class Claim:
             nobody knows.
         placed: where the workers and servers of an admitted job have their places: (id of the node, how many), those
             that it lets go of first come last. What it holds besides has no place yet. None: nobody knows, so it is
-            taken to be where first fit puts it.
+            taken to be where first fit puts it. Servers of a shape of their own are in `servers_placed` instead.
     """
 
     job_id: str
@@ -36,28 +41,44 @@ class Claim:
     floor: int
     holds: int
     servers: int = 0
+    server_need: Need | None = None
     project: str = "default"
     priority: int = 0
     waited_s: float = 0.0
     elastic: bool = False
     granted: int | None = None
     wants: int | None = None
+    grows: bool = False
     evictable: bool = False
     ran_s: float = 0.0
     overtook: bool = False
     settled_s: float = inf
     ends_in_s: float | None = None
     placed: Sequence[tuple[str, int]] | None = field(default=None, hash=False)
+    servers_placed: Sequence[tuple[str, int]] | None = field(default=None, hash=False)
+
+    @property
+    def apart(self) -> Apart | None:
+        """Its servers, where they are of a shape of their own: they come and go with the whole job."""
+        if not self.servers or self.server_need in (None, self.need):
+            return None
+        assert self.server_need is not None
+        return self.server_need, self.servers
+
+    @property
+    def alike(self) -> int:
+        """Its servers, where they are as big as its workers: places among theirs."""
+        return 0 if self.servers and self.apart else self.servers
 
     @property
     def gang(self) -> int:
-        """What has to be placed at once, or not at all."""
-        return self.floor + self.servers
+        """Workers, and servers as big as those, that have to be placed at once, or not at all; with what is `apart`."""
+        return self.floor + self.alike if self.servers else self.floor
 
     @property
     def least(self) -> int:
-        """What it may come to hold without being asked again."""
-        return self.gang if self.elastic else self.holds + self.servers
+        """What it may come to hold without being asked again, beside what is `apart`."""
+        return self.gang if self.elastic else self.holds + self.alike
 
     @property
     def told(self) -> int:
@@ -127,6 +148,7 @@ class Seen:
         others: what those who are no jobs use, by the id of the node.
         places: of each (job id, attempt) the nodes of its members: (id, how many), what is let go of first comes last.
             None: nobody knows.
+        servers: the same of its servers, where they are of a shape of their own.
         busy: ids of jobs of which an attempt lives.
         reach: what the cluster may grow to; None: it does not grow.
         missing: shapes of worker for which nodes have been asked for in vain, and why as far as it is known.
@@ -136,6 +158,7 @@ class Seen:
     nodes: Sequence[Node] = ()
     others: Mapping[str, Need] = field(default_factory=dict)
     places: Mapping[tuple[str, int], Sequence[tuple[str, int]]] | None = None
+    servers: Mapping[tuple[str, int], Sequence[tuple[str, int]]] = field(default_factory=dict)
     busy: Collection[str] = ()
     reach: Reach | None = None
     missing: Mapping[Need, str] = field(default_factory=dict)

@@ -1,10 +1,10 @@
 """What is left once nobody waits for room: given out in turns, and now and then moved from those with the most."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ringleader_api.scheduling.promises import Promises
-from ringleader_api.scheduling.room import Room, Spots, Vacated, tail
+from ringleader_api.scheduling.promises import Held, Promises
+from ringleader_api.scheduling.room import Room, Vacated, tail
 from ringleader_api.scheduling.shares import Usage
 from ringleader_api.scheduling.snapshot import Claim, Rules
 
@@ -70,7 +70,7 @@ def _serve(wish: _Wish, line: list[_Wish], free: Room, usage: Usage, promises: P
 
 
 def level_out(
-    admitted: Sequence[Claim], held: Mapping[str, Spots], free: Room, usage: Usage, rules: Rules
+    admitted: Sequence[Claim], held: Held, free: Room, usage: Usage, rules: Rules
 ) -> tuple[str, int] | None:
     """Who gives surplus back although nobody waits: (id, what it may have from now on).
 
@@ -94,7 +94,7 @@ def level_out(
     if count < 1:
         return None
     vacated = Vacated(free, taker.need, 1)
-    vacated.release(giver.need, tail(held[giver.job_id], 0, count))
+    vacated.release(giver.need, tail(held.workers[giver.job_id], 0, count))
     return (giver.job_id, giver.told - count) if vacated.enough else None
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from ringleader_api.scheduling.places import Need
+from ringleader_api.scheduling.promises import Held
 from ringleader_api.scheduling.room import Room, Spots, Vacated, tail
 from ringleader_api.scheduling.shares import Usage
 from ringleader_api.scheduling.snapshot import Claim, Rules
@@ -27,7 +29,7 @@ class Way:
 def make_room(
     head: Claim,
     admitted: Sequence[Claim],
-    held: Mapping[str, Spots],
+    held: Held,
     free: Room,
     *,
     level: int,
@@ -40,7 +42,7 @@ def make_room(
     share first. Evicted are only jobs that went before it when nobody knew when it can start, and those of a lower
     priority than its own; those that have run for the shortest time first.
     """
-    vacated = Vacated(free, head.need, head.gang)
+    vacated = Vacated(free, head.need, head.gang, head.apart)
     going = [claim for claim in admitted if claim.holds > claim.told]
     for claim in going:
         vacated.release(claim.need, _loose(claim, held, 0, claim.holds - claim.told))
@@ -57,16 +59,17 @@ def may_leave(claim: Claim, rules: Rules) -> bool:
     return claim.evictable and claim.ran_s >= rules.min_run_s
 
 
-def ends_at(head: Claim, admitted: Sequence[Claim], held: Mapping[str, Spots], free: Room) -> float:
+def ends_at(head: Claim, admitted: Sequence[Claim], held: Held, free: Room) -> float:
     """When the head fits at the latest, in seconds from now; infinite where it hangs on jobs without a known end."""
-    vacated = Vacated(free, head.need, head.gang)
+    vacated = Vacated(free, head.need, head.gang, head.apart)
     known = [
         (claim.ends_in_s, number, claim)
         for number, claim in enumerate(admitted)
         if claim.ends_in_s is not None
     ]
     for ends_in_s, _, claim in sorted(known, key=lambda entry: entry[:2]):
-        vacated.release(claim.need, held[claim.job_id])
+        for need, spots in ((claim.need, held.workers[claim.job_id]), *held.apart(claim)):
+            vacated.release(need, spots)
         if vacated.enough:
             return ends_in_s
     return inf
@@ -92,7 +95,7 @@ def _is_below(claim: Claim, head: Claim, rules: Rules) -> bool:
     return may_leave(claim, rules) and claim.priority < head.priority
 
 
-def _shrink(vacated: Vacated, donors: Sequence[Claim], held: Mapping[str, Spots]) -> dict[Claim, int]:
+def _shrink(vacated: Vacated, donors: Sequence[Claim], held: Held) -> dict[Claim, int]:
     asked: dict[Claim, int] = {}
     for claim in donors:
         for count in range(claim.surplus):
@@ -104,46 +107,52 @@ def _shrink(vacated: Vacated, donors: Sequence[Claim], held: Mapping[str, Spots]
 
 
 def _evict(
-    vacated: Vacated, victims: Sequence[Claim], held: Mapping[str, Spots], shrunk: Mapping[Claim, int]
+    vacated: Vacated, victims: Sequence[Claim], held: Held, shrunk: Mapping[Claim, int]
 ) -> list[Claim]:
     """Those whose leaving it takes: one after the other until there is room, then all that turned out needless stay."""
-    gone: list[tuple[Claim, Spots]] = []
+    gone: list[tuple[Claim, Sequence[tuple[Need, Spots]]]] = []
     for claim in victims:
         if vacated.enough:
             break
         given = claim.holds - claim.told + shrunk.get(claim, 0)
-        rest = _loose(claim, held, given, claim.holds + claim.servers - given)
-        vacated.release(claim.need, rest)
+        rest = [
+            (claim.need, _loose(claim, held, given, claim.holds + claim.alike - given)),
+            *held.apart(claim),
+        ]
+        for need, spots in rest:
+            vacated.release(need, spots)
         gone.append((claim, rest))
     if not vacated.enough:
         return []
-    return [claim for claim, rest in reversed(gone) if not _undone(vacated, claim, rest)]
+    return [claim for claim, rest in reversed(gone) if not _undone(vacated, rest)]
 
 
-def _spared(
-    vacated: Vacated, shrink: Sequence[tuple[Claim, int]], held: Mapping[str, Spots]
-) -> list[tuple[Claim, int]]:
+def _spared(vacated: Vacated, shrink: Sequence[tuple[Claim, int]], held: Held) -> list[tuple[Claim, int]]:
     """What is left to ask for: surplus that turned out not to help stays where it is."""
     asked = []
     for claim, count in reversed(shrink):
-        while count and _undone(vacated, claim, _loose(claim, held, claim.holds - claim.told + count - 1, 1)):
+        while count and _undone(
+            vacated, [(claim.need, _loose(claim, held, claim.holds - claim.told + count - 1, 1))]
+        ):
             count -= 1  # noqa: PLW2901 - counts down what is asked of this one
         asked += [(claim, count)] if count else []
     return asked[::-1]
 
 
-def _undone(vacated: Vacated, claim: Claim, spots: Spots) -> bool:
+def _undone(vacated: Vacated, parts: Sequence[tuple[Need, Spots]]) -> bool:
     """Whether the gang has its room without these."""
-    vacated.undo(claim.need, spots)
+    for need, spots in parts:
+        vacated.undo(need, spots)
     if vacated.enough:
         return True
-    vacated.release(claim.need, spots)
+    for need, spots in parts:
+        vacated.release(need, spots)
     return False
 
 
-def _loose(claim: Claim, held: Mapping[str, Spots], skip: int, count: int) -> Spots:
+def _loose(claim: Claim, held: Held, skip: int, count: int) -> Spots:
     """Where `count` of its workers are that it lets go of after `skip` others; those without a place come first."""
-    spots = held[claim.job_id]
-    placeless = claim.holds + claim.servers - sum(number for _, number in spots)
+    spots = held.workers[claim.job_id]
+    placeless = claim.holds + claim.alike - sum(number for _, number in spots)
     passed = max(0, skip - placeless)
     return tail(spots, passed, max(0, skip + count - placeless) - passed)

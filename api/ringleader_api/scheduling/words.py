@@ -12,7 +12,7 @@ def too_big(claim: Claim, most: int, reach: Reach | None) -> Why:
     further = f" and may grow to {reach}" if reach else ""
     return Why(
         code="cluster_too_small",
-        message=f"needs {gang(claim)}; the whole cluster holds {most}{further}",
+        message=f"needs {gang(claim)}; the whole cluster holds {most}{_alone(claim)}{further}",
         hint="Add nodes, or lower workers.min or what a worker needs.",
     )
 
@@ -58,10 +58,11 @@ def above_quota(claim: Claim, most: int) -> Why:
 def no_room(claim: Claim, found: int, admitted: Sequence[Claim], missing: str | None) -> Why:
     own = [f"{c.job_id} ({c.holds})" for c in admitted if c.project == claim.project]
     holders = _listed(own, others=len(own) < len(admitted)) or "others that are no jobs"
+    fit = f"{found} of the workers fit" if claim.apart else f"{found} fit"
     nodes = "" if missing is None else f"; more nodes have been asked for in vain{missing and f': {missing}'}"
     return Why(
         code="waiting_for_capacity",
-        message=f"needs {gang(claim)}, {found} fit now; workers are held by {holders}{nodes}",
+        message=f"needs {gang(claim)}, {fit} now; workers are held by {holders}{nodes}",
         hint="It starts when a job ends, or when workers.max of a running job is lowered (ringleader resize).",
     )
 
@@ -140,8 +141,16 @@ def preempted(head: Claim, claim: Claim) -> Why:
 
 
 def gang(claim: Claim) -> str:
-    servers = f" and {claim.servers} servers" if claim.servers else ""
-    return f"{claim.floor} workers{servers} of {claim.need}"
+    """Who needs what."""
+    if claim.apart is None:
+        besides = f" and {claim.servers} servers" if claim.servers else ""
+        return f"{claim.floor} workers{besides} of {claim.need}"
+    need, servers = claim.apart
+    return f"{claim.floor} workers of {claim.need} each and {servers} servers of {need} each"
+
+
+def _alone(claim: Claim) -> str:
+    return " such workers without the servers" if claim.apart else ""
 
 
 def _named(other: Claim, project: str) -> str:

@@ -5,7 +5,7 @@ from sqlalchemy.orm import Session
 
 from ringleader.wire.access import EVERY
 from ringleader_api.problems import Forbidden, NotFound
-from ringleader_api.rights import NEEDS, Action, Caller, may
+from ringleader_api.rights import NEEDS, Action, Caller, may, roles_of
 from ringleader_api.store import Store, audit
 from ringleader_api.store.database import WRITES
 from ringleader_api.store.people import Project
@@ -43,6 +43,23 @@ def permit(who: Caller, action: Action, project: str) -> None:
     raise Forbidden(
         f"{who.name} may not {action} in {where}.",
         hint=f"It takes the role {NEEDS[action]} there, from an admin, and a token that is not scoped below it.",
+    )
+
+
+def permit_somewhere(who: Caller, action: Action) -> None:
+    """Whether there is a project in which `who` may do it.
+
+    Raises:
+        Forbidden: there is none. Where they know one project only, its admins are told.
+    """
+    known = roles_of(who)
+    if any(may(who, action, project) for project in known):
+        return
+    if len(known) == 1:
+        audit.about(project=next(iter(known)))
+    raise Forbidden(
+        f"{who.name} may not {action} in any project.",
+        hint=f"It takes the role {NEEDS[action]} in one, from an admin, and a token that is not scoped below it.",
     )
 
 

@@ -9,6 +9,7 @@ from ringleader_api.services.access import load
 from ringleader_api.services.pages import Keys
 from ringleader_api.store import Store
 
+WEIGHTS = "weights.safetensors"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _KEYS = Keys(re.compile(rf"artifacts/({_NAME.pattern})"))
 
@@ -60,9 +61,19 @@ class Artifacts:
     def _files(self, job_id: str) -> list[Path]:
         with self._store.read() as session:
             load(session, job_id)
-        folder = self._home / "jobs" / job_id / "artifacts"
+        folder = _folder(self._home, job_id)
         if not folder.is_dir():
             return []
         return sorted(
             f for f in folder.iterdir() if _NAME.fullmatch(f.name) and not f.is_symlink() and f.is_file()
         )
+
+
+def weights_file(home: Path, job_id: str) -> Path | None:
+    """The final weights that the job has left behind."""
+    path = _folder(home, job_id) / WEIGHTS
+    return path if path.is_file() and not path.is_symlink() else None
+
+
+def _folder(home: Path, job_id: str) -> Path:
+    return home / "jobs" / job_id / "artifacts"

@@ -1,5 +1,6 @@
 """The end of an attempt: another one while the budget lasts, else the end of the job."""
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -7,8 +8,8 @@ from sqlalchemy.orm import Session
 from ringleader.wire.states import RETRIED, State
 from ringleader.wire.views import Why
 from ringleader_api.services.checkpoints import checkpoints_of
-from ringleader_api.services.views import failures_spent
 from ringleader_api.store import move
+from ringleader_api.store.failures import failures_spent, settle
 from ringleader_api.store.tables import Job
 
 TRUE_STATES = frozenset({State.STARTING, State.RUNNING, State.RECOVERING})
@@ -17,13 +18,14 @@ TRUE_STATES = frozenset({State.STARTING, State.RUNNING, State.RECOVERING})
 def attempt_failed(session: Session, job: Job, why: Why, *, at: datetime, who: str) -> None:
     """Queue the next attempt if the failure is the cluster's and the budget allows; else stop as failed.
 
-    A failed attempt costs one of `max_failures`, or what it has already spent itself if that is more.
+    A failed attempt costs one of `max_failures`, or what it has already spent itself if that is more. Steps give back
+    what was spent before, see `failures_spent`.
     """
     spent, budget = failures_spent(job), job.spec["max_failures"]
     if why.code not in RETRIED or spent >= budget:
         move(session, job, State.STOPPING, at=at, who=who, why=why, target=State.FAILED)
         return
-    spent = job.failures_before + max(1, job.failures_reported)
+    spent += max(1, job.failures_reported) - job.failures_reported
     _follow(session, job, why, spent, f"{spent} of {budget} failures are spent.", at=at, who=who)
 
 
@@ -35,18 +37,43 @@ def attempt_uprooted(session: Session, job: Job, why: Why, *, at: datetime, who:
 
 
 def _follow(session: Session, job: Job, why: Why, spent: int, hint: str, *, at: datetime, who: str) -> None:
-    job.failures_before = spent
-    job.failures_reported = 0
+    settle(job, spent)
     message = f"attempt {job.attempt} ended ({why.message}); attempt {job.attempt + 1} follows"
+    if (unsaved := _unsaved(session, job)) is not None:
+        message = f"{message} from {unsaved}; {_steps(job.step - unsaved.step)} trained again"
     move(session, job, State.QUEUED, at=at, who=who, why=Why(code="retrying", message=message, hint=hint))
 
 
 def paused_behind(session: Session, job: Job, why: Why) -> Why:
     """`why` a job is paused, and from where it goes on where that is not the step to which it had come."""
-    newest = next(iter(checkpoints_of(session, job.id)), None)
-    step = newest.step if newest else 0
-    if job.step <= step:
+    unsaved = _unsaved(session, job)
+    if unsaved is None:
         return why
-    begins = f"step {step}, its newest checkpoint" if newest else "the beginning: it has no checkpoint"
-    message = f"{why.message}; step {job.step} was not saved, and resuming goes on from {begins}"
+    message = f"{why.message}; step {job.step} was not saved, and resuming goes on from {unsaved}"
     return why.model_copy(update={"message": message})
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """The step with which the next attempt will begin."""
+
+    step: int
+    saved: bool
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step}, its newest checkpoint"
+            if self.saved
+            else "the beginning: it has no checkpoint"
+        )
+
+
+def _unsaved(session: Session, job: Job) -> _Beginning | None:
+    """Where the job goes on, if that is behind the step to which it had come."""
+    newest = next(iter(checkpoints_of(session, job.id)), None)
+    found = _Beginning(newest.step if newest else 0, newest is not None)
+    return found if job.step > found.step else None
+
+
+def _steps(count: int) -> str:
+    return f"{count} step" if count == 1 else f"{count} steps"

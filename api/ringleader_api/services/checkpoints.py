@@ -1,9 +1,11 @@
 """The checkpoints of a job, as its supervisors told of them, and their weights."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ValidationError
@@ -13,20 +15,24 @@ from sqlalchemy.orm import Session
 from ringleader.checkpoint.manifest import CheckpointUnreadable
 from ringleader.errors import RingleaderError
 from ringleader.spec.job import JOB_ID
-from ringleader.wire.states import Reason
+from ringleader.wire.states import Reason, State
 from ringleader.wire.views import View
+from ringleader_api.log import Log
 from ringleader_api.problems import Conflict, NotFound, TooMany
 from ringleader_api.services.access import load
+from ringleader_api.services.artifacts import weights_file
 from ringleader_api.store import Store
 from ringleader_api.store.tables import Event, Job
 
 if TYPE_CHECKING:
     from ringleader.checkpoint.export import Weights
 
+log = Log("ringleader.checkpoints")
 SAVED = "checkpoint.saved"
 NEWEST = "newest"
 AT_ONCE = 4
 AGAIN_S = 10.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Checkpoint(View):
@@ -133,9 +139,9 @@ def checkpoints(store: Store, job_id: str) -> CheckpointPage:
         return CheckpointPage(items=checkpoints_of(session, job_id))
 
 
-def beginning_of(session: Session, init_from: str | None) -> str | None:
-    """The checkpoint that a job begins with whose first attempt starts now: of a job the newest. Those that were newest
-    when it was submitted may be gone by now, for its source keeps few.
+def beginning_of(session: Session, init_from: str | None, home: Path) -> str | None:
+    """What a job begins with whose first attempt starts now: of a job that has succeeded its final weights, of others
+    the newest checkpoint. Those that were newest when it was submitted may be gone by now, for its source keeps few.
 
     Raises:
         NoneLeft: the source was deleted.
@@ -143,23 +149,38 @@ def beginning_of(session: Session, init_from: str | None) -> str | None:
     if init_from is None or not JOB_ID.fullmatch(init_from):
         return init_from
     source = session.get(Job, init_from)
+    if source is not None and leaves_weights(source) and (path := weights_file(home, source.id)):
+        return str(path) if "?" not in str(path) else path.as_uri()
     found = checkpoints_of(session, init_from) if source is not None and source.deleted_at is None else []
     if not found:
         raise NoneLeft(
-            f"{init_from}, with whose weights this job was to begin, has no checkpoint any more.",
+            f"{init_from}, with whose weights this job was to begin, has none any more, and no checkpoint.",
             hint="Submit again, with `init_from` a job or a checkpoint that is there.",
         )
     return found[0].uri
 
 
+def leaves_weights(job: Job) -> bool:
+    """Whether the job has succeeded, and its final weights are there."""
+    told = job.result or {}
+    return job.state is State.SUCCEEDED and bool(told.get("weights_uri")) and job.deleted_at is None
+
+
 def checkpoints_of(session: Session, job_id: str) -> list[Checkpoint]:
-    """The same, the newest first."""
+    """The same, the newest first. Those alone that lie in the job's own folder: what an event says is a job's word, and
+    whoever reads a checkpoint goes to where it says."""
+    job = session.get(Job, job_id)
+    if job is None:
+        return []
     query = select(Event).where(Event.job_id == job_id, Event.type == SAVED).order_by(Event.seq)
     found: dict[str, Checkpoint] = {}
     for event in session.scalars(query):
         try:
             saved = _Saved.model_validate(event.data)
         except ValidationError:  # nothing can begin with what is not told whole
+            continue
+        if not _in_own_folder(job, saved.uri):
+            log.warning("checkpoint.not_believed", job=job_id, uri=saved.uri[:200])
             continue
         for name in saved.removed:
             found.pop(name, None)
@@ -171,3 +192,14 @@ def checkpoints_of(session: Session, job_id: str) -> list[Checkpoint]:
             at=event.at,
         )
     return list(reversed(found.values()))
+
+
+def _in_own_folder(job: Job, uri: str) -> bool:
+    """Where the job file names none, it is the one in the home of whoever wrote it, which may be spelt otherwise."""
+    folder, _, name = uri.rpartition("/")
+    if not _NAME.fullmatch(name):
+        return False
+    given = job.spec.get("checkpoint", {}).get("uri")
+    if given:
+        return folder == f"{given.rstrip('/')}/{job.id}"
+    return folder.startswith("/") and folder.endswith(f"/checkpoints/{job.id}")

@@ -1,6 +1,6 @@
 """What jobs claim from the cluster, as the scheduler and its preview see it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -9,8 +9,8 @@ from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from ringleader.spec import JobSpec
-from ringleader.spec.job import LEAST_CPUS
 from ringleader.spec.sync import SERVERS, Sync
+from ringleader.spec.workers import LEAST_CPUS, each_server
 from ringleader.wire.access import Held
 from ringleader.wire.states import State
 from ringleader_api.scheduling import Claim, Need, Project, Seen, Snapshot
@@ -18,6 +18,7 @@ from ringleader_api.scheduling.lifecycle import TEARDOWN_S
 from ringleader_api.scheduling.shares import Usage
 from ringleader_api.services.attempts import TRUE_STATES
 from ringleader_api.store import people
+from ringleader_api.store.spent import together
 from ringleader_api.store.tables import GRACE_S, Job
 
 ADMITTED = frozenset(state for state in State if state.holds)
@@ -33,10 +34,9 @@ _READ = (
         Job.attempt_at,
     ),
     *(Job.granted, Job.granted_at, Job.sized_max, Job.world_size, Job.running_since, Job.ran_s, Job.grace_s),
-    Job.overtook,
+    *(Job.overtook, Job.spending),
 )
 """All that is read of a job in a pass over a queue that may be long."""
-Spots = Sequence[tuple[str, int]]
 START_S = 300.0
 """How long a start may take beside the running time that a job's limit counts."""
 READ_AT_ONCE = 500
@@ -44,12 +44,14 @@ READ_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a job file asks of the scheduler: workers, each with its need, servers besides, and a limit of seconds."""
+    """What a job file asks of the scheduler: workers and servers, each with its need, and a limit of seconds."""
 
     need: Need
     floor: int
     most: int
     servers: int
+    server_need: Need
+    grows: bool
     priority: int
     limit_s: float | None
 
@@ -118,7 +120,7 @@ def snapshot_of(
     at_work = [one for one in jobs if one.job.state in ADMITTED or one.job.id in seen.busy]
     return Snapshot(
         nodes=seen.nodes,
-        admitted=[_at_work(one, now, _placed(one.job, seen)) for one in at_work],
+        admitted=[_at_work(one, now, seen) for one in at_work],
         queued=[*(_waiting(one, now) for one in waiting), *besides],
         projects={row.name: _due(row) for row in session.scalars(select(people.Project))},
         others=seen.others,
@@ -137,11 +139,11 @@ def held_by(session: Session, now: datetime) -> dict[str, Held]:
             found[job.project] = had.model_copy(update={"waiting": had.waiting + 1})
             continue
         claim = _at_work(one, now, None)
-        places = claim.holds + claim.servers
+        shapes = [(claim.need, claim.holds + claim.alike), *([claim.apart] if claim.apart else [])]
         found[job.project] = Held(
-            workers=had.workers + places,
-            cpus=had.cpus + places * claim.need.cpus,
-            gpus=had.gpus + places * claim.need.gpus,
+            workers=had.workers + sum(count for _, count in shapes),
+            cpus=had.cpus + sum(count * need.cpus for need, count in shapes),
+            gpus=had.gpus + sum(count * need.gpus for need, count in shapes),
             jobs=had.jobs + 1,
             waiting=had.waiting,
         )
@@ -156,13 +158,13 @@ def quota_left(session: Session, job: Job, now: datetime) -> int:
     rows = session.execute(select(*_READ, Job.spec).where(*others)).all()
     held = [_at_work(Standing(row, _terms(row.spec)), now, None) for row in rows]
     usage = Usage((), held, {job.project: _due(project)} if project is not None else {})
-    terms = _terms(job.spec)
-    return usage.quota_left(job.project, terms.need) - terms.servers
+    claim = _claim(job.id, _terms(job.spec), project=job.project)
+    return usage.left_for(claim) - claim.alike
 
 
 def _waiting(one: Standing, now: datetime) -> Claim:
     job, terms = one
-    left_s = _left_s(one, now)
+    left_s = _left_s(one)
     return _claim(
         job.id,
         terms,
@@ -172,15 +174,13 @@ def _waiting(one: Standing, now: datetime) -> Claim:
     )
 
 
-def _placed(job: Row[Any], seen: Seen) -> Spots | None:
-    return None if seen.places is None else seen.places.get((job.id, job.attempt), ())
-
-
-def _at_work(one: Standing, now: datetime, placed: Spots | None) -> Claim:
+def _at_work(one: Standing, now: datetime, seen: Seen | None) -> Claim:
+    """`seen`: None where it does not matter where it has its places."""
     job, terms = one
+    places = None if seen is None else seen.places
     began = job.attempt_at or job.queued_at
     told, leaving = _allowed(terms.floor, terms.most, job.granted), job.state not in TRUE_STATES
-    left_s = _left_s(one, now)
+    left_s = _left_s(one)
     starting_s = START_S if job.running_since is None else 0.0
     return _claim(
         job.id,
@@ -193,7 +193,10 @@ def _at_work(one: Standing, now: datetime, placed: Spots | None) -> Claim:
         evictable=job.state is State.RUNNING,
         ran_s=(now - began).total_seconds(),
         overtook=job.overtook,
-        placed=placed,
+        placed=None if places is None else places.get((job.id, job.attempt), ()),
+        servers_placed=None
+        if places is None or seen is None
+        else seen.servers.get((job.id, job.attempt), ()),
         settled_s=(now - (job.granted_at or began)).total_seconds(),
         ends_in_s=None if left_s is None else left_s + starting_s + job.grace_s + TEARDOWN_S,
     )
@@ -205,6 +208,8 @@ def _claim(job_id: str, terms: Terms, *, elastic: bool = True, **more: Any) -> C
         need=terms.need,
         floor=terms.floor,
         servers=terms.servers,
+        server_need=terms.server_need,
+        grows=terms.grows,
         priority=terms.priority,
         elastic=elastic,
         **{"holds": terms.most, **more},
@@ -214,13 +219,19 @@ def _claim(job_id: str, terms: Terms, *, elastic: bool = True, **more: Any) -> C
 def _terms(spec: dict[str, Any]) -> Terms:
     workers = spec["workers"]
     return Terms(
-        need=Need(max(workers["cpus"], LEAST_CPUS), workers["gpus"], workers["memory_gb"]),
+        need=_need(workers),
         floor=workers["min"],
         most=workers["max"],
         servers=_servers(spec["sync"]),
+        server_need=_need(each_server(workers, spec.get("servers"))),
+        grows=spec.get("autoscale", {}).get("surplus", False),
         priority=spec.get("priority", 0),
         limit_s=spec["max_runtime_s"],
     )
+
+
+def _need(each: Mapping[str, Any]) -> Need:
+    return Need(max(each["cpus"], LEAST_CPUS), each["gpus"], each["memory_gb"])
 
 
 def _allowed(low: int, high: int, granted: int | None) -> int:
@@ -236,12 +247,12 @@ def _ends_in_s(runs_s: float, grace_s: float) -> float:
     return runs_s + START_S + grace_s + TEARDOWN_S
 
 
-def _left_s(one: Standing, now: datetime) -> float | None:
+def _left_s(one: Standing) -> float | None:
     """Running time that is left of the job's limit."""
     job, limit_s = one.job, one.terms.limit_s
     if limit_s is None:
         return None
-    runs_s = (now - job.running_since).total_seconds() if job.running_since is not None else 0.0
+    runs_s = together(job.spending).wall_s if job.running_since is not None else 0.0
     left_s: float = limit_s - job.ran_s - runs_s
     return max(0.0, left_s)
 

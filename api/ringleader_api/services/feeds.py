@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
+from ringleader.text import is_plain, plain
+from ringleader.wire.ingest import DEEP
 from ringleader.wire.views import EventView, LogLine, View
 from ringleader_api.services.access import load
 from ringleader_api.store import Store
@@ -63,12 +65,7 @@ class Feeds:
             select(Event).where(Event.job_id == job_id, Event.seq > after).order_by(Event.seq).limit(limit)
         )
         with self._store.read() as session:
-            return [
-                EventView(
-                    seq=e.seq, type=e.type, at=e.at, attempt=e.attempt, generation=e.generation, data=e.data
-                )
-                for e in session.scalars(query)
-            ]
+            return [_view(found) for found in session.scalars(query)]
 
     def logs(self, job_id: str, after: int, limit: int, wanted: Wanted = ALL) -> list[LogLine]:
         query = select(LogRow).where(LogRow.job_id == job_id, LogRow.seq > after)
@@ -99,3 +96,16 @@ class Feeds:
         dropped = self.dropped(job_id)
         items = self.logs(job_id, after, limit, wanted)
         return LogPage(items=items, next=items[-1].seq if len(items) == limit else None, dropped=dropped)
+
+
+def _view(event: Event) -> EventView:
+    """What an earlier version has stored may be what no answer can hold: that is spelt out or cut off."""
+    data = event.data if is_plain(event.data, DEEP) else plain(event.data, DEEP)
+    return EventView(
+        seq=event.seq,
+        type=event.type,
+        at=event.at,
+        attempt=event.attempt,
+        generation=event.generation,
+        data=data,
+    )

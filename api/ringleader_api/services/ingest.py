@@ -18,6 +18,7 @@ from ringleader.wire.ingest import (
     Record,
     Status,
 )
+from ringleader.wire.masking import masked
 from ringleader.wire.states import RETRIED, State
 from ringleader.wire.views import Why
 from ringleader_api.clock import Clock
@@ -25,7 +26,8 @@ from ringleader_api.log import Log
 from ringleader_api.problems import StaleAttempt
 from ringleader_api.services.access import load
 from ringleader_api.services.attempts import TRUE_STATES, attempt_failed
-from ringleader_api.services.secrets import Secrets, masked
+from ringleader_api.services.secrets import Secrets
+from ringleader_api.services.totals import counted, longest, over_all_attempts
 from ringleader_api.store import Store, move, record, retarget
 from ringleader_api.store.tables import IngestPosition, Job, LogRow, Metric
 from ringleader_api.telemetry import Telemetry
@@ -128,8 +130,11 @@ class Intake:
             if isinstance(item, EventRecord) and item.type.startswith("job."):
                 log.warning("ingest.event_refused", job=job.id, type=item.type)  # states are ours to tell
             elif isinstance(item, EventRecord):
-                record(session, job, item.type, item.at, item.data, generation=item.generation)
-        _store_metrics(session, job, [r for r in fresh if isinstance(r, MetricRecord)])
+                data = counted(job, item.type, item.data)
+                record(session, job, item.type, item.at, data, generation=item.generation)
+        points = [r for r in fresh if isinstance(r, MetricRecord)]
+        job.step = max([job.step, *(point.step for point in points)])  # of a supervisor that posts no more
+        _store_metrics(session, job, points)
         self._store_logs(session, job, [r for r in fresh if isinstance(r, LogRecord)])
         for item in fresh:
             if isinstance(item, OutcomeRecord):
@@ -212,6 +217,8 @@ def _apply_status(session: Session, job: Job, status: Status, now: datetime) -> 
     job.step = status.progress.step
     job.total_steps = status.progress.total_steps
     job.epoch = status.progress.epoch
+    if status.spent is not None:
+        job.spending = longest(job.spending, status.spent)
     if job.state is State.STOPPING:
         return
     job.world_size = status.world_size
@@ -261,7 +268,7 @@ def _apply_outcome(session: Session, job: Job, told: OutcomeRecord, now: datetim
     """Store how the attempt ended. An end decided before (a cancel, max_runtime_s) stands."""
     job.outcome_at = now
     if told.result is not None:
-        job.result = told.result.model_dump(mode="json")
+        job.result = over_all_attempts(job, told.result).model_dump(mode="json")
     if job.state is State.STOPPING and job.target is State.PAUSED:
         _ended_while_pausing(session, job, told, now)
     if job.state not in TRUE_STATES:

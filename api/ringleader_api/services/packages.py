@@ -16,10 +16,12 @@ from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from ringleader.errors import RingleaderError
 from ringleader.wire import package
 from ringleader.wire.views import View
 from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, NotFound, TooLarge, Unprocessable
+from ringleader_api.services.package_quota import AGAIN_BYTES, Allotted, PackagesUsedUp, Quota
 from ringleader_api.store import Store
 from ringleader_api.store.tables import Package
 
@@ -28,6 +30,12 @@ LEFTOVER_S = 24 * 3600.0
 KEPT = timedelta(days=1)
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
+
+
+class PackageLost(RingleaderError):
+    """A job's package is not where it was stored."""
+
+    code = "package_lost"
 
 
 class PackageView(View):
@@ -40,7 +48,7 @@ class PackageView(View):
 class Packages:
     """Files lie in RINGLEADER_HOME/packages; what lies there has been checked.
 
-    `kept` is how long a package stays that no job refers to.
+    `kept` is how long a package stays that no job refers to, `quota` bounds what one sender leaves.
     """
 
     def __init__(
@@ -50,6 +58,8 @@ class Packages:
         home: Path,
         most_bytes: int = package.MAX_PACKED_BYTES,
         kept: timedelta = KEPT,
+        *,
+        quota: Quota,
     ) -> None:
         self._store = store
         self._now = now
@@ -58,6 +68,7 @@ class Packages:
         self._home = home
         self._folder = folder_of(home)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._allotted = Allotted(store, self._folder, quota)
 
     def find(self, name: str) -> PackageView:
         """A package that is there, and stays for half of `kept` at least: who asks means to submit. Raises NotFound."""
@@ -69,17 +80,24 @@ class Packages:
                 row = session.get(Package, digest, with_for_update=True)
                 if row is not None:
                     row.used_at = self._now()
-        if row is None or row.given_up_at is not None:
+        if row is None or row.given_up_at is not None or not file_of(self._home, digest).exists():
             raise NotFound(f"there is no package {name}.", hint="Upload it with PUT.")
         return PackageView(name=f"sha256:{digest}", size_bytes=row.size_bytes)
 
     def read(self, digest: str) -> bytes:
-        """The packed bytes."""
-        return file_of(self._home, digest).read_bytes()
+        """The packed bytes. Raises PackageLost."""
+        path = file_of(self._home, digest)
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise PackageLost(
+                f"the package of the job is gone: there is no {path}.",
+                hint="Submit from the same folder again: that uploads it, and this job starts too.",
+            ) from None
 
     def begun(self, name: str, who: str) -> int:
         """How many bytes of an upload of this sender are here, of one that broke off; 0 where nothing is."""
-        partial = self._partial(_digest(name), who)
+        partial = self._allotted.partial(_digest(name), who)
         return partial.stat().st_size if partial.exists() else 0
 
     async def take(
@@ -93,11 +111,12 @@ class Packages:
         Raises:
             Conflict: they do not begin where the stored ones end, or the same sender is uploading the same thing.
             TooLarge: the whole is larger than a package may be.
+            PackagesUsedUp: the sender has left as much here as one may.
             Unprocessable: the bytes have another hash.
             PackageRefused: naming the entry that must not be unpacked.
         """
         digest = _digest(name)
-        partial = self._partial(digest, who)
+        partial = self._allotted.partial(digest, who)
         with _alone(partial) as file:
             stored = os.fstat(file.fileno()).st_size
             if offset is None:
@@ -105,39 +124,42 @@ class Packages:
             elif offset != stored:
                 raise _begins_elsewhere(offset, stored)
             try:
-                size_bytes = await self._receive(file, stored, chunks)
-            except TooLarge:
-                partial.unlink()
+                size_bytes = await self._receive(file, stored, chunks, who)
+            except (TooLarge, PackagesUsedUp):
+                _remove(partial, file)
                 raise
             try:
                 await to_thread.run_sync(_check, partial, digest)
-                new = await to_thread.run_sync(self._keep, partial, digest, size_bytes)
+                new = await to_thread.run_sync(self._keep, partial, digest, size_bytes, who)
             finally:  # nothing of it would make a right package
-                partial.unlink(missing_ok=True)
+                _remove(partial, file)
         return PackageView(name=f"sha256:{digest}", size_bytes=size_bytes), new
 
-    async def _receive(self, file: BinaryIO, stored: int, chunks: AsyncIterator[bytes]) -> int:
+    async def _receive(self, file: BinaryIO, stored: int, chunks: AsyncIterator[bytes], who: str) -> int:
         """Append to the file; where the sender breaks off, what came stays."""
+        look_at = 0
         async for chunk in chunks:
+            if stored >= look_at:
+                await to_thread.run_sync(self._allotted.check, who)
+                look_at = stored + AGAIN_BYTES
             stored += len(chunk)
             if stored > self._most_bytes:
                 raise TooLarge(self._most_bytes)
-            await to_thread.run_sync(file.write, chunk)
+            await to_thread.run_sync(_write, file, chunk)
         await to_thread.run_sync(_sync, file)
+        await to_thread.run_sync(self._allotted.check, who)
         return stored
 
-    def _partial(self, digest: str, who: str) -> Path:
-        """Each sender's own: nobody can put wrong bytes before another's."""
-        return self._folder / f".upload-{digest}-{hashlib.sha256(who.encode()).hexdigest()[:16]}"
-
-    def _keep(self, partial: Path, digest: str, size_bytes: int) -> bool:
+    def _keep(self, partial: Path, digest: str, size_bytes: int, who: str) -> bool:
         """The file gets its name under the lock of the row, which whoever removes packages takes as well."""
         now = self._now()
         new = False
         with self._store.write() as session:
             while (row := session.get(Package, digest, with_for_update=True)) is None:
-                new = _insert(session, sha256=digest, size_bytes=size_bytes, created_at=now, used_at=now)
-            new = new or row.given_up_at is not None
+                values = {"sha256": digest, "size_bytes": size_bytes, "sender": who}
+                new = _insert(session, **values, created_at=now, used_at=now)
+            if row.given_up_at is not None:
+                new, row.sender = True, who
             row.used_at, row.given_up_at = now, None
             os.utime(partial)  # a sweep that does not see the row yet must not take it for a leftover
             partial.replace(file_of(self._home, digest))
@@ -198,12 +220,25 @@ def _alone(path: Path) -> Iterator[BinaryIO]:
                 return
 
 
+def _remove(path: Path, file: BinaryIO) -> None:
+    """Only while it is this one: once it has its name as a package, the next upload may have begun in its place."""
+    if _lies_at(path, file):
+        path.unlink()
+
+
 def _lies_at(path: Path, file: BinaryIO) -> bool:
     """Whether the opened file is still the one of that name: who held it before may have stored or removed it."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
+
+
+def _write(file: BinaryIO, chunk: bytes) -> None:
+    """All of it: a disk that is about to be full takes a part without a word, and refuses the next."""
+    left = memoryview(chunk)
+    while left:
+        left = left[file.write(left) :]
 
 
 def _sync(file: BinaryIO) -> None:

@@ -3,20 +3,21 @@
 import hashlib
 import hmac
 import json
-import os
 import re
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cryptography.fernet import Fernet
+from cryptography.fernet import Fernet, InvalidToken
 from sqlalchemy import delete, select, tuple_
 from sqlalchemy.orm import Session
 
+from ringleader.errors import RingleaderError
+from ringleader.files import write_once
 from ringleader.text import is_utf8
 from ringleader.wire.access import EVERY, SecretPage, SecretView
+from ringleader.wire.masking import LEAST_CHARACTERS, MOST_CHARACTERS, masks_of, sized
 from ringleader_api.clock import Clock
 from ringleader_api.problems import NotFound, Unprocessable
 from ringleader_api.rights import Action, Caller, where
@@ -25,8 +26,7 @@ from ringleader_api.services.pages import Keys
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Project, Secret
 
-LEAST_CHARACTERS, MOST_CHARACTERS = 6, 32_768
-MASK = "***"
+_KEY = re.compile(rb"[A-Za-z0-9_-]{43}=")
 _KEYS = Keys(re.compile(r"secrets/([^/\0]+)/([^\0]+)"))
 
 
@@ -36,6 +36,18 @@ class SecretMissing(NotFound):
     code = "secret_missing"
 
 
+class SecretsKeyTorn(RingleaderError):
+    """The file of the key holds none: it is empty or cut, as a power cut or a bad restore leaves it."""
+
+    code = "secrets_key_torn"
+
+
+class SecretsKeyOther(RingleaderError):
+    """A secret was sealed with another key than the home's."""
+
+    code = "secrets_key_other"
+
+
 class Secrets:
     """Encrypted with the key in RINGLEADER_HOME/secrets.key: who has only the database has none of them."""
 
@@ -43,6 +55,8 @@ class Secrets:
         self._store = store
         self._now = now
         self._key_file = home / "secrets.key"
+        if self._key_file.exists():
+            self._key()
 
     def page(self, who: Caller, project: str | None, limit: int, cursor: str | None) -> SecretPage:
         """Names in the projects that the caller may submit to, by project and name; `cursor` continues behind the last
@@ -71,7 +85,7 @@ class Secrets:
             Unprocessable: the value is no text of a length that can be masked.
         """
         value = body.get("value") if isinstance(body, dict) and set(body) == {"value"} else None
-        if not isinstance(value, str) or "\0" in value or not is_utf8(value) or not _sized(value):
+        if not isinstance(value, str) or "\0" in value or not is_utf8(value) or not sized(value):
             raise Unprocessable(
                 f'the body is {{"value": "…"}}, {LEAST_CHARACTERS} to {MOST_CHARACTERS} characters of text.',
                 hint="Shorter ones could not be masked in logs.",
@@ -112,18 +126,23 @@ class Secrets:
 
     def masks(self, session: Session, project: str, named: Mapping[str, str]) -> list[str]:
         """What must not be told by a job that names these: each value, and each of its lines; longest first."""
-        texts: set[str] = set()
+        values: list[str] = []
         for name in named.values():
             with suppress(SecretMissing):  # gone meanwhile
-                value = self._open(session, project, name)
-                texts |= {value, *value.splitlines()}
-        return sorted((text for text in texts if _sized(text)), key=len, reverse=True)
+                values.append(self._open(session, project, name))
+        return masks_of(values)
 
     def _open(self, session: Session, project: str, name: str) -> str:
         row = session.get(Secret, (project, name))
         if row is None:
             raise _missing(project, name)
-        opened = json.loads(self._cipher().decrypt(row.sealed))
+        try:
+            opened = json.loads(self._cipher().decrypt(row.sealed))
+        except InvalidToken:
+            raise SecretsKeyOther(
+                f"{self._key_file} does not open the secret {name!r} of project {project!r}: another key sealed it.",
+                hint=f"Put that key back, or set it anew: `ringleader secret set {name} --project {project}`.",
+            ) from None
         if (opened["project"], opened["name"]) != (project, name):
             raise _missing(project, name)  # somebody has moved rows about
         return str(opened["value"])
@@ -139,32 +158,17 @@ class Secrets:
         return Fernet(self._key())
 
     def _key(self) -> bytes:
+        """Raises SecretsKeyTorn: with less than a whole key anybody could make the tokens that are derived from it."""
         if not self._key_file.exists():
-            partial = self._key_file.with_name(f".secrets.key.{os.getpid()}.{secrets.token_hex(4)}")
-            descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(Fernet.generate_key())
-            with suppress(FileExistsError):  # another process was first: its key holds
-                os.link(partial, self._key_file)
-            partial.unlink()
-        return self._key_file.read_bytes().strip()
-
-
-def masked(told: Any, masks: Sequence[str]) -> Any:
-    """The same JSON value with every occurrence of a secret blacked out, in keys too."""
-    if isinstance(told, str):
-        for text in masks:
-            told = told.replace(text, MASK)
-        return told
-    if isinstance(told, dict):
-        return {masked(key, masks): masked(value, masks) for key, value in told.items()}
-    if isinstance(told, (list, tuple)):
-        return [masked(value, masks) for value in told]
-    return told
-
-
-def _sized(value: str) -> bool:
-    return LEAST_CHARACTERS <= len(value) <= MOST_CHARACTERS
+            write_once(self._key_file, Fernet.generate_key().decode())
+        key = self._key_file.read_bytes().strip()
+        if not _KEY.fullmatch(key):
+            raise SecretsKeyTorn(
+                f"{self._key_file} holds {len(key)} bytes that are no key of 44 characters.",
+                hint="Put back the file of a backup. Without one: delete it, start again (a new key is made), set "
+                "every secret anew, and submit anew what runs: its tokens came from the old key.",
+            )
+        return key
 
 
 def _missing(project: str, name: str) -> SecretMissing:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
@@ -21,10 +21,10 @@ from ringleader.wire.views import View, Why
 from ringleader_api.clock import Clock, new_job_id
 from ringleader_api.problems import Conflict, NotFound, Unprocessable
 from ringleader_api.rights import Action, Caller, may
-from ringleader_api.scheduling import Hold, Seen, decide, fits, most, reaches
+from ringleader_api.scheduling import Claim, Hold, Seen, decide, fits, most, reaches
 from ringleader_api.services import packages
 from ringleader_api.services.access import have_project, load, permit, permit_job
-from ringleader_api.services.checkpoints import checkpoints
+from ringleader_api.services.checkpoints import checkpoints_of, leaves_weights
 from ringleader_api.services.claims import Register, claim_of_spec, snapshot_of
 from ringleader_api.services.secrets import Secrets
 from ringleader_api.services.together import Together
@@ -43,6 +43,7 @@ class Preview(View):
     Attributes:
         reproducible: whether the weights will not depend on who computes what.
         reproducible_why: what makes them depend on it; empty where nothing does.
+        surplus: where workers above `workers.min` come from; empty where there are none.
     """
 
     starts_now: bool
@@ -50,6 +51,7 @@ class Preview(View):
     logical_shards: int
     reproducible: bool
     reproducible_why: str
+    surplus: str
     spec: dict[str, Any]
 
 
@@ -142,6 +144,7 @@ class Submissions:
             logical_shards=spec.shards,
             reproducible=spec.sync.same_bits,
             reproducible_why=spec.sync.why_other_bits,
+            surplus=spec.autoscale.told(spec.workers, grows=seen is None or seen.reach is not None),
             spec=spec.model_dump(mode="json"),
         )
 
@@ -156,6 +159,11 @@ class Submissions:
             permit(who, Action.STEER, spec.project)
         if spec.working_dir is not None:
             self._package_present(spec.working_dir)
+        elif isinstance(spec.requirements, str):
+            allowed = "a working_dir that holds it, or a list of name==version"
+            raise _wrong(
+                "/requirements", spec.requirements, allowed, "is a file, and there is no working_dir"
+            )
         self._secrets_present(spec)
         if spec.init_from is not None:
             self._beginning_readable(who, spec.init_from)
@@ -166,7 +174,7 @@ class Submissions:
     def _beginning_readable(self, who: Caller, given: str) -> None:
         """A checkpoint in the folder of a job is that job's, wherever it lies."""
         if JOB_ID.fullmatch(given):
-            self._has_checkpoint(who, given)
+            self._has_weights(who, given)
             return
         for job_id in dict.fromkeys(JOB_ID.findall(given) + JOB_ID.findall(unquote(given))):
             with self._store.read() as session:
@@ -179,17 +187,21 @@ class Submissions:
                     f"belongs to {job_id}, which is unknown",
                 )
 
-    def _has_checkpoint(self, who: Caller, job_id: str) -> None:
-        """Which one it is that a new job begins with is known once that one starts."""
+    def _has_weights(self, who: Caller, job_id: str) -> None:
+        """Which they are that a new job begins with is known once that one starts."""
         try:
             permit_job(self._store, who, Action.READ, job_id)
-            found = checkpoints(self._store, job_id).items
+            with self._store.read() as session:
+                source = load(session, job_id)
+                found = leaves_weights(source) or checkpoints_of(session, job_id)
         except NotFound:
             raise _wrong(
                 "/init_from", job_id, "the id of a job, or the URI of a checkpoint", "is unknown"
             ) from None
         if not found:
-            raise _wrong("/init_from", job_id, "a job that has a checkpoint", "has none")
+            raise _wrong(
+                "/init_from", job_id, "a job that has succeeded, or has a checkpoint", "has none yet"
+            )
 
     def _package_present(self, name: str) -> None:
         if not PACKAGE.fullmatch(name):
@@ -227,19 +239,33 @@ def resolved(spec: JobSpec) -> JobSpec:
 
 
 def placeable(spec: JobSpec, seen: Seen) -> None:
-    """Raises Unprocessable where the cluster can never hold `workers.min`, however far it grows."""
+    """Raises Unprocessable where the cluster can never hold `workers.min` and the servers, however far it grows."""
     claim = claim_of_spec("", spec)
-    if not fits(seen.nodes, claim) and not reaches(seen.reach, claim):
-        held = most(seen.nodes, claim.need)
-        further = f", which may grow to {seen.reach}" if seen.reach else ""
-        problem = _wrong(
-            "/workers/min",
-            spec.workers.min,
-            f"at most {held} workers of {claim.need} on this cluster{further}",
-            "is more than the cluster can ever hold",
+    if _ever_holds(seen, claim):
+        return
+    further = f", which may grow to {seen.reach}" if seen.reach else ""
+    needs = f"workers.min {claim.floor} × ({claim.need})"
+    if claim.servers:
+        needs += f", servers {claim.servers} × ({claim.server_need})"
+    if claim.servers and _ever_holds(seen, replace(claim, servers=0)):
+        pointer, value, allowed = (
+            "/servers/count",
+            claim.servers,
+            "what this cluster holds beside the workers",
         )
-        problem.code = "infeasible"
-        raise problem
+    else:
+        most_workers = most(seen.nodes, claim.need)
+        pointer, value = "/workers/min", claim.floor
+        allowed = f"at most {most_workers} workers of {claim.need} on this cluster"
+    problem = _wrong(
+        pointer, value, allowed + further, f"is more than the cluster can ever hold, the job needs {needs}"
+    )
+    problem.code = "infeasible"
+    raise problem
+
+
+def _ever_holds(seen: Seen, claim: Claim) -> bool:
+    return fits(seen.nodes, claim) or reaches(seen.reach, claim)
 
 
 def _not_uploaded(name: str) -> Unprocessable:

@@ -3,6 +3,8 @@
 from urllib.parse import quote
 
 from ringleader.wire.views import Failures, JobView, Progress, Result, Tracking, Urls, Why
+from ringleader_api.services.totals import totals
+from ringleader_api.store.failures import failures_spent
 from ringleader_api.store.tables import ExportCursor, Job
 
 
@@ -27,15 +29,11 @@ def job_view(job: Job, cursor: ExportCursor | None, url: str) -> JobView:
         started_at=job.started_at,
         finished_at=job.finished_at,
         failures=Failures(spent=failures_spent(job), max=job.spec["max_failures"]),
+        totals=totals(job),
         result=Result(**{**job.result, "run_id": tracking.run_id}) if job.result else None,
         tracking=tracking,
         urls=Urls(self=f"{url}/api/v1/jobs/{job.id}", page=f"{url}/jobs/{job.id}"),
     )
-
-
-def failures_spent(job: Job) -> int:
-    """Failures of ended attempts, and those the present one has reported."""
-    return job.failures_before + job.failures_reported
 
 
 def etag(job: Job) -> str:

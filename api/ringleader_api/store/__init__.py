@@ -4,6 +4,7 @@ from ringleader_api.store.database import Store, Transactions
 from ringleader_api.store.homes import OtherHome, require_shared
 from ringleader_api.store.leases import Fenced, Lease, LeaseLost, lease_for
 from ringleader_api.store.moves import IllegalMove, move, record, retarget, stay_paused
+from ringleader_api.store.whole import log_failure
 
 __all__ = [
     "Fenced",
@@ -14,6 +15,7 @@ __all__ = [
     "Store",
     "Transactions",
     "lease_for",
+    "log_failure",
     "move",
     "record",
     "require_shared",

@@ -15,11 +15,13 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, Row, Select, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from ringleader.errors import RingleaderError
 from ringleader_api.store import audit
 from ringleader_api.store.tables import Fact
+from ringleader_api.store.whole import require_whole, trouble_of
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_MS = 10_000
@@ -72,9 +74,18 @@ class Store:
 
     @classmethod
     def at(cls, home: Path, url: str = "") -> "Store":
-        """The database at `url`, or the SQLite one of a home folder; migrated to the newest shape."""
+        """The database at `url`, or the SQLite one of a home folder; migrated to the newest shape.
+
+        Raises:
+            DatabaseDamaged, DatabaseLost, DatabaseUnavailable: as `require_whole`; nothing was changed.
+            DatabaseNewer: as `migrate`.
+        """
         store = cls(url or f"sqlite:///{home / 'ringleader.db'}")
-        store.migrate()
+        require_whole(store._looker, home)
+        try:
+            store.migrate()
+        except SQLAlchemyError as error:
+            raise trouble_of(error) or error from None
         return store
 
     @property

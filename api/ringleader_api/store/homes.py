@@ -1,6 +1,5 @@
 """Which home folder a database belongs to: replicas share both."""
 
-import os
 import secrets
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from ringleader.errors import RingleaderError
+from ringleader.files import write_over
 from ringleader_api.store.database import Store
 from ringleader_api.store.tables import Fact
 
@@ -57,6 +57,4 @@ def _read(home: Path) -> str:
 
 
 def _write(home: Path, value: str) -> None:
-    partial = home / f".{FILE}.{os.getpid()}.{secrets.token_hex(4)}"
-    partial.write_text(value + "\n", encoding="ascii")
-    partial.replace(home / FILE)
+    write_over(home / FILE, value + "\n")

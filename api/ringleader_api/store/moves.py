@@ -8,7 +8,12 @@ from sqlalchemy.orm import Session
 from ringleader.wire.states import EDGES, State
 from ringleader.wire.views import Why
 from ringleader_api.problems import Conflict
+from ringleader_api.store.failures import failures_spent, settle
+from ringleader_api.store.spent import together
 from ringleader_api.store.tables import Event, Job
+
+MOST_GENERATIONS = (1 << 31) - 1
+"""What the column holds: a job's own process says how many there were."""
 
 
 class IllegalMove(Conflict):
@@ -126,7 +131,11 @@ def _mark(job: Job, before: State, to: State, at: datetime) -> None:
         job.attempt_at = at
         job.heard_at = job.outcome_at = job.stopping_at = job.sized_min = job.sized_max = None
         job.launched = job.cancel_sent = False
+        job.reached = max(job.reached, job.step)
+        job.generations_before = min(MOST_GENERATIONS, job.generations_before + job.generation)
         job.generation = 0
+        job.spent_before = together(job.spent_before, job.spending).model_dump()
+        job.spending = None
     if to is State.RUNNING and before is State.STARTING:
         job.running_since = at
         job.started_at = job.started_at or at
@@ -135,13 +144,12 @@ def _mark(job: Job, before: State, to: State, at: datetime) -> None:
     if to is State.STOPPING:
         job.stopping_at = at
     if to in (State.QUEUED, State.STOPPING) and job.running_since is not None:
-        job.ran_s += max(0.0, (at - job.running_since).total_seconds())
+        job.ran_s += together(job.spending).wall_s
         job.running_since = None
     if not to.holds:
         job.world_size = 0
         job.workers = []
     if to is State.PAUSED:  # what the attempt has spent stays spent
-        job.failures_before += job.failures_reported
-        job.failures_reported = 0
+        settle(job, failures_spent(job))
     if to.ended:
         job.finished_at = at

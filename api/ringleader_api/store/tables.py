@@ -84,7 +84,9 @@ class Job(Base):
     `preempted` is queued again once it is paused; an attempt that `overtook` others makes room for them again.
     `target` is the end that `stopping` leads to. `version` counts changes a user could collide with. `heard_at` is
     when the attempt's supervisor posted, to within a few seconds. `log_bytes` are those of all log lines that were
-    ever stored.
+    ever stored. `reached` is the step behind which the next attempt loses what it trains again; `furthest` is
+    the newest that any ended attempt came to, beyond which steps give failures back; `spent_before` and
+    `spending` say what became of the time of ended attempts and of the present one, as `wire.views.Spent` has it.
     """
 
     __tablename__ = "jobs"
@@ -118,6 +120,13 @@ class Job(Base):
     total_steps: Mapped[int | None] = mapped_column(BigInteger)
     epoch: Mapped[int] = mapped_column(default=0)
     workers: Mapped[list[dict[str, Any]]]
+    reached: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    furthest: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    steps_lost: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    recoveries: Mapped[int] = mapped_column(default=0, server_default="0")
+    generations_before: Mapped[int] = mapped_column(default=0, server_default="0")
+    spent_before: Mapped[dict[str, Any] | None]
+    spending: Mapped[dict[str, Any] | None]
     failures_before: Mapped[int] = mapped_column(default=0)
     failures_reported: Mapped[int] = mapped_column(default=0)
     granted: Mapped[int | None]
@@ -230,7 +239,7 @@ class Package(Base):
     """An uploaded working directory that has been checked.
 
     `used_at` is when it was uploaded, or somebody wanted to know whether it is there. Once it is given up nobody may
-    refer to it, and its file goes next.
+    refer to it, and its file goes next. `sender` is who uploaded it first; None where that was before it was noted.
     """
 
     __tablename__ = "packages"
@@ -240,6 +249,7 @@ class Package(Base):
     created_at: Mapped[datetime]
     used_at: Mapped[datetime]
     given_up_at: Mapped[datetime | None]
+    sender: Mapped[str | None] = mapped_column(String(100), index=True)
 
 
 class LoginSession(Base):

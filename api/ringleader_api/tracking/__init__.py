@@ -1,6 +1,7 @@
 """Copying jobs to MLflow. The only room that speaks to it; an outage there is never felt elsewhere."""
 
+from ringleader_api.tracking.admitted import admitted
 from ringleader_api.tracking.exporter import Exporter
 from ringleader_api.tracking.mlflow import Mlflow
 
-__all__ = ["Exporter", "Mlflow"]
+__all__ = ["Exporter", "Mlflow", "admitted"]

@@ -16,7 +16,7 @@ from sqlalchemy import func, or_, select
 from ringleader.wire.states import State
 from ringleader_api.clock import Clock, utc_now
 from ringleader_api.log import Log
-from ringleader_api.store import Lease, LeaseLost, Transactions
+from ringleader_api.store import Lease, LeaseLost, Transactions, log_failure
 from ringleader_api.store.tables import Event, ExportCursor, Job, Metric
 from ringleader_api.tracking import records
 from ringleader_api.tracking.mlflow import Mlflow, Point, TrackerDown, TrackerRefused
@@ -82,9 +82,9 @@ class Exporter:
             except TrackerDown as down:
                 wait_s = min(SLOWEST_S, wait_s * 2)
                 self._down(down)
-            except Exception:  # the loop must outlive any round
+            except Exception as error:  # the loop must outlive any round
                 wait_s = min(SLOWEST_S, wait_s * 2)
-                log.exception("tracking.round_failed")
+                log_failure(log, "tracking.round_failed", error)
 
     def stop(self) -> None:
         self._stop.set()

@@ -8,6 +8,7 @@ from itertools import chain, count
 from typing import Any
 
 from ringleader.wire.states import State
+from ringleader_api.services.totals import totals
 from ringleader_api.store.tables import Event, Job, Metric
 from ringleader_api.tracking.mlflow import JOB_TAG, Point
 
@@ -37,7 +38,8 @@ def tags(job: Job) -> dict[str, str]:
 
 def end_tags(job: Job) -> dict[str, str]:
     """What is worth finding a run by once it has ended."""
-    found = {"ringleader.state": job.state.value, "ringleader.attempts": str(job.attempt)}
+    found = {"ringleader.state": job.state.value}
+    found |= {f"ringleader.{name}": str(round(value, 3)) for name, value in totals(job).model_dump().items()}
     if job.reason:
         found["ringleader.reason"] = f"{job.reason['code']}: {job.reason['message']}"[:MAX_VALUE]
     if job.result:

@@ -17,6 +17,10 @@ describe("numbers", () => {
 describe("messages", () => {
   test.each([
     ['Traceback (most recent call last):\n  File "a.py", line 1\nValueError: mine\n', "ValueError: mine"],
+    [
+      "The training function raised in step 7 (epoch 1, slice 0):\nTraceback (most recent call last):\nKeyError: 'x'\n",
+      "KeyError: 'x' (raised in step 7 (epoch 1, slice 0))",
+    ],
     ["it ended.\nAnd more.", "it ended."],
     ["", ""],
   ])("%j in one line", (message, line) => expect(gist(message)).toBe(line));

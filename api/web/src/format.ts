@@ -89,10 +89,12 @@ export function sentence(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-/** A message in one line: of a traceback the last one, which says what went wrong. */
+/** A message in one line: of a traceback the last one, which says what went wrong, and where if its first one does. */
 export function gist(message: string): string {
   const lines = message.trim().split("\n");
-  return (message.includes("Traceback") ? lines.at(-1) : lines[0]) ?? "";
+  if (!message.includes("Traceback")) return lines[0] ?? "";
+  const place = /^The training function (raised .+):$/.exec(lines[0] ?? "")?.[1];
+  return place ? `${lines.at(-1)} (${place})` : (lines.at(-1) ?? "");
 }
 
 export function plural(value: number, one: string, many = `${one}s`): string {

@@ -89,6 +89,37 @@ describe("an event in words", () => {
     ]);
   });
 
+  test("names what differed on a worker, and lines that run again on something else", () => {
+    const told = [
+      event(1, "member.differed", { worker: "w2", what: "settings 0", why: "the program changed it" }),
+      event(2, "boundary.unrecorded", { line: "train.py:9: best = copy(net)", bound_bytes: 9, cure: "keep it" }),
+      event(3, "program.differs", { variable: "started", line: "train.py:4: started = time()", cure: "keep it" }),
+    ].map((one) => sentence(one));
+    expect(told.map(({ title, detail, tone }) => [title, detail, tone])).toEqual([
+      ["Worker w2 is put right: settings 0 differed", "the program changed it", "warn"],
+      ["Lines between loops read more weights than are recorded", "train.py:9: best = copy(net) · keep it", "warn"],
+      ["started is another one where lines run again", "train.py:4: started = time() · keep it", "warn"],
+    ]);
+  });
+
+  test("says which packages a node got, and how long that took", () => {
+    const told = [
+      event(1, "requirements.installing", { from: "requirements.txt", packages: 2 }),
+      event(2, "requirements.installed", { packages: ["tiny==1.0", "small==2.0"], took_s: 1.5 }),
+    ].map((one) => sentence(one));
+    expect(told.map(({ title, detail }) => [title, detail])).toEqual([
+      ["Packages are being installed from requirements.txt", "packages 2"],
+      ["2 packages installed in 1.5 s", "tiny==1.0, small==2.0"],
+    ]);
+  });
+
+  test("says what was asked for and is not had, and what to do", () => {
+    const { title, detail, tone } = sentence(
+      event(1, "warning", { about: "codec", message: "Nothing is coded.", hint: "Leave codec out." }),
+    );
+    expect([title, detail, tone]).toEqual(["Nothing is coded.", "Leave codec out.", "warn"]);
+  });
+
   test("says who left in peace, and whom a supervisor that came back found", () => {
     const told = [
       event(1, "worker.left", { worker: "w1", step: 7, cause: "drain", why: "SIGTERM" }),
@@ -124,6 +155,10 @@ describe("an event in words", () => {
     const saved = event(1, "checkpoint.saved", { step: 500, uri: "file:///c", size_bytes: 4_200_000 });
     const { title, detail } = sentence(saved);
     expect([title, detail]).toEqual(["Checkpoint saved at step 500", "4.2 MB · file:///c"]);
+    const restored = event(3, "checkpoint.restored", { step: 72, uri: "file:///c", steps_lost: 8 });
+    expect(sentence(restored).detail).toBe("8 steps lost · file:///c");
+    const none = sentence(event(4, "checkpoint.none", { step: 0, steps_lost: 1 }));
+    expect([none.title, none.detail]).toEqual(["The attempt begins from nothing", "1 step lost"]);
     const skipped = event(2, "checkpoint.skipped", { why: "torn" });
     expect(sentence(skipped).title).toBe("A checkpoint was passed over");
   });

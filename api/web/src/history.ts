@@ -123,6 +123,18 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
     const title = `Worker ${words(data, "worker")} is healed: ${words(data, "what")} differs`;
     return { title, detail: words(data, "why"), tone: "warn" };
   }
+  if (event.type === "member.differed") {
+    const title = `Worker ${words(data, "worker")} is put right: ${words(data, "what")} differed`;
+    return { title, detail: words(data, "why"), tone: "warn" };
+  }
+  if (event.type === "program.differs") {
+    const title = `${words(data, "variable")} is another one where lines run again`;
+    return { title, detail: listed([words(data, "line"), words(data, "cure")]), tone: "warn" };
+  }
+  if (event.type === "boundary.unrecorded") {
+    const title = "Lines between loops read more weights than are recorded";
+    return { title, detail: listed([words(data, "line"), words(data, "cure")]), tone: "warn" };
+  }
   if (event.type === "supervisor.silent") {
     const why = data.reason as { message?: string } | undefined;
     return { title: "Supervisor silent", detail: why?.message ?? "", tone: "bad" };
@@ -159,6 +171,16 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
     const title = `Resized to ${words(data, "min")}–${words(data, "max")} workers`;
     return { title, detail: rest(data, ["min", "max", "who"]), tone: "info" };
   }
+  if (event.type === "requirements.installing") {
+    const title = `Packages are being installed from ${words(data, "from")}`;
+    return { title, detail: rest(data, ["from"]), tone: "plain" };
+  }
+  if (event.type === "requirements.installed") {
+    const names = Array.isArray(data.packages) ? data.packages.map(text) : [];
+    const took = duration(numeric(data, "took_s") ?? 0);
+    return { title: `${plural(names.length, "package")} installed in ${took}`, detail: names.join(", "), tone: "plain" };
+  }
+  if (event.type === "warning") return { title: words(data, "message"), detail: words(data, "hint"), tone: "warn" };
   if (event.type === "exchange.chosen") {
     const title = `Buckets summed by ${words(data, "algorithm")}`;
     return { title, detail: listed(ways(data)), tone: "info" };
@@ -166,8 +188,11 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
   if (event.type === "checkpoint.saved" || event.type === "checkpoint.restored") {
     const saved = event.type === "checkpoint.saved";
     const size = numeric(data, "size_bytes");
-    const detail = listed([size === undefined ? "" : bytes(size), words(data, "uri")]);
+    const detail = listed([size === undefined ? "" : bytes(size), stepsLost(data), words(data, "uri")]);
     return { title: `Checkpoint ${saved ? "saved" : "restored"}${where}`, detail, tone: saved ? "plain" : "good" };
+  }
+  if (event.type === "checkpoint.none") {
+    return { title: "The attempt begins from nothing", detail: stepsLost(data), tone: "warn" };
   }
   if (event.type === "checkpoint.failed" || event.type === "checkpoint.skipped") {
     const what = event.type === "checkpoint.failed" ? "could not be written" : "was passed over";
@@ -176,6 +201,12 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
   if (event.type === "recovered") return recovered(event);
   if (event.type.startsWith("job.")) return stateChange(event);
   return { title: event.type, detail: rest(data), tone: "plain" };
+}
+
+/** What an attempt that begins behind the last one's end trains again. */
+function stepsLost(data: Record<string, unknown>): string {
+  const lost = numeric(data, "steps_lost");
+  return lost ? plural(lost, "step") + " lost" : "";
 }
 
 function recovered(event: JobEvent): { title: string; detail: string; tone: Tone } {

@@ -50,6 +50,18 @@ export interface Result {
   recovery_s: number;
   ledger_uri: string;
   checkpoint_uri: string;
+  attempts: number;
+  recoveries: number;
+  steps_lost: number;
+}
+
+/** What a job has cost so far, over all its attempts. */
+export interface Totals {
+  attempts: number;
+  generations: number;
+  recoveries: number;
+  steps_lost: number;
+  wall_s: number;
 }
 
 export interface Job {
@@ -70,6 +82,7 @@ export interface Job {
   started_at: string | null;
   finished_at: string | null;
   failures: { spent: number; max: number };
+  totals: Totals;
   result: Result | null;
   tracking: { run_id: string; url: string };
   urls: { self: string; page: string };
@@ -122,6 +135,7 @@ export interface Admission {
   logical_shards: number;
   reproducible: boolean;
   reproducible_why: string;
+  surplus: string;
   spec: Record<string, unknown>;
 }
 

@@ -1,5 +1,6 @@
-"""Which job is meant: its id, a unique beginning of it, or its name."""
+"""Which job is meant: its id, its name, or a unique beginning of its id."""
 
+from ringleader.cli.output import echo
 from ringleader.client import Client, Job
 from ringleader.errors import ApiProblem, RingleaderError
 
@@ -13,17 +14,17 @@ class NoSuchJob(RingleaderError):
 
 
 class AmbiguousJob(RingleaderError):
-    """More than one job matches."""
+    """More than one id begins so."""
 
     code = "job_ambiguous"
 
 
 def find_job(client: Client, text: str) -> Job:
-    """The one job that `text` means.
+    """The one job that `text` means. Of several of that name it is the newest, and that is said beside the result.
 
     Raises:
         NoSuchJob: none matches.
-        AmbiguousJob: several do; the message lists them.
+        AmbiguousJob: several ids begin so; the message lists them.
     """
     if text.startswith("job_") and len(text) >= ID_LENGTH:
         try:
@@ -32,17 +33,19 @@ def find_job(client: Client, text: str) -> Job:
             if problem.status != 404:
                 raise
             raise _missing(text) from None
-    found = [
-        job for job in client.jobs() if job.id == text or job.id.startswith(text) or job.view.name == text
-    ]
+    if named := list(client.jobs(name=text)):
+        if len(named) > 1:
+            newest = f"{named[0].id}, the newest, {named[0].state}"
+            echo(f"{len(named)} jobs are named {text!r}: this is {newest}.", err=True)
+        return named[0]
+    found = [job for job in client.jobs() if job.id.startswith(text)]
     if not found:
         raise _missing(text)
-    exact = [job for job in found if job.id == text]
-    if len(found) > 1 and not exact:
+    if len(found) > 1:
         listed = ", ".join(f"{job.id} ({job.view.name}, {job.state})" for job in found[:5])
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
         raise AmbiguousJob(f"{text!r} means {len(found)} jobs: {listed}{more}.", hint="Give more of the id.")
-    return exact[0] if exact else found[0]
+    return found[0]
 
 
 def _missing(text: str) -> NoSuchJob:

@@ -12,7 +12,7 @@ from ringleader.client import Event, Job
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.wire.states import State
-from ringleader.wire.views import JobView, Why
+from ringleader.wire.views import JobView, Totals, Why
 
 LAST_EVENTS = 8
 
@@ -153,36 +153,68 @@ def last_line(message: str) -> str:
 
 def _description(job: Job) -> str:
     view = job.view
+    events = list(job.events())
     facts = {
         "id": view.id,
         "name": view.name,
         "project": view.project,
         "labels": ", ".join(f"{k}={v}" for k, v in view.labels.items()),
         "state": view.state,
-        "waits because" if view.state == State.QUEUED else "trouble": _why(view.pending_reason),
-        "ended because": _why(view.reason),
+        "waits because" if view.state == State.QUEUED else "trouble": why_text(view.pending_reason),
+        "ended because": why_text(view.reason),
         "step": steps(view),
         "epoch": view.progress.epoch,
         "workers": f"{view.world_size} now, generation {view.generation}, attempt {view.attempt}",
         "failures": f"{view.failures.spent} of {view.failures.max} spent",
+        "so far": _totals(view.totals),
+        "at risk": "" if view.state.ended else _at_risk(view.progress.step, events),
         "created": f"{view.created_at:%Y-%m-%d %H:%M:%S} ({ago(view.created_at)} ago)",
         "entrypoint": view.spec.get("entrypoint"),
-        "reproducible": _bits(view.spec),
+        **_of_spec(view.spec),
         "page": job.url,
         "mlflow run": view.tracking.run_id,
     }
-    events = list(job.events())
-    parts = (pairs(facts), _exchange(events), _result(job), _recent(events))
+    parts = (pairs(facts), _warnings(events), _exchange(events), _result(job), _recent(events))
     return "\n".join(part for part in parts if part)
 
 
-def _bits(source: dict[str, object]) -> str:
-    """Whether the weights will depend on who computes what; empty where this version does not know the job file."""
-    try:
-        why = JobSpec.parse(source).sync.why_other_bits
-    except SpecInvalid:
+def _totals(totals: Totals) -> str:
+    """What the job has cost over all its attempts."""
+    counts = {"attempt": totals.attempts, "generation": totals.generations, "step": totals.steps_lost}
+    attempts, generations, steps_lost = (f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())
+    recovered = "1 recovery" if totals.recoveries == 1 else f"{totals.recoveries} recoveries"
+    return f"{attempts}, {generations}, {recovered}, {steps_lost} lost, trained for {totals.wall_s:.1f} s"
+
+
+def _at_risk(step: int, events: list[Event]) -> str:
+    """What would be lost with all workers at once; empty where that is nothing."""
+    saved = [event for event in events if event.type == "checkpoint.saved"]
+    newest = max((int(event.data["step"]) for event in saved), default=0)
+    if step <= newest:
         return ""
-    return f"no: {why}" if why else "yes"
+    since = f"since the checkpoint {ago(saved[-1].time)} ago" if saved else "there is no checkpoint"
+    return f"{step - newest} steps, {since}"
+
+
+def _of_spec(source: dict[str, object]) -> dict[str, str]:
+    """Whether the weights will depend on who computes what, and where surplus workers come from; nothing where this
+    version does not know the job file."""
+    try:
+        spec = JobSpec.parse(source)
+    except SpecInvalid:
+        return {}
+    why = spec.sync.why_other_bits
+    return {"surplus": spec.autoscale.told(spec.workers), "reproducible": f"no: {why}" if why else "yes"}
+
+
+def _warnings(events: list[Event]) -> str:
+    """What the job asked for and does not get, or what will fail: each once, whatever attempt said it."""
+    told = dict.fromkeys(_warning(event) for event in events if event.type == "warning")
+    return "\n".join(["\nwarnings", *(f"  {line}" for line in told)]) if told else ""
+
+
+def _warning(event: Event) -> str:
+    return " ".join(filter(None, (str(event.data["message"]), event.data.get("hint"))))
 
 
 def _exchange(events: list[Event]) -> str:
@@ -225,6 +257,8 @@ def gist(event: Event) -> str:
     """What an event says, in one line."""
     if event.type == "exchange.chosen":
         return ", ".join(way_text(way) for way in event.data["ways"])
+    if event.type == "warning":
+        return _warning(event)
     return facts(event.data)
 
 
@@ -235,5 +269,5 @@ def facts(data: dict[str, object]) -> str:
     )
 
 
-def _why(why: Why | None) -> str:
+def why_text(why: Why | None) -> str:
     return f"{why.message} ({why.code}) {why.hint}".strip() if why else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from ringleader.cli import access, chaos, control, jobs, submit, up, watch
+from ringleader.cli import access, chaos, check, control, jobs, submit, up, watch
 from ringleader.cli.output import Session, complain, connect
 from ringleader.client import Client
 from ringleader.errors import ApiProblem, PackageRefused, RingleaderError, SpecInvalid
@@ -39,6 +39,7 @@ for _command in (
         jobs.delete,
     ),
     chaos.chaos,
+    check.check,
     *(watch.logs, watch.events, watch.workers, watch.metrics),
     *(access.whoami, access.token, access.user, access.project, access.secret, access.audit),
     *(control.cluster, control.bench, control.login, control.version),

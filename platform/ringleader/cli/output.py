@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ R = TypeVar("R")
 
 
 PATIENCE_S = 5.0  # somebody is looking at the screen
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal obeys, or shows in another order, instead of showing it: all but tab and line feed."""
 
 
 def connect() -> Client:
@@ -44,15 +47,32 @@ class Session:
     def show(self, value: Any, text: str | Callable[[], str]) -> None:
         """The value as JSON, or the text."""
         if self.as_json:
-            click.echo(json.dumps(value, ensure_ascii=False, default=str))
+            echo(json_line(value))
             return
         shown = text() if callable(text) else text
         if shown:
-            click.echo(shown)
+            echo(shown)
 
     def note(self, text: str) -> None:
         """A remark beside the result: to standard error, so that pipes stay clean."""
-        click.echo(text, err=True)
+        echo(text, err=True)
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print it; on a terminal with control characters spelt out, for what a job tells may hold any."""
+    stream = sys.stderr if err else sys.stdout
+    click.echo(plain(text) if stream.isatty() else text, err=err)
+
+
+def plain(text: str) -> str:
+    r"""The same text, each control character as its escape: ESC becomes the four characters \x1b."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def json_line(value: Any) -> str:
+    """One line of JSON in which no control character is left as it is."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def with_output(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
@@ -112,16 +132,16 @@ def complain(error: RingleaderError, as_json: bool) -> None:
     findings = getattr(error, "errors", [])
     if as_json:
         body = {"code": error.code, "message": error.message, "hint": error.hint, "errors": findings}
-        click.echo(json.dumps(body, ensure_ascii=False, default=str), err=True)
+        echo(json_line(body), err=True)
         return
-    click.echo(f"error ({error.code}): {error.message if not findings else _headline(error)}", err=True)
+    echo(f"error ({error.code}): {error.message if not findings else _headline(error)}", err=True)
     for finding in findings:
         where = str(finding.get("pointer", "")).strip("/").replace("/", ".") or "job file"
-        click.echo(f"  {where}: {finding.get('message') or finding.get('allowed', '')}", err=True)
+        echo(f"  {where}: {finding.get('message') or finding.get('allowed', '')}", err=True)
     for line in getattr(error, "log_lines", []):
-        click.echo(f"  | {line}", err=True)
+        echo(f"  | {line}", err=True)
     if error.hint:
-        click.echo(f"  → {error.hint}", err=True)
+        echo(f"  → {error.hint}", err=True)
 
 
 def to_terminal() -> bool:

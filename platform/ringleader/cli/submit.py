@@ -2,16 +2,20 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ringleader.cli.find import find_job
-from ringleader.cli.jobs import steps
-from ringleader.cli.output import Session, to_terminal, with_output
+from ringleader.cli.jobs import steps, why_text
+from ringleader.cli.output import Session, pairs, plain, to_terminal, with_output
 from ringleader.client import Job
 from ringleader.errors import JobFailed, WaitTimeout
 from ringleader.spec import JobSpec
+from ringleader.spec.entrypoint import check_entrypoint
+from ringleader.spec.requirements import check_requirements
 from ringleader.wire.states import State
+from ringleader.wire.views import Why
 
 EXIT_BY_STATE = {State.SUCCEEDED: 0, State.FAILED: 1, State.CANCELLED: 3}
 EXIT_TIMED_OUT = 124
@@ -28,9 +32,26 @@ _SHOW_EVERY_S = 0.5
 )
 @click.option("--wait", "stay", is_flag=True, help="Wait for its end; the exit code tells how it ended.")
 @click.option("--timeout", type=click.FloatRange(min=0), help="With --wait: seconds to wait at most.")
+@click.option("--dry-run", is_flag=True, help="Say what would come of it, and submit nothing.")
 @with_output
-def submit(session: Session, file: Path, working_dir: Path | None, stay: bool, timeout: float | None) -> int:
+def submit(
+    session: Session,
+    file: Path,
+    *,
+    working_dir: Path | None,
+    stay: bool,
+    timeout: float | None,
+    dry_run: bool,
+) -> int:
     """Submit the job FILE."""
+    if timeout is not None and not stay:
+        raise click.UsageError("--timeout bounds --wait: give both, or neither.")
+    if dry_run and stay:
+        raise click.UsageError("--dry-run submits nothing that one could --wait for: give one of them.")
+    if dry_run:
+        answer = session.client().preview(file, working_dir=working_dir)
+        session.show(answer, lambda: _preview(answer))
+        return 0
     job = session.client().submit(file, working_dir=working_dir)
     if not stay:
         session.show(job.view.model_dump(mode="json"), f"{job.id} {job.state}\n{job.url}")
@@ -39,12 +60,28 @@ def submit(session: Session, file: Path, working_dir: Path | None, stay: bool, t
     return await_end(session, job, timeout)
 
 
+def _preview(told: dict[str, Any]) -> str:
+    """What admission would say to a job now."""
+    facts = {
+        "would start": "at once" if told["starts_now"] else "later",
+        "would wait because": why_text(Why(**told["pending_reason"]) if told["pending_reason"] else None),
+        "logical shards": told["logical_shards"],
+        "surplus": told.get("surplus"),
+        "reproducible": "yes" if told["reproducible"] else f"no: {told['reproducible_why']}",
+    }
+    return f"{pairs(facts)}\nnothing was submitted."
+
+
 @click.command()
 @click.argument("file", type=JOB_FILE)
 @with_output
 def validate(session: Session, file: Path) -> int:
     """Check the job FILE without submitting it. Needs no control plane."""
     spec = JobSpec.load(file)
+    if spec.working_dir is not None and not spec.working_dir.startswith("sha256:"):
+        folder = file.absolute().parent / spec.working_dir
+        check_entrypoint(spec, folder)
+        check_requirements(spec.requirements, folder)
     session.show(
         spec.model_dump(mode="json"),
         f"{file} is valid: {spec.name}, {spec.entrypoint}\n{told_bits(spec)}",
@@ -104,7 +141,9 @@ def _wait_showing(session: Session, job: Job, timeout: float | None) -> None:
         view = job.view
         why = f": {view.pending_reason.message}" if view.pending_reason else ""
         click.echo(
-            f"\r\x1b[K{view.state} step {steps(view)} workers {view.world_size}{why}", nl=False, err=True
+            f"\r\x1b[K{plain(f'{view.state} step {steps(view)} workers {view.world_size}{why}')}",
+            nl=False,
+            err=True,
         )
         left_s = give_up_at - time.monotonic() if give_up_at is not None else _SHOW_EVERY_S
         try:

@@ -14,7 +14,7 @@ from types import FrameType
 
 import click
 
-from ringleader.cli.output import Session, pairs, with_output
+from ringleader.cli.output import Session, echo, pairs, with_output
 from ringleader.cli.stack.home import Home, read_json
 from ringleader.cli.stack.process import Identity
 from ringleader.cli.stack.service import recorded
@@ -205,7 +205,7 @@ def _print_logs(session: Session, job: Job) -> None:
         if session.as_json:
             session.note(log_text(line))
         else:
-            click.echo(log_text(line))
+            echo(log_text(line))
 
 
 def _tail(log: Path, lines: int = 20) -> str:

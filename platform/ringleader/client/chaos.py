@@ -37,7 +37,8 @@ class Toll:
     Attributes:
         lost: members that were lost, and `attempts` how many attempts were begun anew.
         recoveries: how many, with the longest in seconds from its first sign to the next committed step.
-        steps_lost: committed steps that were taken back; 0 unless something is wrong.
+        steps_lost: committed steps that were taken back, or trained again by a later attempt; 0 unless something is
+            wrong.
     """
 
     state: State
@@ -114,7 +115,9 @@ class Chaos:
             attempts=view.attempt - self._attempt,
             recoveries=len(recovered),
             worst_s=max((float(data["total_s"]) for data in recovered), default=0.0),
-            steps_lost=sum(int(data["steps_lost"]) for data in recovered),
+            steps_lost=sum(
+                int(event.data.get("steps_lost", 0)) for event in events
+            ),  # also of a later attempt's begin
         )
 
     def _members(self) -> list[Worker]:

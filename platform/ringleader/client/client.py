@@ -1,5 +1,6 @@
 """The client of one control plane: submit, find and preview jobs."""
 
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,10 +11,13 @@ import httpx
 
 from ringleader.client import profile
 from ringleader.client.access import Access
-from ringleader.client.http import PATIENCE_S, Api
+from ringleader.client.function import Function, FunctionRefused, sources_of
+from ringleader.client.http import PATIENCE_S, Api, pauses
 from ringleader.client.job import Job
 from ringleader.errors import ApiProblem
 from ringleader.spec import JobSpec
+from ringleader.spec.entrypoint import check_entrypoint
+from ringleader.spec.requirements import check_requirements
 from ringleader.wire import package
 from ringleader.wire.views import JobPage, JobView
 
@@ -59,32 +63,40 @@ class Client:
     def url(self) -> str:
         return self._api.url
 
-    def submit(self, spec: JobFile, working_dir: str | Path | None = None) -> Job:
+    def submit(
+        self, spec: JobFile, working_dir: str | Path | None = None, *, function: Function | None = None
+    ) -> Job:
         """Check, pack, upload and submit a job; submitted once however often the network stutters.
 
         Args:
             spec: path of a job file, or the same as mapping or JobSpec.
             working_dir: folder to pack instead of the job file's, relative to the current directory. The job
                 file's own `working_dir` is relative to the job file.
+            function: the training function itself, in place of `entrypoint` and `working_dir`: of a script or a module
+                its file is packed, with the files beside it that it imports; of a notebook the function, with the
+                functions, classes, imports, numbers and text that it uses.
 
         Raises:
             SpecInvalid: before anything is sent.
             PackageRefused: the working directory cannot be packed.
+            FunctionRefused: the function, or what it uses, cannot.
             ApiProblem: the control plane refused.
         """
-        body = self._uploaded(spec, working_dir)
+        body = self._uploaded(spec, working_dir, function)
         key = {"Idempotency-Key": uuid.uuid4().hex}
         answer = self._api.request("POST", "/jobs", json=body, headers=key, repeatable=True)
         return Job(self._api, JobView.model_validate(answer.json()))
 
-    def preview(self, spec: JobFile, working_dir: str | Path | None = None) -> dict[str, Any]:
+    def preview(
+        self, spec: JobFile, working_dir: str | Path | None = None, *, function: Function | None = None
+    ) -> dict[str, Any]:
         """What admission would say, without submitting."""
-        body = self._uploaded(spec, working_dir)
+        body = self._uploaded(spec, working_dir, function)
         answer = self._api.request("POST", "/jobs", json=body, params={"dry_run": "true"}, repeatable=True)
         return dict(answer.json())
 
     def job(self, job_id: str) -> Job:
-        """A job by its whole id."""
+        """A job by its whole id. Of a name there may be several: `next(client.jobs(name="mnist"))` is the newest."""
         return Job(self._api, JobView.model_validate(self._api.get(f"/jobs/{job_id}")))
 
     def jobs(
@@ -119,38 +131,74 @@ class Client:
         """The control plane's version."""
         return dict(self._api.get("/version"))
 
-    def _uploaded(self, source: JobFile, working_dir: str | Path | None) -> dict[str, Any]:
+    def _uploaded(
+        self, source: JobFile, working_dir: str | Path | None, function: Function | None
+    ) -> dict[str, Any]:
         """The request body, its working directory replaced by the uploaded package's digest."""
+        if function is not None:
+            return self._with_function(source, working_dir, function)
         spec, base = _read(source)
         folder = working_dir if working_dir is not None else spec.working_dir
         body = spec.model_dump(mode="json", exclude_unset=True)
         if working_dir is None and (folder is None or str(folder).startswith("sha256:")):
             return body
-        data = package.pack((Path.cwd() if working_dir is not None else base) / str(folder))
+        root = (Path.cwd() if working_dir is not None else base) / str(folder)
+        check_entrypoint(spec, root)
+        check_requirements(spec.requirements, root)
+        data = package.pack(root)
         return {**body, "working_dir": self._upload(data)}
 
+    def _with_function(
+        self, source: JobFile, working_dir: str | Path | None, function: Function
+    ) -> dict[str, Any]:
+        if (
+            not isinstance(source, Mapping)
+            or working_dir is not None
+            or {"entrypoint", "working_dir"} & source.keys()
+        ):
+            raise FunctionRefused(
+                "a function takes the place of entrypoint and working_dir.",
+                hint="Give the other keys of the job file as a mapping: submit({'name': …}, function=train).",
+            )
+        found = sources_of(function)
+        body = JobSpec.parse({**source, "entrypoint": found.entrypoint}).model_dump(
+            mode="json", exclude_unset=True
+        )
+        return {**body, "working_dir": self._upload(package.packed(found.files))} if found.files else body
+
     def _upload(self, data: bytes) -> str:
-        name = package.digest(data)
+        """Send what is missing of it, until it is there: another process of the same user may be sending it too."""
+        name, tries, offset_before = package.digest(data), UPLOAD_TRIES, -1
+        give_up_at = 0.0
+        for pause_s in pauses():
+            if (offset := self._missing_from(name)) is None:
+                break
+            if offset != offset_before:  # it goes on, whoever sends it
+                offset_before, give_up_at = offset, time.monotonic() + self._api.patience_s
+            try:
+                self._send(name, data, offset)
+                break
+            except ApiProblem as problem:
+                tries -= problem.code == "bad_upload"
+                late = problem.code == "upload_under_way" and time.monotonic() > give_up_at
+                if problem.code not in ("bad_upload", "upload_under_way") or not tries or late:
+                    raise
+            time.sleep(pause_s)
+        return name
+
+    def _missing_from(self, name: str) -> int | None:
+        """Where its bytes end that are there; None where all of it is."""
         try:
             self._api.request("HEAD", f"/packages/{name}")
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
-            self._send(name, data, int(problem.headers.get("Upload-Offset", 0)))
-        return name
+            return int(problem.headers.get("Upload-Offset", 0))
+        return None
 
     def _send(self, name: str, data: bytes, offset: int) -> None:
-        """The rest of it, from `offset` on; the answer to a wrong beginning says what is there."""
-        for left in reversed(range(UPLOAD_TRIES)):
-            headers = {"Content-Type": "application/zip", "Upload-Offset": str(offset)}
-            try:
-                self._api.request("PUT", f"/packages/{name}", content=data[offset:], headers=headers)
-            except ApiProblem as problem:
-                if problem.code != "bad_upload" or not left:
-                    raise
-                offset = int(problem.errors[0]["value"])
-            else:
-                return
+        headers = {"Content-Type": "application/zip", "Upload-Offset": str(offset)}
+        self._api.request("PUT", f"/packages/{name}", content=data[offset:], headers=headers)
 
 
 def _read(source: JobFile) -> tuple[JobSpec, Path]:

@@ -120,8 +120,7 @@ class Api:
 
     def _until_answered(self, send: Callable[[], httpx.Response], may_repeat: bool) -> httpx.Response:
         give_up_at = time.monotonic() + self.patience_s
-        pause_s = _FIRST_PAUSE_S
-        while True:
+        for pause_s in pauses():
             last = time.monotonic() + pause_s >= give_up_at
             try:
                 response = send()
@@ -134,14 +133,22 @@ class Api:
                     return response
                 if last or not may_repeat or response.status_code not in _BUSY:
                     raise _problem(response)
-            time.sleep(pause_s * (0.5 + random.random() / 2))  # noqa: S311 (jitter)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            time.sleep(pause_s)
+        raise AssertionError  # pauses never end
 
     def _unreachable(self, error: Exception) -> ApiUnreachable:
         return ApiUnreachable(
             f"the control plane at {self.url} does not answer ({type(error).__name__}: {error}).",
             hint="Look with `ringleader status`; start it with `ringleader up`. Running jobs go on without it.",
         )
+
+
+def pauses() -> Iterator[float]:
+    """Seconds between tries: ever longer, and not the same for all who try at once."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        yield pause_s * (0.5 + random.random() / 2)  # noqa: S311 (jitter)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _problem(response: httpx.Response) -> ApiProblem:

@@ -77,9 +77,11 @@ class LogLine:
 
 @dataclass(frozen=True, eq=True)
 class Result(Mapping[str, Any]):
-    """What a succeeded job leaves behind: attributes, and a mapping of the same. Times in seconds.
+    """What a succeeded job leaves behind: attributes, and a mapping of the same. Times in seconds. Times, generations,
+    recoveries and lost steps are those of all attempts together.
 
     Attributes:
+        steps_lost: committed steps that had to be trained again, because an attempt began behind them.
         staleness: gradients by how many updates lay between the pull of their weights and their own: none, 1, ..., 15,
             more. Empty where workers do not lease items.
         skipped_updates: steps whose gradient had overflowed, with `precision: fp16`: they changed no weight.
@@ -105,6 +107,9 @@ class Result(Mapping[str, Any]):
     checkpoint_uri: str
     staleness: list[int]
     skipped_updates: int
+    attempts: int
+    recoveries: int
+    steps_lost: int
 
     @classmethod
     def of(cls, view: views.Result) -> Self:

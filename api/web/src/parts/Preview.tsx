@@ -23,6 +23,12 @@ export function Preview({ admission }: { admission: Admission }) {
             <dt>Logical shards</dt>
             <dd>{shards}, for the job's whole life</dd>
           </div>
+          {admission.surplus && (
+            <div>
+              <dt>Surplus</dt>
+              <dd>{admission.surplus}</dd>
+            </div>
+          )}
           <div>
             <dt>Reproducible</dt>
             <dd>{admission.reproducible ? "yes" : `no: ${admission.reproducible_why}`}</dd>

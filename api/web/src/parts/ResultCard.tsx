@@ -17,7 +17,9 @@ export function ResultCard({ result }: { result: Result }) {
         <Figure label="Final loss" value={number(result.loss)} />
         <Figure label="Steps" value={count(result.steps)} />
         <Figure label="Samples" value={count(result.samples)} />
+        {result.attempts > 1 && <Figure label="Attempts" value={count(result.attempts)} />}
         <Figure label="Generations" value={count(result.generations)} />
+        {result.steps_lost > 0 && <Figure label="Steps lost" value={count(result.steps_lost)} />}
         <Figure label="Wall time" value={duration(result.wall_s)} />
       </div>
       <dl className="facts">

@@ -18,7 +18,7 @@ export function Tiles({ job, points, recovered }: Props) {
     (most, one) => (most && most.totalS >= one.totalS ? most : one),
     undefined,
   );
-  const stepsLost = recovered.reduce((sum, one) => sum + one.stepsLost, 0);
+  const { attempts, recoveries, steps_lost: stepsLost } = job.totals;
   return (
     <dl className="tiles">
       <Tile
@@ -30,18 +30,24 @@ export function Tiles({ job, points, recovered }: Props) {
       <Tile label="Throughput" value={number(last("samples_per_s"))} note="samples/s" />
       <Tile
         label="Recoveries"
-        value={count(recovered.length)}
+        value={count(recoveries)}
         note={worst ? `slowest ${duration(worst.totalS)}` : "no worker lost"}
       />
       <Tile
         label="Steps lost"
         value={count(stepsLost)}
-        note={recovered.length > 0 ? "over all recoveries" : "nothing to lose yet"}
+        note={lostWhere(attempts, recoveries)}
         tone={stepsLost > 0 ? "bad" : "good"}
       />
       <Tile label="Failure budget" value={`${job.failures.spent} / ${job.failures.max}`} note="spent" />
     </dl>
   );
+}
+
+/** Over what the lost steps are counted. */
+export function lostWhere(attempts: number, recoveries: number): string {
+  if (attempts > 1) return `over ${attempts} attempts`;
+  return recoveries > 0 ? "over all recoveries" : "nothing to lose yet";
 }
 
 function Tile({

@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from ringleader.errors import RingleaderError
+from ringleader.files import write_once, write_over
 
 
 class AlreadyUp(RingleaderError):
     """Another `up` holds this home."""
 
     code = "already_up"
+
+
+class RayTokenTorn(RingleaderError):
+    """The file that should hold the token of a cluster does not."""
+
+    code = "ray_token_torn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,11 @@ class Home:
         """Written by the API at its first start."""
         return self.root / "token"
 
+    @property
+    def mlflow_socket(self) -> Path:
+        """Where MLflow listens: whom the folder lets in, its mode says."""
+        return self.run / "mlflow.sock"
+
     def log(self, service: str) -> Path:
         return self.root / "log" / f"{service}.log"
 
@@ -53,19 +65,24 @@ class Home:
         """Make the folders, and the token that Ray's ports ask for."""
         for folder in (self.root, self.run, self.root / "log", self.root / "mlflow"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.run.stat().st_mode & 0o077:  # the sockets in it are its owner's, however it was made
+            self.run.chmod(0o700)
         if not self.ray_token.exists():
-            descriptor = os.open(self.ray_token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(32))
+            write_once(self.ray_token, secrets.token_urlsafe(32))
 
     def take_ray_token(self, token: Path) -> None:
-        """Keep the token of a cluster that is there already, for all that starts from this home."""
+        """Keep the token of a cluster that is there already, for all that starts from this home.
+
+        Raises:
+            RayTokenTorn: there is none in that file.
+        """
         self.prepare()
-        partial = self.ray_token.with_name(f".{self.ray_token.name}.{os.getpid()}")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(token.read_text(encoding="utf-8").strip())
-        partial.replace(self.ray_token)
+        if not (told := token_in(token)):
+            raise RayTokenTorn(
+                f"{token} holds no token: Ray's ports would refuse us.",
+                hint="Copy the file with which the cluster's head was started; `cluster.sh token` writes one.",
+            )
+        write_over(self.ray_token, told)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -85,7 +102,18 @@ class Home:
                     f"{other.get('url', 'still starting')}).",
                     hint="Use it, stop it with `ringleader down`, or set another RINGLEADER_HOME.",
                 ) from None
+            if not token_in(self.ray_token):  # only who holds the home may take the place of what is there
+                write_over(self.ray_token, secrets.token_urlsafe(32))
             yield
+
+
+def token_in(path: Path) -> str:
+    """The token that a file holds; empty where it holds none that can be sent, as after a power cut."""
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return token if token.isprintable() else ""
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The three services: Ray's head, the MLflow server, the API."""
 
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import httpx
 
 from ringleader.cli.stack.home import Home
 from ringleader.cli.stack.service import Recipe
+from ringleader.client.unix_socket import Way, unix_url
 
 LOOPBACK = "127.0.0.1"
 MLFLOW_PREFIX = "/mlflow"
@@ -20,15 +20,13 @@ class Recipes:
     """How each service is run; tests bring smaller ones."""
 
     ray: Callable[[Home, int], Recipe]
-    mlflow: Callable[[Home, int], Recipe]
+    mlflow: Callable[[Home], Recipe]
     api: Callable[[Home, int, str, str], Recipe]
 
 
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+def mlflow_url(home: Home) -> str:
+    """Where the MLflow of this home answers."""
+    return unix_url(home.mlflow_socket, MLFLOW_PREFIX)
 
 
 def ray_head(home: Home, num_cpus: int) -> Recipe:
@@ -42,8 +40,9 @@ def ray_head(home: Home, num_cpus: int) -> Recipe:
     )
 
 
-def mlflow_server(home: Home, port: int) -> Recipe:
-    """On loopback without a credential of its own; users reach it through the API, which asks for one."""
+def mlflow_server(home: Home) -> Recipe:
+    """On a socket in the home: it knows no credential, and its assistant runs commands for whoever comes from loopback.
+    Users reach it through the API, which asks for a credential and lets tracking through alone."""
     folder = home.root / "mlflow"
     return Recipe(
         name="mlflow",
@@ -52,15 +51,18 @@ def mlflow_server(home: Home, port: int) -> Recipe:
             "server",
             *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"),
             *("--artifacts-destination", str(folder / "artifacts")),
-            *("--host", LOOPBACK, "--port", str(port), "--workers", "1"),
+            # Relative to the home, where it runs: the path of a socket has at most 107 bytes.
+            *("--uvicorn-opts", f"--uds {home.mlflow_socket.relative_to(home.root)} --no-proxy-headers"),
+            *("--workers", "1"),
             *("--static-prefix", MLFLOW_PREFIX),
         ),
         environ={
             **_environ(home),
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_ENABLE_REMOTE_ASSISTANT": "false",
         },
-        ready=_answers(f"http://{LOOPBACK}:{port}/health", f"http://{LOOPBACK}:{port}{MLFLOW_PREFIX}/health"),
+        ready=_answers(unix_url(home.mlflow_socket, "/health"), f"{mlflow_url(home)}/health"),
         start_deadline_s=120,
     )
 
@@ -100,12 +102,15 @@ def _environ(home: Home) -> Mapping[str, str]:
 
 def _answers(*urls: str) -> Callable[[dict[str, Any] | None], bool]:
     """Ready when one of the addresses answers 200."""
+    ways = [Way.to(url) for url in urls]
 
     def ready(said: dict[str, Any] | None) -> bool:
-        for url in urls:
+        for way in ways:
+            transport = httpx.HTTPTransport(uds=way.uds)
             try:
-                if httpx.get(url, timeout=2, trust_env=False).is_success:
-                    return True
+                with httpx.Client(transport=transport, timeout=2, trust_env=False) as http:
+                    if http.get(way.url).is_success:
+                        return True
             except httpx.TransportError:
                 continue
         return False

@@ -163,6 +163,13 @@ def recorded(home: Home) -> dict[str, Identity]:
     return {name: identity for name, identity in found.items() if identity is not None}
 
 
+def left_by(record: Path) -> list[Path]:
+    """The temporary folders of ours that a record names; since a restart of the machine a name may be another's."""
+    named = read_json(record).get("remove", [])
+    folders = [Path(name) for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    return [folder for folder in folders if folder.is_dir() and folder.lstat().st_uid == os.geteuid()]
+
+
 def _inherited(recipe: Recipe) -> dict[str, str]:
     """This process's environment without what would send a service elsewhere, and what it is not to know."""
     kept = {k: v for k, v in os.environ.items() if k not in _ELSEWHERE}

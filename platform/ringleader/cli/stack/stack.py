@@ -1,6 +1,7 @@
 """The stack: starts the services in order, restarts those that die, ends them in the reverse of importance."""
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,9 +12,10 @@ from pathlib import Path
 import httpx
 
 from ringleader.cli.stack.home import Home, read_json, write_json
+from ringleader.cli.stack.logs import turn_over
 from ringleader.cli.stack.process import Identity, end, wait_gone
-from ringleader.cli.stack.recipes import LOOPBACK, MLFLOW_PREFIX, REAL, Recipes, free_port
-from ringleader.cli.stack.service import Recipe, Service, ServiceFailed, recorded
+from ringleader.cli.stack.recipes import LOOPBACK, REAL, Recipes, mlflow_url
+from ringleader.cli.stack.service import Recipe, Service, ServiceFailed, left_by, recorded
 from ringleader.client.profile import Profile, save
 
 LEFTOVERS_DEADLINE_S = 30.0
@@ -56,7 +58,6 @@ class Stack:
     recipes: Recipes = REAL
     cluster: Cluster | None = None
     services: dict[str, Service] = field(default_factory=dict)
-    mlflow_port: int = 0
     _over: threading.Event = field(default_factory=threading.Event)
     _pause_s: dict[str, float] = field(default_factory=dict)
     _started_at: dict[str, float] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class Stack:
 
     @property
     def mlflow_url(self) -> str:
-        return f"http://{LOOPBACK}:{self.mlflow_port}{MLFLOW_PREFIX}"
+        return mlflow_url(self.home)
 
     @property
     def profile(self) -> Profile:
@@ -83,8 +84,7 @@ class Stack:
         os.umask(0o077)  # jobs, logs and the database are their owner's alone; all services inherit it
         self._clear_leftovers()
         self._announce(url="")
-        self.mlflow_port = free_port()
-        self._launch(self.recipes.mlflow(self.home, self.mlflow_port))  # slow to start: beside the others
+        self._launch(self.recipes.mlflow(self.home))  # slow to start: beside the others
         if self.cluster is not None:
             self.home.take_ray_token(self.cluster.token)
         else:
@@ -97,8 +97,11 @@ class Stack:
         self._announce(self.url)
 
     def tend(self) -> None:
-        """Until `stop`: restart what dies, with growing pauses. Jobs bear an outage of API or MLflow."""
+        """Until `stop`: restart what dies, with growing pauses, and bound the logs. Jobs bear an outage of API or
+        MLflow."""
         while not self._over.wait(_LOOK_EVERY_S):
+            for name in ("up", *self.services):
+                turn_over(self.home.log(name))
             for name in [n for n in ("ray", "mlflow", "api") if n in self.services]:
                 if not self.services[name].alive and not self._over.is_set():
                     self._restart(name)
@@ -116,9 +119,12 @@ class Stack:
         self.home.up.unlink(missing_ok=True)
 
     def _clear_leftovers(self) -> None:
-        """Wait for the guards of an `up` that was killed; they are on their way out."""
+        """Wait for the guards of an `up` that was killed: they are on their way out. What a power cut gave them no time
+        to remove is removed here."""
         end(wait_gone(recorded(self.home).values(), LEFTOVERS_DEADLINE_S), grace_s=5)
         for path in self.home.run.glob("*.json"):
+            for folder in left_by(path):
+                shutil.rmtree(folder, ignore_errors=True)
             path.unlink(missing_ok=True)
 
     def _launch(self, recipe: Recipe) -> None:

@@ -1,0 +1,131 @@
+"""The connections of a server: how many there may be, and who has to go where there are too many."""
+
+import resource
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+UNBOUNDED = 1 << 20
+
+
+class Visitor(Protocol):
+    """A connection."""
+
+    @property
+    def address(self) -> str:
+        """That of its other end."""
+
+    @property
+    def known(self) -> bool:
+        """Whether it has shown a credential that is valid."""
+
+    def send_away(self) -> None:
+        """Close it at once, whatever it is at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many connections there may be together, of strangers, and of strangers from one address; and how many
+    streams, of all users and of one."""
+
+    together: int
+    strangers: int
+    of_address: int
+    streams: int
+    of_user: int
+
+    @classmethod
+    def within(cls, descriptors: int) -> Self:
+        """Half of the descriptors: a connection may need a second one, of a file or of MLflow, and there are Ray's
+        and the database's."""
+        together = max(16, descriptors // 2)
+        strangers = min(2048, together // 2)
+        return cls(together, strangers, strangers // 2, streams=together // 2, of_user=together // 4)
+
+
+class Connections:
+    """Lets in whoever comes. Who has waited longest without showing a credential goes where there are too many of
+    them, of the same address first: a client shows its own within milliseconds, whoever holds connections never.
+
+    A refusal of the newest would hand the port to whoever came first. Used on the event loop alone.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._strangers: dict[Visitor, None] = {}
+        self._of_address: dict[str, dict[Visitor, None]] = {}
+        self._idle: dict[Visitor, None] = {}
+        self._there: set[Visitor] = set()
+
+    def __len__(self) -> int:
+        return len(self._there)
+
+    def enter(self, one: Visitor) -> None:
+        """A connection came; it, or another one, may have to go."""
+        self._there.add(one)
+        self._strangers[one] = None
+        mine = self._of_address.setdefault(one.address, {})
+        mine[one] = None
+        if len(mine) > self._bounds.of_address:
+            self._send_away_first(mine, self._bounds.of_address)
+        if len(self._strangers) > self._bounds.strangers:
+            self._send_away_first(self._strangers, self._bounds.strangers)
+        if len(self._there) > self._bounds.together:
+            self._send_away(self._least_missed(one))
+
+    def work(self, one: Visitor) -> None:
+        """A request came in on it."""
+        self._idle.pop(one, None)
+
+    def rest(self, one: Visitor) -> None:
+        """Its request was answered, and no next one has come."""
+        if one in self._there and one.known:
+            self._no_stranger(one)
+            self._idle[one] = None
+
+    def leave(self, one: Visitor) -> None:
+        self._there.discard(one)
+        self._idle.pop(one, None)
+        self._no_stranger(one)
+
+    def _send_away_first(self, waiting: dict[Visitor, None], most: int) -> None:
+        while len(waiting) > most and (first := self._first_stranger(waiting)) is not None:
+            self._send_away(first)
+
+    def _first_stranger(self, waiting: dict[Visitor, None]) -> Visitor | None:
+        """Who has shown a credential meanwhile is none any more."""
+        while waiting:
+            first = next(iter(waiting))
+            if not first.known:
+                return first
+            self._no_stranger(first)
+        return None
+
+    def _least_missed(self, newest: Visitor) -> Visitor:
+        """A stranger who was there before, else one of a user that is at nothing, else the newest."""
+        stranger = self._first_stranger(self._strangers)
+        if stranger is None or stranger is newest:
+            return next(iter(self._idle), newest)
+        return stranger
+
+    def _send_away(self, one: Visitor) -> None:
+        self.leave(one)
+        one.send_away()
+
+    def _no_stranger(self, one: Visitor) -> None:
+        self._strangers.pop(one, None)
+        mine = self._of_address.get(one.address, {})
+        mine.pop(one, None)
+        if not mine:
+            self._of_address.pop(one.address, None)
+
+
+def raise_descriptors() -> None:
+    """Take as many descriptors as this process may have: the soft limit, often 1,024, is there for users of select."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def descriptors() -> int:
+    """How many this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNBOUNDED if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,106 @@
+"""The audit log's rows of requests that were refused: gathered, and bounded for each user."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from time import monotonic
+
+from ringleader_api.clock import Clock
+from ringleader_api.edge.rate import Allowance
+from ringleader_api.log import Log
+from ringleader_api.store import Store, audit
+from ringleader_api.store.audit import Deed
+
+log = Log("ringleader.refusals")
+PER_MINUTE = 60
+COUNTED_EVERY_S = 60.0
+REFUSED = "refused"
+
+
+@dataclass(slots=True)
+class _Beyond:
+    """Refusals of a user that have no row of their own; `last` is the latest of them."""
+
+    last: Deed
+    count: int = 0
+
+
+class Refusals:
+    """Rows behind the answer. Those that come while some are on their way to the disk share the next transaction: a
+    flood of refusals takes the writers' turn once at a time, and a user's no more than `PER_MINUTE` rows a minute.
+    How many there were beyond that is a row each minute. Safe between threads.
+
+    Args:
+        now_s: seconds by a clock that never jumps.
+    """
+
+    def __init__(self, store: Store, now: Clock, now_s: Callable[[], float] = monotonic) -> None:
+        self._store = store
+        self._now = now
+        self._rows = Allowance(PER_MINUTE / 60, PER_MINUTE, now_s)
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[Deed, str]] = []
+        self._beyond: dict[str, _Beyond] = {}
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="refusals")
+        self._stop = threading.Event()
+
+    def has_row(self, deed: Deed) -> bool:
+        """Whether this refusal gets a row of its own; else it is counted."""
+        if self._rows.take(deed.who) == 0:
+            return True
+        with self._lock:
+            beyond = self._beyond.setdefault(deed.who, _Beyond(deed))
+            beyond.last, beyond.count = deed, beyond.count + 1
+        return False
+
+    def record(self, deed: Deed, outcome: str) -> "Future[None]":
+        """Store the row; done when it is on the disk, perhaps with others'."""
+        with self._lock:
+            self._waiting.append((deed, outcome))
+        return self._writer.submit(self._store_waiting)
+
+    def run(self, every_s: float) -> None:
+        """Store the counts, again and again."""
+        while not self._stop.wait(every_s):
+            try:
+                self.store_counts()
+            except Exception:
+                log.exception("refusals.not_counted")
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def close(self) -> None:
+        """Store what is left."""
+        try:
+            self.store_counts()
+        except Exception:
+            log.exception("refusals.not_counted")
+        self._writer.shutdown()
+
+    def store_counts(self) -> None:
+        """A row for each user with refusals that have none."""
+        with self._lock:
+            beyond, self._beyond = self._beyond, {}
+        rows = [self._counted(one) for one in beyond.values()]
+        if rows:
+            with self._store.write([]) as session:
+                audit.store(session, rows, REFUSED)
+
+    def _counted(self, beyond: _Beyond) -> Deed:
+        told = f"{beyond.count} more requests"
+        return replace(
+            beyond.last, at=self._now(), method="", path="", project="", target=told, request_id=""
+        )
+
+    def _store_waiting(self) -> None:
+        with self._lock:
+            rows, self._waiting = self._waiting, []
+        if not rows:
+            return
+        with self._store.write([]) as session:
+            for outcome, alike in groupby(rows, key=itemgetter(1)):
+                audit.store(session, [deed for deed, _ in alike], outcome)

@@ -1,0 +1,79 @@
+"""Bodies of requests: read once the caller's rights are known, declared as JSON, and naming no key twice."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from anyio import to_thread
+from fastapi import Depends, Request, Response
+from fastapi.routing import APIRoute
+
+from ringleader_api.edge.guard import PRINCIPAL
+from ringleader_api.problems import Unprocessable, UnsupportedMediaType
+from ringleader_api.rights import Supervisor
+from ringleader_api.routes.here import Right
+from ringleader_api.routes.twice import Twice, named_twice
+
+AT_ONCE_BYTES = 4096
+"""What is longer is looked through in a thread: other requests go on meanwhile."""
+LARGE_BYTES = 64 << 10
+"""Bodies beyond this are checked one at a time: threads that compute take turns with the event loop, and of many it
+gets one turn in as many. What supervisors post is checked as it comes: nothing of it makes work for nothing."""
+
+
+class RightsFirst(APIRoute):
+    """A route whose rights are asked before a byte of its body is read: FastAPI parses bodies first."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        carry_out = super().get_route_handler()
+        rights = [part.call for part in self.dependant.dependencies if isinstance(part.call, Right)]
+        if self.body_field is None:
+            return carry_out
+
+        async def permitted_first(request: Request) -> Response:
+            for right in rights:
+                await right(request)
+            # Read before it takes its turn: who dribbles must not keep others from theirs.
+            if len(await request.body()) <= LARGE_BYTES or isinstance(request.scope[PRINCIPAL], Supervisor):
+                return await carry_out(request)
+            async with request.app.state.control.large:
+                return await carry_out(request)
+
+        return permitted_first
+
+
+async def _says_json(request: Request) -> None:
+    """A body that is not declared as JSON would come in as bytes; of a key that it names twice one would be dropped."""
+    given = request.headers.get("content-type", "")
+    kind = given.partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise UnsupportedMediaType(
+            f"the body is declared as {given or 'nothing'}, not as JSON.",
+            hint="Send the header Content-Type: application/json; with curl: -H 'Content-Type: application/json'.",
+        )
+    twice = await _twice(await request.body())
+    if twice.findings:
+        places = ", ".join(found["pointer"] for found in twice.findings)
+        raise Unprocessable(
+            f"the body names a key twice: {places}{twice.rest}.",
+            hint="Leave one of them out.",
+            code="key_twice",
+            errors=twice.findings,
+        )
+
+
+async def _twice(body: bytes) -> Twice:
+    if len(body) > AT_ONCE_BYTES:
+        return await to_thread.run_sync(named_twice, body)
+    return named_twice(body)
+
+
+async def _says_json_untold(request: Request) -> None:
+    """The same; nothing of a body that is refused is told back."""
+    try:
+        await _says_json(request)
+    except Unprocessable as refused:
+        raise Unprocessable("the body names a key twice.", hint=refused.hint, code=refused.code) from None
+
+
+AsJson = Depends(_says_json)
+AsSecretJson = Depends(_says_json_untold)

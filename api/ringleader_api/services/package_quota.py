@@ -1,0 +1,72 @@
+"""What one sender may leave in the folder of packages: so many of so many bytes, with those that broke off."""
+
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import func, select
+
+from ringleader_api.problems import Conflict
+from ringleader_api.store import Store
+from ringleader_api.store.tables import Package
+
+AGAIN_BYTES = 8 << 20
+"""After which an upload is looked at again: others of the same sender may be under way."""
+
+
+class PackagesUsedUp(Conflict):
+    """A sender has left as much as one may."""
+
+    code = "packages_used_up"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """`packages` and `size_bytes` of one sender; what is referred to by jobs counts as well as what is not."""
+
+    packages: int
+    size_bytes: int
+
+
+class Allotted:
+    """Asks whether an upload is within the quota of its sender."""
+
+    def __init__(self, store: Store, folder: Path, quota: Quota) -> None:
+        self._store = store
+        self._folder = folder
+        self._quota = quota
+
+    def partial(self, digest: str, who: str) -> Path:
+        """Where an upload comes in: each sender's own, so that nobody can put wrong bytes before another's."""
+        return self._folder / f".upload-{digest}-{_mark(who)}"
+
+    def check(self, who: str) -> None:
+        """With all that is coming in. Raises PackagesUsedUp."""
+        begun = []  # first: one that is stored meanwhile counts twice rather than not at all
+        for partial in self._folder.glob(f".upload-*-{_mark(who)}"):
+            with suppress(FileNotFoundError):
+                begun.append(partial.stat().st_size)
+        query = select(func.count(), func.coalesce(func.sum(Package.size_bytes), 0))
+        with self._store.look() as session:
+            stored, size_bytes = session.execute(query.where(Package.sender == who)).one()
+        packages, size_bytes = stored + len(begun), int(size_bytes) + sum(begun)
+        if packages > self._quota.packages:
+            raise _used_up(
+                who, f"{packages} packages", f"{self._quota.packages}", "RINGLEADER_PACKAGES_PER_USER"
+            )
+        if size_bytes > self._quota.size_bytes:
+            most = f"{self._quota.size_bytes} bytes"
+            raise _used_up(who, f"{size_bytes} bytes of packages", most, "RINGLEADER_PACKAGE_BYTES_PER_USER")
+
+
+def _mark(who: str) -> str:
+    return hashlib.sha256(who.encode()).hexdigest()[:16]
+
+
+def _used_up(who: str, would: str, most: str, setting: str) -> PackagesUsedUp:
+    return PackagesUsedUp(
+        f"{who} would have {would} here, of {most}.",
+        hint="Delete jobs whose packages are not needed any more: one that no job refers to goes by itself after "
+        f"RINGLEADER_PACKAGES_KEPT_DAYS, what broke off after a day. Or have {setting} raised.",
+    )

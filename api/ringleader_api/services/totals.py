@@ -1,0 +1,59 @@
+"""What a job has cost over all its attempts: steps trained again, recoveries, generations, time."""
+
+from typing import Any
+
+from ringleader.wire.views import Result, Spent, Totals
+from ringleader_api.store.moves import MOST_GENERATIONS
+from ringleader_api.store.spent import together
+from ringleader_api.store.tables import Job
+
+BEGINS_WITH = frozenset({"checkpoint.restored", "checkpoint.none"})
+"""What tells with which step a later attempt begins."""
+RECOVERED = "recovered"
+MOST = 1 << 53
+"""What an event says is what a job's own process wrote: a larger number is none."""
+
+
+def totals(job: Job) -> Totals:
+    """So far; of the present attempt what its supervisor has told."""
+    spent = together(job.spent_before, job.spending)
+    return Totals(
+        **spent.model_dump(),
+        attempts=job.attempt,
+        generations=job.generations_before + job.generation,
+        recoveries=job.recoveries,
+        steps_lost=job.steps_lost,
+    )
+
+
+def counted(job: Job, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Count what an event tells of the present attempt; returns its data, with what the job has lost by it."""
+    if kind == RECOVERED:
+        job.recoveries += 1
+        job.steps_lost = min(MOST, job.steps_lost + _whole(data.get("steps_lost")))
+    if kind not in BEGINS_WITH or job.attempt < 2:
+        return data
+    begins = _whole(data.get("step"))
+    lost = max(0, job.reached - begins)
+    job.steps_lost = min(MOST, job.steps_lost + lost)
+    job.reached = min(job.reached, begins)  # told twice it is counted once
+    return {**data, "steps_lost": lost}
+
+
+def over_all_attempts(job: Job, told: Result) -> Result:
+    """The result of the attempt that has succeeded, with what those before it have cost."""
+    own = Spent.model_validate(told.model_dump(include=set(Spent.model_fields)))
+    job.spending = longest(job.spending, own)
+    job.generation = max(job.generation, min(told.generations, MOST_GENERATIONS))
+    return told.model_copy(update=totals(job).model_dump())
+
+
+def longest(before: dict[str, Any] | None, told: Spent) -> dict[str, Any]:
+    """Of who has been there for longest: whoever told the other had joined later."""
+    now = together(told.model_dump())
+    return before if before is not None and before["wall_s"] > now.wall_s else now.model_dump()
+
+
+def _whole(told: object) -> int:
+    whole = isinstance(told, int) and not isinstance(told, bool) and 0 <= told <= MOST
+    return told if whole else 0  # type: ignore[return-value]

@@ -1,0 +1,19 @@
+"""The budget of failures: spent by the cluster's faults, given back by steps."""
+
+from ringleader.elastic.state import GIVES_BACK
+from ringleader_api.store.tables import Job
+
+
+def failures_spent(job: Job) -> int:
+    """Those of ended attempts, less what the steps of the present one have given back, and those that it has reported.
+
+    Only steps to which no attempt had come before count: one that ends each time at the same place gives nothing back.
+    """
+    given_back = max(0, job.step - job.furthest) // GIVES_BACK
+    return max(0, job.failures_before - given_back) + job.failures_reported
+
+
+def settle(job: Job, spent: int) -> None:
+    """The attempt is over: so many are spent now."""
+    job.furthest = max(job.furthest, job.step)
+    job.failures_before, job.failures_reported = spent, 0

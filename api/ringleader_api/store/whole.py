@@ -1,0 +1,120 @@
+"""Whether a database is what this home was left with: asked at the start, before anything is written to it."""
+
+import errno
+import sqlite3
+from pathlib import Path
+
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine
+from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnection
+
+from ringleader.errors import RingleaderError
+from ringleader_api.log import Log
+
+OF_JOBS = ("jobs", "checkpoints")
+"""Folders of a home with a folder for each job that left something."""
+
+
+class DatabaseUnavailable(RingleaderError):
+    """The database takes nothing now: no room, no lock, no answer."""
+
+    code = "database_unavailable"
+
+
+class DatabaseDamaged(RingleaderError):
+    """The database's file cannot be read."""
+
+    code = "database_damaged"
+
+
+class DiskFull(RingleaderError):
+    """A file of the home finds no room."""
+
+    code = "disk_full"
+
+
+class DatabaseLost(RingleaderError):
+    """The home has jobs, the database knows nothing of any."""
+
+    code = "database_lost"
+
+
+def require_whole(engine: Engine, home: Path) -> None:
+    """Look through the database of a home. A gigabyte takes two seconds of a busy core.
+
+    Raises:
+        DatabaseDamaged: its file is cut, overwritten or something else.
+        DatabaseLost: it has no tables, and the home has folders of jobs: a new one would know nothing of them.
+        DatabaseUnavailable: it cannot be looked at now.
+    """
+    try:
+        with engine.connect() as connection:
+            if connection.dialect.name == "sqlite":
+                found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+                if found != "ok":
+                    raise _damaged(_name(engine), str(found))
+            begun = MigrationContext.configure(connection).get_current_revision() is not None
+    except SQLAlchemyError as error:
+        raise trouble_of(error, _name(engine)) or error from None
+    left = [home / name for name in OF_JOBS if any((home / name).glob("*"))]
+    if not begun and left:
+        raise DatabaseLost(
+            f"{_name(engine)} is empty or gone, but {left[0]} holds what jobs have left: a new database would know "
+            "of none of them.",
+            hint=f"Restore it from a backup. To begin anew without them, move {' and '.join(map(str, left))} away.",
+        )
+
+
+def trouble_of(error: Exception, database: str = "the database") -> RingleaderError | None:
+    """What an error means to whoever waits for the database, or for the disk beside it; None: it is neither's."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return DiskFull(f"the disk has no room ({error.strerror}).", hint=_HINTS["full"])
+    if type(error) is DatabaseError:  # its subclasses say what was wrong with a statement
+        return _damaged(database, str(error.orig))
+    if not isinstance(error, OperationalError | NoConnection) or _misspelt(error):
+        return None
+    words = str(error.orig if isinstance(error, DBAPIError) else error).splitlines()[0]
+    return DatabaseUnavailable(
+        f"the database takes nothing now: {words}.",
+        hint=next((hint for said, hint in _HINTS.items() if said in words), _LATER),
+    )
+
+
+def _misspelt(error: SQLAlchemyError) -> bool:
+    """Whether SQLite only means that a statement is wrong, as one that names a table that is not there."""
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+
+
+def log_failure(log: Log, event: str, error: Exception, **about: object) -> RingleaderError | None:
+    """Log the exception that is being handled: in a line where the database or its disk refuses, which lasts and is
+    nobody's mistake here, with its traceback otherwise. Returns the trouble it is."""
+    trouble = trouble_of(error)
+    if trouble is None:
+        log.exception(event, **about)
+    else:
+        log.warning(event, **about, why=trouble.message)
+    return trouble
+
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_LATER = "Ask again when it is back. Running jobs go on, and what they report waits on their nodes."
+_HINTS = {
+    "full": f"Make room on the disk of RINGLEADER_HOME. {_LATER}",
+    "locked": f"Another process holds it: end whatever else has opened ringleader.db. {_LATER}",
+    "readonly": f"See who may write to RINGLEADER_HOME, and whether its disk is mounted to be written. {_LATER}",
+}
+"""By what SQLite says."""
+
+
+def _damaged(database: str, found: str) -> DatabaseDamaged:
+    return DatabaseDamaged(
+        f"{database} is damaged: {found.rstrip('.')}.",
+        hint="Stop everything, keep a copy of it with its -wal file, and restore a backup; without one, "
+        "`sqlite3 ringleader.db .recover | sqlite3 mended.db` saves what can be read. Nothing was changed.",
+    )
+
+
+def _name(engine: Engine) -> str:
+    return (engine.url.database or "") if engine.dialect.name == "sqlite" else "the database"

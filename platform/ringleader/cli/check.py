@@ -1,0 +1,113 @@
+"""The command that runs a job's program on a few batches, twice, and names what would differ on another worker."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ringleader.cli.output import Session, with_output
+from ringleader.cli.submit import JOB_FILE
+from ringleader.errors import RingleaderError, SpecInvalid
+from ringleader.spec import JobSpec
+from ringleader.spec.entrypoint import check_entrypoint
+
+BUDGET_S = 120.0
+"""For both runs together, with what they import."""
+ENGINE = "ringleader.train.check"
+
+
+class NotChecked(RingleaderError):
+    """The program could not be run, or not to the end of its second run in time."""
+
+    code = "not_checked"
+
+
+@click.command()
+@click.argument("file", type=JOB_FILE)
+@with_output
+def check(session: Session, file: Path) -> int:
+    """Run the program of the job FILE on a few batches, and name what would differ on a worker that comes in later.
+
+    Runs it twice in processes of its own, at most four steps a loop and eight session calls, and needs no control
+    plane. What the program writes to files it writes here. Exit code 1 where something differs.
+    """
+    spec = JobSpec.load(file)
+    here = file.absolute().parent
+    folder = here / _folder(spec)
+    check_entrypoint(spec, folder)
+    found = found_in(spec, folder)
+    session.show({"job": spec.name, "found": found}, _told(spec, found))
+    return 1 if found else 0
+
+
+def found_in(spec: JobSpec, folder: Path, budget_s: float = BUDGET_S) -> list[dict[str, str]]:
+    """What differs in the second run of a program: {"variable", "line", "cure"}, each variable once.
+
+    Raises:
+        NotChecked: it raised an exception in its first run, or took too long.
+    """
+    until = time.monotonic() + budget_s
+    found: dict[str, dict[str, str]] = {}
+    with tempfile.TemporaryDirectory(prefix="ringleader-check-") as place:
+        job = Path(place) / "job.json"
+        job.write_text(json.dumps(spec.model_dump(mode="json")))
+        for which in ("first", "again"):
+            for finding in _run(job, folder, which, until):
+                found.setdefault(finding["variable"].rpartition(".")[2], finding)
+    return list(found.values())
+
+
+def _run(job: Path, folder: Path, which: str, until: float) -> list[dict[str, str]]:
+    answer = job.with_name("found.json")
+    answer.unlink(missing_ok=True)
+    command = [sys.executable, "-m", ENGINE, str(job), str(job.parent), which]
+    try:
+        ended = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=max(0.0, until - time.monotonic()),
+            env=dict(os.environ),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotChecked(
+            f"the {which} run of a few steps did not end within {BUDGET_S:g} s, imports and all.",
+            hint="What takes long at the top of the function? Give it less data by the job file's params.",
+        ) from None
+    if not answer.exists():
+        tail = "\n".join(ended.stderr.splitlines()[-10:])
+        raise NotChecked(
+            f"the {which} run ended with code {ended.returncode}:\n{tail}", hint="Is torch installed?"
+        )
+    told: dict[str, Any] = json.loads(answer.read_text())
+    if "error" in told:
+        raise NotChecked(told["error"], hint=told["hint"] or "")
+    found: list[dict[str, str]] = told["found"]
+    return found
+
+
+def _folder(spec: JobSpec) -> str:
+    """The working directory, relative to the job file."""
+    folder = spec.working_dir or "."
+    if folder.startswith("sha256:"):
+        finding = {"pointer": "/working_dir", "value": folder, "allowed": "a folder"}
+        raise SpecInvalid([finding | {"message": "a package cannot be checked here; allowed: a folder"}])
+    return folder
+
+
+def _told(spec: JobSpec, found: list[dict[str, str]]) -> str:
+    if not found:
+        return f"{spec.name}: nothing differs: lines that run again make what they made before."
+    lines = [f"{each['variable']} ({each['line']}): {each['cure']}" for each in found]
+    return "\n".join([f"{spec.name}: on a worker that comes in later these differ:", *lines])

@@ -1,0 +1,241 @@
+"""A function of a notebook, with all that it uses, as the text of a module: definitions as they were written, numbers
+and text as they are now. Nothing is left out: what cannot be written down is named."""
+
+import __future__
+
+import ast
+import builtins
+import dis
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import CodeType, ModuleType
+from typing import Any
+
+_OWN = ("__name__", "__module__", "__qualname__", "__annotations__", "__class__")
+"""What Python sets itself where a definition runs."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+@dataclass(slots=True)
+class _Written:
+    """What is written down so far, by name.
+
+    Attributes:
+        lazy: annotations are text (`from __future__ import annotations`).
+        early, late: what a definition needs when it is run, and when it is called.
+    """
+
+    lazy: bool
+
+    imports: dict[str, str] = field(default_factory=dict)
+    modules: list[str] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
+    definitions: dict[str, str] = field(default_factory=dict)
+    early: dict[str, list[str]] = field(default_factory=dict)
+    late: dict[str, list[str]] = field(default_factory=dict)
+    unpackable: list[str] = field(default_factory=list)
+
+
+def module_of_cells(name: str, namespace: dict[str, Any]) -> tuple[str, list[str], list[str]]:
+    """The module that defines `name` of a notebook.
+
+    Args:
+        namespace: the notebook's, with the texts of its cells in `In`.
+
+    Returns:
+        Its text; the modules that it imports; what it needs and cannot be packed, in words.
+    """
+    cells = [cell for cell in namespace.get("In", []) if isinstance(cell, str)]
+    trees = [tree for cell in cells if (tree := _parsed(cell)) is not None]
+    written, todo, seen = _Written(lazy=any(map(_has_future, trees))), [(name, name)], {name}
+    while todo:
+        wanted, user = todo.pop(0)
+        for other in _write(wanted, user, namespace, trees, written):
+            if other not in seen:
+                seen.add(other)
+                todo.append((other, wanted))
+    future = ["from __future__ import annotations\n"] if written.lazy else []
+    values = [f"{key} = {value}" for key, value in written.values.items()]
+    definitions = [written.definitions[key] for key in _in_order(written)]
+    text = "\n".join([*future, *written.imports.values(), "", *values, "", *definitions]) + "\n"
+    return text, written.modules, written.unpackable
+
+
+def _write(
+    name: str, user: str, namespace: dict[str, Any], trees: list[ast.Module], written: _Written
+) -> list[str]:
+    """Write `name` down; returns what it uses in turn."""
+    if name not in namespace:
+        if not hasattr(builtins, name):
+            written.unpackable.append(f"{user!r} uses {name!r}, which is not defined")
+        return []
+    value = namespace[name]
+    if (line := _import_of(name, value, trees)) is not None:
+        written.imports[name], module = line
+        written.modules.append(module)
+        return []
+    if _is_plain(value):
+        written.values[name] = _repr(value)
+        return []
+    source = _source_of(name, value, trees)
+    if source is None:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+        written.unpackable.append(f"{user!r} uses {name!r}, a value of type {kind}")
+        return []
+    written.definitions[name] = source
+    early, late = _used(source, name, lazy=written.lazy)
+    written.early[name], written.late[name] = early, late
+    return [*early, *late]
+
+
+def _parsed(cell: str) -> ast.Module | None:
+    """None: it is no Python, as a cell of another language."""
+    python = "\n".join(line for line in cell.splitlines() if not line.lstrip().startswith(("%", "!", "?")))
+    for text in (cell, python):
+        with suppress(SyntaxError, ValueError):
+            return ast.parse(text)
+    return None
+
+
+def _has_future(tree: ast.Module) -> bool:
+    found = (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__")
+    return any(alias.name == "annotations" for node in found for alias in node.names)
+
+
+def _import_of(name: str, value: Any, trees: list[ast.Module]) -> tuple[str, str] | None:
+    """The line that imports it, and from which module; as a cell says, or as the value says of itself."""
+    for tree in reversed(trees):
+        for node in reversed(list(ast.walk(tree))):
+            if isinstance(node, ast.ImportFrom) and not node.level and node.module in sys.modules:
+                for alias in node.names:
+                    given = name if alias.name == "*" else alias.name
+                    if (alias.asname or given) == name and _is_there(node.module, given, value):
+                        return f"from {node.module} import {given} as {name}", node.module
+    if isinstance(value, ModuleType) and value.__name__ != "__main__":
+        if value.__name__ != name:
+            return f"import {value.__name__} as {name}", value.__name__
+        below = {
+            alias.name
+            for tree in trees
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+            if alias.asname is None and alias.name.startswith(f"{name}.")
+        }
+        return "\n".join(f"import {module}" for module in (name, *sorted(below))), name
+    module, given = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if callable(value) and module not in (None, "__main__") and _is_there(module, str(given), value):
+        return f"from {module} import {given} as {name}", module
+    return None
+
+
+def _is_there(module: str, name: str, value: Any) -> bool:
+    return getattr(sys.modules.get(module), name, sys) is value
+
+
+def _is_plain(value: Any) -> bool:
+    """Numbers, text and what is made of them: written down, they are the same."""
+    if type(value) in (list, tuple, set, frozenset):
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(_is_plain(part) for pair in value.items() for part in pair)
+    return type(value) in _PLAIN
+
+
+def _repr(value: Any) -> str:
+    """As Python reads it back, also where it is no number or endless."""
+    text = repr(value)
+    try:
+        return text if ast.literal_eval(text) == value else _spelt(value)
+    except ValueError:
+        return _spelt(value)
+
+
+def _spelt(value: Any) -> str:
+    if type(value) is float:
+        return f"float({str(value)!r})"
+    if type(value) is dict:
+        return "{" + ", ".join(f"{_spelt(key)}: {_spelt(part)}" for key, part in value.items()) + "}"
+    if type(value) in (list, tuple, set, frozenset):
+        return f"{type(value).__name__}([{', '.join(map(_spelt, value))}])"
+    return repr(value)
+
+
+def _source_of(name: str, value: Any, trees: list[ast.Module]) -> str | None:
+    """Its definition as it was written: of a function by its code, of a class the newest of that name."""
+    function = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
+    if inspect.isfunction(function) and function.__module__ == "__main__":
+        if function.__closure__ or "<" in function.__qualname__:
+            return None
+        try:
+            return textwrap.dedent(inspect.getsource(function))
+        except (OSError, TypeError):
+            return None
+    if isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == name:
+        for tree in reversed(trees):
+            for node in reversed(list(ast.walk(tree))):
+                if isinstance(node, ast.ClassDef) and node.name == name:
+                    return ast.unparse(node)
+    return None
+
+
+def _used(source: str, name: str, *, lazy: bool) -> tuple[list[str], list[str]]:
+    """Global names that a definition uses when it is run, and those that it uses when it is called."""
+    flags = __future__.annotations.compiler_flag if lazy else 0
+    parts = list(_codes(compile(source, f"<{name}>", "exec", flags=flags, dont_inherit=True), late=False))
+    made = {name, *_OWN}.union(*(_names(part, {"STORE_GLOBAL"}) for part, _ in parts))
+    used: dict[bool, dict[str, None]] = {True: {}, False: {}}
+    for part, late in parts:
+        here = _names(part, {"STORE_NAME"})  # of a class's body: what it has made itself
+        used[late] |= dict.fromkeys(
+            n for n in _names(part, {"LOAD_GLOBAL", "LOAD_NAME"}) if n not in (*made, *here)
+        )
+    return list(used[False]), list(used[True])
+
+
+def _names(part: CodeType, operations: set[str]) -> list[str]:
+    return [str(ins.argval) for ins in dis.get_instructions(part) if ins.opname in operations]
+
+
+def _codes(code: CodeType, *, late: bool) -> Iterator[tuple[CodeType, bool]]:
+    """It and all code in it, with whether it runs only once something is called."""
+    yield code, late
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            function = bool(constant.co_flags & inspect.CO_OPTIMIZED)
+            at_once = not function or constant.co_name in (
+                "<listcomp>",
+                "<setcomp>",
+                "<dictcomp>",
+                "<genexpr>",
+            )
+            yield from _codes(constant, late=late or not at_once)
+
+
+def _in_order(written: _Written) -> list[str]:
+    """Each definition behind those that it needs when it is run, with what these need when they are called."""
+    order: list[str] = []
+    placed: set[str] = set()
+    followed: set[str] = set()
+
+    def place(name: str) -> None:
+        if name in written.definitions and name not in placed:
+            placed.add(name)
+            for other in written.early[name]:
+                follow(other)
+            order.append(name)
+
+    def follow(name: str) -> None:
+        if name in written.definitions and name not in followed:
+            followed.add(name)
+            place(name)
+            for other in written.late[name]:
+                follow(other)
+
+    for name in reversed(written.definitions):
+        place(name)
+    return order

@@ -1,0 +1,164 @@
+"""A training function that stands in a script, a module or a notebook, as files that a job can be packed from."""
+
+import ast
+import inspect
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from ringleader.client.cells import module_of_cells
+from ringleader.errors import RingleaderError
+
+Function = Callable[..., object]
+MAIN = "__main__"
+NOTEBOOK = "notebook"
+"""What the module is called that is made of a notebook's cells."""
+
+
+class FunctionRefused(RingleaderError):
+    """A function that cannot be packed, as it stands where workers cannot come to it."""
+
+    code = "function_refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a function is imported from: `module:function`, and files by their name in the working directory. None:
+    it is installed."""
+
+    entrypoint: str
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+def sources_of(function: Function) -> Sources:
+    """The module that holds the function and the local modules that it imports; of a notebook the function itself with
+    all that it uses.
+
+    Raises:
+        FunctionRefused: naming what cannot be packed, and what to do.
+    """
+    name = _name_of(function)
+    module = sys.modules[function.__module__]
+    spec = getattr(module, "__spec__", None)
+    file = getattr(module, "__file__", None)
+    cells = function.__module__ == MAIN and isinstance(
+        vars(module).get("In"), list
+    )  # %run leaves a __file__ there
+    path = Path(file).resolve() if file and not cells else None
+    if path is None:
+        if function.__module__ != MAIN:
+            raise FunctionRefused(f"{name!r} is in {function.__module__!r}, which has no file.")
+        return _of_notebook(name, module)
+    dotted = spec.name if spec is not None else re.sub(r"\W", "_", path.stem)
+    if _installed(path):
+        return Sources(f"{dotted}:{name}")
+    if function.__module__ == MAIN:
+        _guarded(module, path)
+    parts = dotted.split(".")
+    root = path.parents[len(parts) - (path.name != "__init__.py")]
+    wanted = imports_of(path.read_bytes(), _package_of(path, root))
+    if spec is not None:
+        wanted.append(dotted)
+    files = local_files(root, wanted) | ({} if spec is not None else {f"{dotted}.py": path})
+    return Sources(f"{dotted}:{name}", {file: found.read_bytes() for file, found in files.items()})
+
+
+def _of_notebook(name: str, module: ModuleType) -> Sources:
+    text, imported, unpackable = module_of_cells(name, vars(module))
+    if unpackable:
+        raise FunctionRefused(
+            f"{name!r} cannot be packed: {'; '.join(unpackable)}.",
+            hint="Make such things inside the function, give numbers and text in params, or submit from a file.",
+        )
+    files = local_files(Path.cwd(), imported)
+    content = {file: path.read_bytes() for file, path in files.items()}
+    return Sources(f"{NOTEBOOK}:{name}", {f"{NOTEBOOK}.py": text.encode(), **content})
+
+
+def _name_of(function: Function) -> str:
+    """Raises FunctionRefused: workers could not find it by its name."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    if module is not None and name.isidentifier() and getattr(module, name, None) is function:
+        return str(name)
+    raise FunctionRefused(
+        f"{name!r} is no function at the top of a module: workers could not import it.",
+        hint="Define it with `def` outside of other functions and classes; what it closes over comes in params.",
+    )
+
+
+def _guarded(module: ModuleType, path: Path) -> None:
+    """Raises FunctionRefused: workers import this script, and would submit it again."""
+    frame = inspect.currentframe()
+    while frame is not None and not (frame.f_globals is vars(module) and frame.f_code.co_name == "<module>"):
+        frame = frame.f_back
+    if frame is None:
+        return
+    for statement in ast.parse(path.read_bytes()).body:
+        if statement.lineno <= frame.f_lineno <= (statement.end_lineno or 0) and not _of_main(statement):
+            raise FunctionRefused(
+                f"line {frame.f_lineno} of {path.name} submits whenever {path.name} is imported, as workers do.",
+                hint='Put it below `if __name__ == "__main__":`.',
+            )
+
+
+def _of_main(statement: ast.stmt) -> bool:
+    names = {
+        node.id for node in ast.walk(getattr(statement, "test", ast.Pass())) if isinstance(node, ast.Name)
+    }
+    return isinstance(statement, ast.If) and "__name__" in names
+
+
+def local_files(root: Path, modules: list[str]) -> dict[str, Path]:
+    """The files below `root` of these modules, of their packages, and of what they import from there in turn."""
+    found: dict[str, Path] = {}
+    todo = list(modules)
+    while todo:
+        dotted = todo.pop()
+        for path in _files_of(root, dotted):
+            file = path.relative_to(root).as_posix()
+            if file not in found:
+                found[file] = path
+                todo += imports_of(path.read_bytes(), _package_of(path, root))
+    return found
+
+
+def imports_of(source: bytes, package: list[str]) -> list[str]:
+    """The modules that a module of `package` may import, and names that may be modules."""
+    found: list[str] = []
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # if it is ever imported, that is where it is told
+        return []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            found += [start, *(f"{start}.{alias.name}" for alias in node.names)]
+    return [name for name in found if name]
+
+
+def _files_of(root: Path, dotted: str) -> Iterator[Path]:
+    """What an import of it runs: each package on the way, and the module."""
+    below = root
+    for part in dotted.split("."):
+        below = below / part
+        for path in (below / "__init__.py", below.with_suffix(".py")):
+            if path.is_file() and not _installed(path):
+                yield path
+
+
+def _package_of(path: Path, root: Path) -> list[str]:
+    return list(path.parent.relative_to(root).parts)
+
+
+def _installed(path: Path) -> bool:
+    """Whether it is Python's own, or came by a package: then nodes have it, too."""
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(path.is_relative_to(Path(place).resolve()) for place in places)
