@@ -1,6 +1,8 @@
 """What all tests share: the way to their helpers, and a plain word about browser tests that did not run."""
 
 import gc
+import io
+import logging
 import os
 import shutil
 import sys
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ringleader.bench.postgres import MISSING, Postgres, binaries, postgres
+from ringleader_api.log import JsonLines
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "unit")]
@@ -42,6 +45,21 @@ def browser_path() -> str:
     path = chromium()
     assert path is not None
     return path
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """What the API logs, a JSON object a line."""
+    told = io.StringIO()
+    handler = logging.StreamHandler(told)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("ringleader")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield told
+    logger.removeHandler(handler)
+    logger.setLevel(before)
 
 
 @pytest.fixture
@@ -114,6 +132,7 @@ SHARED = {
             "runtime_modes",
             "runtime_supervisors",
             "runtime_leaving",
+            "runtime_nodes",
             "leasing_faults",
         )
     ),

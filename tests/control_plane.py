@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,12 @@ class Stage:
         for _ in range(times):
             self.control.reconciler.tick()
 
+    def rounds(self, seconds: float, each: float = 5.0) -> None:
+        """So much time in rounds of the reconciler: one counts for a few seconds at most."""
+        for _ in range(ceil(seconds / each)):
+            self.time.pass_s(each)
+            self.tick()
+
     def submit(self, **changes: Any) -> str:
         answer = self.client.post("/api/v1/jobs", json={**SPEC, **changes})
         assert answer.status_code == 201, answer.text
@@ -285,6 +292,17 @@ def metric(seq: int, step: int, **values: float | None) -> dict[str, Any]:
 
 def event(seq: int, kind: str, **data: Any) -> dict[str, Any]:
     return {"stream": "events", "seq": seq, "at": AT, "generation": 1, "type": kind, "data": data}
+
+
+def place(job_id: str, name: str) -> str:
+    """Where a checkpoint of the job lies."""
+    return f"/home/checkpoints/{job_id}/{name}"
+
+
+def saved(job_id: str, seq: int, step: int, *removed: str) -> dict[str, Any]:
+    """What the supervisor tells of a checkpoint."""
+    data = {"step": step, "uri": place(job_id, f"step-{step}"), "size_bytes": 3, "copied_s": 0.1}
+    return event(seq, "checkpoint.saved", **data, removed=list(removed))
 
 
 def line(seq: int, text: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from faults import ANY, Cue
+from rooms import ROOM, SECRET
 
 from ringleader.checkpoint.folder import MANIFEST
 from ringleader.checkpoint.manifest import Saved
@@ -23,6 +24,7 @@ from ringleader.comm.transports.meeting import Call, meet
 from ringleader.elastic import instructions as do
 from ringleader.elastic.plan import Plan
 from ringleader.errors import Dismissed, ExchangeBroken
+from ringleader.train.clock import Split
 from ringleader.train.donating import DONOR, JOINER
 from ringleader.train.seams import Parked, Seat, Shadow
 
@@ -118,6 +120,15 @@ class Prompter:
         self._cue(step, phase)
         self._let_out()
 
+    def between(self, call: int) -> None:
+        pass
+
+    def within(self, *, told: bool = True) -> None:
+        pass
+
+    def timed(self, split: Split) -> None:
+        pass
+
     def recorded_step(self) -> int:
         return self._recorded
 
@@ -163,11 +174,11 @@ class Prompter:
     def _connect(self, plan: Plan) -> Transport | None:
         if len(plan.members) == 1:
             return None
-        prefix, rank = f"{plan.attempt}/{plan.generation}", plan.rank_of(self._me)
-        return meet(Call(*self._store, prefix, rank, len(plan.members), DEADLINE_S, host=self._host))
+        prefix, rank = f"{ROOM}/{plan.attempt}.{plan.generation}", plan.rank_of(self._me)
+        return meet(Call(*self._store, prefix, rank, len(plan.members), DEADLINE_S, SECRET, host=self._host))
 
     def _pair(self, number: int, rank: int) -> Transport:
-        return meet(Call(*self._store, f"pair/{number}", rank, 2, DEADLINE_S, host=self._host))
+        return meet(Call(*self._store, f"{ROOM}/pair/{number}", rank, 2, DEADLINE_S, SECRET, host=self._host))
 
     def _level(self, pair: int) -> None:
         self._cue(ANY, "level")

@@ -7,12 +7,13 @@
 #   cluster.sh status NODES TOKEN_FILE             show the nodes that have joined
 #
 # NODES: one "address cpus gpus" a line, the first is the head. ADDRESS: which line this machine is; found by the
-# machine's own addresses when left out. Environment: RAY_PORT (6379), RAY_BIN (ray), OBJECT_STORE_BYTES (Ray's choice).
+# machine's own addresses when left out. Environment: RAY_PORT (6379), RAY_BIN (ray), OBJECT_STORE_BYTES (Ray's choice),
+# RAY_TMPDIR (/tmp): where the private folder for Ray's files is made, rl-UID.
 set -euo pipefail
 
 die() { echo "cluster.sh: $*" >&2; exit 2; }
 
-usage() { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
 
 # Everything that is neither a comment nor empty: "address cpus gpus".
 nodes() { grep -Ev '^[[:space:]]*(#|$)' "$1" || die "no nodes in $1"; }
@@ -50,13 +51,26 @@ authenticate() {
 # What workers import is there before they are: see ringleader/runtime/preload.py. Each node has Ringleader, or no job runs there.
 export RAY_START_HOOK="${RAY_START_HOOK:-ringleader.runtime.preload.on_ray_start}"
 
+# Ray opens its folder, and those in it, to every account of the machine: who can remove a file there can put a link in
+# its place, through which Ray writes. So it gets a folder inside one that nobody else can enter.
+private_folder() {
+  local folder
+  folder="${RAY_TMPDIR:-/tmp}/rl-$(id -u)"
+  mkdir -p -m 700 "$folder" 2>/dev/null || true
+  [ -d "$folder" ] && [ ! -L "$folder" ] && [ -O "$folder" ] \
+    || die "$folder is no folder of yours, and Ray's files are not safe there: set RAY_TMPDIR to a folder that is"
+  chmod 700 "$folder"
+  echo "$folder"
+}
+
 # In the foreground: whoever starts this (a terminal, tmux, systemd) ends it, and nothing else of Ray's on the machine.
 start() {
-  local nodes_file="$1" address="$2"
+  local nodes_file="$1" address="$2" folder
   shift 2
   private "$address"
   [ -n "$(share "$nodes_file" "$address" 2)" ] || die "$address is not in $nodes_file"
-  exec "${RAY_BIN:-ray}" start --block --disable-usage-stats --node-ip-address="$address" \
+  folder="$(private_folder)"
+  exec "${RAY_BIN:-ray}" start --block --disable-usage-stats --node-ip-address="$address" --temp-dir="$folder/ray" \
     --num-cpus="$(share "$nodes_file" "$address" 2)" --num-gpus="$(share "$nodes_file" "$address" 3)" \
     ${OBJECT_STORE_BYTES:+--object-store-memory="$OBJECT_STORE_BYTES"} "$@"
 }

@@ -105,7 +105,7 @@ CASES = (
     Case("functions:twice", 2, "entrypoint_raised", "called twice"),
     Case("functions:not_a_number", 2, "nonfinite_loss", "loss of step 1"),
     Case("functions:no_step", 2, "no_step", "without a step"),
-    Case("functions:absent", 1, "entrypoint_import", "has no function 'absent'"),
+    Case("vanishing:train", 1, "entrypoint_import", "has no function 'train'"),
     Case("nowhere:train", 1, "entrypoint_import", "No module named 'nowhere'"),
     Case("functions:raises_beside_loaders", 1, "entrypoint_raised", "this is my own mistake"),
     Case("functions:never", 1, "entrypoint_raised", "was not called"),
@@ -132,6 +132,8 @@ def jobs(
     """All submitted at once: they share the cluster."""
     folder = tmp_path_factory.mktemp("functions")
     (folder / "functions.py").write_text(FUNCTIONS)
+    # To who only reads the file its function is there.
+    (folder / "vanishing.py").write_text("import functions\n\n\ndef train(session): ...\n\n\ndel train\n")
     return {case: submitted(stack, case, pids / case.name, folder) for case in CASES}
 
 

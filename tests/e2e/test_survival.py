@@ -214,6 +214,11 @@ def test_a_ray_that_is_lost_is_told_of_and_comes_back_and_the_job_goes_on_as_its
     every_step_once(job)
     began = [e.data["step"] for e in job.events() if e.type == "checkpoint.restored"]
     assert began == [newest]
+    _, again = (e.time for e in job.events() if e.type == "job.starting")
+    reached = max(point.step for point in job.metrics("loss") if point.time < again)
+    assert result.attempts == 2
+    assert result.steps_lost >= reached - newest, "what was trained behind the checkpoint was trained twice"
+    assert result.wall_s >= result.compute_s > 0
     assert kinds(job).count("job.starting") == 2
     assert waiting.wait(timeout=DEADLINE_S).steps == 23
     assert waiting.view.attempt == 1

@@ -9,6 +9,7 @@ import sys
 import time
 
 import torch
+from rooms import SECRET
 
 from ringleader.comm.executor import Scratch
 from ringleader.comm.grouped import canonical_sum
@@ -23,7 +24,7 @@ DEADLINE_S = 5.0
 
 def main(rank: int, size: int, port: int) -> None:
     torch.cuda.set_device(rank)
-    transport = meet(Call("127.0.0.1", port, "gpu/1/1", rank, size, DEADLINE_S, kinds=DEVICE_KINDS))
+    transport = meet(Call("127.0.0.1", port, "job/1/1", rank, size, DEADLINE_S, SECRET, kinds=DEVICE_KINDS))
     assert transport.together is not None
     row = torch.full((LENGTH,), float(rank + 1), device="cuda")
     transport.native_all_reduce(row).wait()

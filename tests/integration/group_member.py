@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from exchange_members import Member, plan_of, small_net
+from rooms import SECRET
 
 from ringleader.comm.buckets import Buckets
 from ringleader.comm.transports import Transport
@@ -24,7 +25,7 @@ SHARDS = 4
 def join(port: int, kind: str, order: dict[str, Any]) -> Transport | None:
     if order["size"] == 1:
         return None
-    call = Call("127.0.0.1", port, order["prefix"], order["rank"], order["size"], 30.0, kinds=(kind,))
+    call = Call("127.0.0.1", port, order["prefix"], order["rank"], order["size"], 30.0, SECRET, kinds=(kind,))
     return meet(call)
 
 

@@ -11,11 +11,12 @@ from datetime import timedelta
 
 import torch
 from exchange_members import Member, momentum, plan_of, synchronous
+from rooms import SECRET
 from torch import Tensor, nn
 from torch.distributed import TCPStore
 
 from ringleader.bench.children import die_with_parent
-from ringleader.comm.transports.meeting import Call, meet
+from ringleader.comm.transports.meeting import Call, Clients, library, meet
 from ringleader.sync import open_exchange
 
 DEADLINE_S = 60.0
@@ -61,14 +62,14 @@ def trained(store: TCPStore, name: str, servers: int, asked: argparse.Namespace)
     plan = plan_of(asked.workers, SHARDS, servers)
     net = deep(asked.layers, asked.width)
     host, _, port = asked.store.rpartition(":")
-    call = Call(host, int(port), name, asked.rank, len(plan.members), DEADLINE_S, host=asked.address)
+    call = Call(host, int(port), name, asked.rank, len(plan.members), DEADLINE_S, SECRET, host=asked.address)
     exchange = open_exchange(
         architecture=name,
         algorithm="auto",
         same_bits=True,
         plan=plan,
         rank=asked.rank,
-        transport=meet(call),
+        transport=meet(call, clients=Clients(library)),
         parameters=list(net.parameters()),
         word_length=0,
         buckets=None,

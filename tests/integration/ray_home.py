@@ -80,8 +80,9 @@ def living() -> set[str]:
 
 
 @contextmanager
-def ray_node(ip: str, num_cpus: int) -> Iterator[str]:
-    """Another node of the cluster that this process is connected to, at an address of its own; yields its id.
+def ray_node(ip: str, num_cpus: int, num_gpus: int = 0) -> Iterator[str]:
+    """Another node of the cluster that this process is connected to, at an address of its own; yields its id. What it
+    says of devices Ray takes for true.
 
     `ray start` would refuse: this process's environment says that Ray shall keep to loopback and form no cluster."""
     from ray._private.node import Node
@@ -91,7 +92,7 @@ def ray_node(ip: str, num_cpus: int) -> Iterator[str]:
         gcs_address=address(),
         node_ip_address=ip,
         num_cpus=num_cpus,
-        num_gpus=0,
+        num_gpus=num_gpus,
         object_store_memory=100_000_000,
         min_worker_port=0,
         max_worker_port=0,

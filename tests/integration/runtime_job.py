@@ -43,6 +43,7 @@ def train(session):
                 time.sleep(0.01)
             loss = ((net(batch["x"]).squeeze(-1) - batch["y"]) ** 2).mean()
             session.step(loss)
+        print("epoch", epoch)
     print("goodbye")
 
 class Likes(Dataset):

@@ -38,7 +38,7 @@ def small_recipe(home: Home, name: str, code: str = SERVICE, **more: Any) -> Rec
 
 SMALL = Recipes(
     ray=lambda home, num_cpus: small_recipe(home, "ray"),
-    mlflow=lambda home, port: small_recipe(home, "mlflow"),
+    mlflow=lambda home: small_recipe(home, "mlflow"),
     api=lambda home, port, address, mlflow_url: small_recipe(home, "api"),
 )
 

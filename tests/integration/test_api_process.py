@@ -61,6 +61,17 @@ def test_an_accepted_job_survives_sigkill_and_the_same_port_comes_back(tmp_path:
         assert (again.status_code, again.json()["id"]) == (200, job["id"])
 
 
+@pytest.mark.parametrize("left", [b"", b"\0\0\0\0", b"99999", b"-1", b"4711x", "４".encode()])
+def test_a_port_that_a_power_cut_has_torn_is_none(tmp_path: Path, left: bytes) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "port").write_bytes(left)
+    with process(home) as (_, client):
+        assert client.get("/healthz").status_code == 200
+        assert int((home / "port").read_text()) == client.base_url.port
+    assert "Traceback" not in (tmp_path / "api.log").read_text()
+
+
 def test_without_a_cluster_jobs_wait_and_the_process_says_what_is_missing(tmp_path: Path) -> None:
     with process(tmp_path / "home") as (_, client):
         job = client.post("/api/v1/jobs", json=SPEC).json()

@@ -13,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from accounts import NOBODY
 from processes import children
 from small_stack import SERVICE, SMALL, small_recipe
 from waiting import wait_for
 
-from ringleader.cli.stack.home import AlreadyUp, Home, read_json, write_json
+from ringleader.cli.stack.home import AlreadyUp, Home, RayTokenTorn, read_json, write_json
+from ringleader.cli.stack.logs import MOST_BYTES
 from ringleader.cli.stack.process import Identity, end, wait_gone
 from ringleader.cli.stack.recipes import REAL, Recipes
 from ringleader.cli.stack.service import Recipe, Service, ServiceFailed, recorded
@@ -92,6 +94,8 @@ def test_on_a_cluster_that_is_there_no_ray_is_started_and_its_token_is_kept(home
 
 
 def test_secrets_are_readable_by_their_owner_only(home: Home) -> None:
+    home.run.mkdir(mode=0o777)  # as an older version, or somebody's copy of the home, may have left it
+    home.run.chmod(0o777)
     home.prepare()
     assert stat.S_IMODE(home.ray_token.stat().st_mode) == 0o600
     assert stat.S_IMODE(home.run.stat().st_mode) == 0o700
@@ -106,7 +110,7 @@ def test_what_the_control_plane_is_told_reaches_neither_ray_and_its_jobs_nor_mlf
     home.prepare()
     recipes = (
         REAL.ray(home, 1),
-        REAL.mlflow(home, 1),
+        REAL.mlflow(home),
         REAL.api(home, 1, "127.0.0.1:1", "http://127.0.0.1:2"),
     )
     says = (
@@ -125,6 +129,24 @@ def test_what_the_control_plane_is_told_reaches_neither_ray_and_its_jobs_nor_mlf
     assert {f"RINGLEADER_{name}" for name in ("DATABASE_URL", "OIDC_CLIENT_SECRET")} <= ours["api"]
     assert "RINGLEADER_TOKEN" not in ours["api"]
     assert {environ["OF_THE_USER"] for environ in found.values()} == {"kept"}
+
+
+def test_a_log_is_turned_over_by_its_size_and_its_writer_goes_on(home: Home) -> None:
+    log, old = home.log("mlflow"), home.log("mlflow").with_name("mlflow.log.1")
+    with running(home, recipes=SMALL):
+        writer = log.open("ab", buffering=0)
+        with writer:
+            for turn in (b"first", b"second"):
+                writer.write(turn * (MOST_BYTES // len(turn) + 1))
+                wait_for(f"the {turn!r} turn", lambda: log.stat().st_size < MOST_BYTES)
+                assert old.stat().st_size > MOST_BYTES
+                assert turn in old.read_bytes()[-20:]
+                assert stat.S_IMODE(old.stat().st_mode) == 0o600
+            writer.write(b"goes on")
+            wait_for("the new line", lambda: log.read_bytes().endswith(b"goes on"))
+    assert sorted(path.name for path in (home.root / "log").iterdir()) == [
+        "api.log", "mlflow.log", "mlflow.log.1", "ray.log",
+    ]  # fmt: skip
 
 
 def test_a_second_up_on_the_same_home_is_refused_and_disturbs_nothing(home: Home) -> None:
@@ -268,6 +290,51 @@ def test_up_follows_an_up_that_was_killed(home: Home) -> None:
     with running(home, recipes=SMALL) as stack:
         assert isinstance(stack, Stack)
         assert len(processes_of(home.root)) == 9
+
+
+@pytest.mark.parametrize("left", ["", "\n", "\0\0\0", "\x7f"])
+def test_a_token_for_ray_that_a_power_cut_has_torn_is_made_anew(left: str, home: Home) -> None:
+    home.prepare()
+    whole = home.ray_token.read_text()
+    with home.held():
+        assert home.ray_token.read_text() == whole
+    home.ray_token.write_text(left)
+    with home.held():
+        assert len(home.ray_token.read_text()) > 32
+        assert home.ray_token.read_text().isprintable()
+        assert stat.S_IMODE(home.ray_token.stat().st_mode) == 0o600
+
+
+def test_a_clusters_token_that_is_none_is_refused_and_takes_no_place(home: Home) -> None:
+    home.prepare()
+    kept, given = home.ray_token.read_text(), home.root / "cluster.token"
+    given.write_text("\n")
+    with (
+        pytest.raises(RayTokenTorn, match="holds no token"),
+        running(home, recipes=SMALL, cluster=Cluster("10.0.0.10:6379", given)),
+    ):
+        pass
+    assert home.ray_token.read_text() == kept
+
+
+def test_up_removes_what_its_records_name_and_is_its_own(home: Home) -> None:
+    home.prepare()
+    left, link, others = (home.root / name for name in ("left", "link", "others"))
+    (left / "ray").mkdir(parents=True)
+    others.mkdir()
+    link.symlink_to(others)
+    record = {
+        "pid": 1,
+        "started": "before the power cut:1",
+        "remove": [str(left), str(link), str(home.root / "gone"), 7],
+    }
+    write_json(home.record("ray"), record)
+    if os.geteuid() == 0:
+        os.chown(others, NOBODY, NOBODY)
+        write_json(home.record("mlflow"), {**record, "remove": [str(others)]})
+    with running(home, recipes=SMALL):
+        assert not left.exists()
+        assert others.is_dir()
 
 
 def test_a_pid_that_was_given_to_somebody_else_is_never_signalled(home: Home) -> None:

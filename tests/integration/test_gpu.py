@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed import TCPStore
+from rooms import open_room
+
+from ringleader.train.boundaries import Boundary
+from ringleader.train.held import Held
+from ringleader.train.prints import fingerprint
 
 MEMBER = Path(__file__).parent / "gpu_member.py"
 DEADLINE_S = 100
@@ -22,7 +26,7 @@ pytestmark = [
 def said() -> list[dict]:
     """The members' answers, by rank."""
     size = torch.cuda.device_count()
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = open_room()
     members = [
         subprocess.Popen(
             [sys.executable, MEMBER, str(rank), str(size), str(store.port)], stdout=subprocess.PIPE, text=True
@@ -48,3 +52,27 @@ def test_a_lost_member_ends_the_waits_of_the_others(said):
     for survivor in said[:-1]:
         assert survivor["broken"]
         assert survivor["took_s"] < 2 * 5.0  # the deadline of a wait, and the way out of it
+
+
+def test_bits_on_a_device_have_the_fingerprint_that_they_have_in_memory():
+    for size in (3, 1 << 20):
+        values = torch.randn(size)
+        assert fingerprint(values.cuda()) == fingerprint(values)
+
+
+def test_what_a_boundary_puts_back_lies_on_the_device_of_its_weights():
+    held, net = Held(), torch.nn.Linear(4, 4).cuda()
+    held.models.append(net)
+    optimizer = torch.optim.Adam(net.parameters())
+    held.add_optimizer(optimizer, None)
+    net(torch.ones(1, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    boundary = Boundary.of(held)
+    boundary.keep_tensors(held, "models")
+    given = Boundary.of_plain(
+        torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, boundary.plain())
+    )
+    optimizer.state.clear()
+    given.put_back(held)
+    assert {state["exp_avg"].device.type for state in optimizer.state.values()} == {"cuda"}
+    optimizer.step()

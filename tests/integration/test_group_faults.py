@@ -270,13 +270,13 @@ def stumbling(session: Session, steps: Path) -> None:
 
 
 def noting(session: Session, steps: Path, before_update: Callable[..., None] = lambda *_: None) -> None:
-    """Every member leaves a file for every step that it has applied."""
+    """Every server leaves a file for every step that it has applied, before it publishes."""
     net = register(session, before_update)
 
-    def note() -> None:
-        (steps / f"{mp.current_process().name}-{session.global_step}").touch()
+    def note(*_: Any) -> None:
+        (steps / f"{mp.current_process().name}-{session.global_step + 1}").touch()
 
-    session.on_commit(note)
+    session._held.optimizers[-1][0].register_step_post_hook(note)
     run_epochs(session, net)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from forks import processes
 from integration.group_member import member
-from torch.distributed import TCPStore
+from rooms import open_room
 
 from ringleader.comm.transports.meeting import KINDS
 
@@ -54,7 +54,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def members(kind: str) -> Iterator[list[Process]]:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = open_room()
     started = [Process(store.port, kind) for _ in range(3)]
     yield started
     for process in started:

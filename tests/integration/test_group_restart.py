@@ -49,7 +49,7 @@ def _one_thread() -> None:
 
 
 def saving_job(**changes: Any) -> Any:
-    return job(checkpoint={"every_steps": EVERY, "keep": 3}, **changes)
+    return job(checkpoint={"every_steps": EVERY, "every_s": None, "keep": 3}, **changes)
 
 
 def cast(spec: Any, place: Path, cues: FaultPlan = NO_FAULTS, *, attempt: int = 1) -> Cast:

@@ -46,7 +46,7 @@ def rows() -> TensorDataset:
 
 
 def train(session: Session, steps: Path | None = None, *, stumbles: bool = False) -> None:
-    """Two optimisers, clipping, a schedule; in `steps` every member leaves a file for each step it has applied."""
+    """Two optimisers, clipping, a schedule; in `steps` every server leaves a file for each step it has applied."""
     net = session.model(Ratings())
     tables = [net.users.weight, net.items.weight]
     of_tables = session.optimizer(torch.optim.SparseAdam(tables, lr=0.05), clip_norm=0.2)
@@ -62,12 +62,12 @@ def train(session: Session, steps: Path | None = None, *, stumbles: bool = False
                 await_file(steps / "s0-8")
             raise ExchangeBroken(rank=1, phase="update", bucket=None, why="this test says so")
 
-    def note() -> None:
+    def note(*_: Any) -> None:
         if steps is not None:
-            (steps / f"{mp.current_process().name}-{session.global_step}").touch()
+            (steps / f"{mp.current_process().name}-{session.global_step + 1}").touch()
 
     of_tables.register_step_pre_hook(stumble)
-    session.on_commit(note)
+    rest.register_step_post_hook(note)
     data = rows()
     for _ in range(EPOCHS):
         for users, items, liked in session.batches(data):

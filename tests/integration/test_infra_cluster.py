@@ -1,6 +1,8 @@
 """The cluster script with real Ray: two nodes on loopback join with a token, and leave nothing behind."""
 
+import os
 import socket
+import stat
 import subprocess
 import tempfile
 from contextlib import ExitStack
@@ -56,6 +58,13 @@ def test_two_nodes_join_with_a_token_and_leave_nothing_behind() -> None:
         if forks():
             ready = [line for line in processes_of(folder) if "preload.py" in line]
             assert len(ready) == len(NODES), "each node has a process that its workers are forked from"
+
+        own = folder / "ray" / f"rl-{os.getuid()}"
+        assert stat.S_IMODE(own.stat().st_mode) == 0o700
+        assert [path.name for path in (folder / "ray").iterdir()] == [own.name], (
+            "all of Ray's files lie in there"
+        )
+        assert (own / "ray" / "session_latest").exists()
 
         stack.close()
         wait_for("end of every process", lambda: not processes_of(folder), 30)

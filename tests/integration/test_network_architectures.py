@@ -32,7 +32,8 @@ pytestmark = [
 def run(layers: int, width: int) -> tuple[dict[str, list[tuple[float, float]]], list[dict[str, list]]]:
     """Architecture → (into, out of) each host, bytes a step; and what each member says."""
     here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parent / "unit"), os.environ.get("PYTHONPATH", "")])
+    places = (here, here.parent, here.parent / "unit", os.environ.get("PYTHONPATH", ""))
+    path = os.pathsep.join(map(str, places))
     env = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": laboratory.INTERFACE, "PYTHONPATH": path}
     with ExitStack() as stack:
         bridge, hosts = stack.enter_context(laboratory.hosts(2))

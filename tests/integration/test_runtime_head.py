@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from accounts import as_nobody, needs_root
 from integration.ray_home import begin_head, ray_head
+from integration.sockets import listening_hosts
 from processes import below, children, name_of
 from waiting import wait_for
 
@@ -15,32 +17,9 @@ from ringleader.cli.stack.process import Identity
 
 AGENTS = 2
 """Of a raylet; they end by themselves only a minute after it."""
-LISTENING = "0A"
+REPLACE = "for path in sys.argv[1:]: print(tried(os.unlink, path), tried(os.symlink, '/tmp/x', path))"
+PLACE = "for path in sys.argv[1:]: print(tried(os.listdir, path), tried(os.mkdir, path + '/of-nobody'))"
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
-
-
-def sockets_of(pids: set[int]) -> set[str]:
-    found = set()
-    for pid in pids:
-        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
-            try:
-                target = descriptor.readlink().name
-            except OSError:
-                continue
-            if target.startswith("socket:["):
-                found.add(target[8:-1])
-    return found
-
-
-def listening_hosts(pids: set[int]) -> set[str]:
-    """The local addresses, as the kernel writes them, that these processes listen on."""
-    mine, hosts = sockets_of(pids), set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == LISTENING and fields[9] in mine:
-                hosts.add(fields[1].split(":")[0])
-    return hosts
 
 
 def processes_below(temp_dir: str) -> set[int]:
@@ -61,6 +40,20 @@ def test_two_clusters_run_side_by_side_on_loopback_only(tmp_path: Path):
     for temp_dir in (first, second):
         assert not Path(temp_dir).exists()
         assert not processes_below(temp_dir)
+
+
+@needs_root
+def test_another_account_can_put_nothing_in_place_of_rays_files(tmp_path: Path):
+    with ray_head(tmp_path, 1) as (_, temp_dir):
+        inside = [path for path in Path(temp_dir).rglob("*") if path.is_dir() and not path.is_symlink()]
+        files = list(Path(temp_dir).rglob("debug_state*.txt"))
+        assert files
+        assert any(path.stat().st_mode & 0o002 for path in inside), (
+            "Ray closes its folders itself: less is to be done"
+        )
+        assert set(as_nobody(REPLACE, *map(str, files))) == {"PermissionError"}
+        assert set(as_nobody(PLACE, temp_dir, *map(str, inside))) == {"PermissionError"}
+        assert all(file.is_file() and not file.is_symlink() for file in files)
 
 
 def test_a_head_starts_no_process_that_nobody_asks(tmp_path: Path):

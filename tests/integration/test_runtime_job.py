@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from integration.runtime_job import start
+from integration.runtime_job import start, write_training
 from pace import gates
 from trace_file import check_nested, complete, inside, is_step, read, steps_of, workers
 from waiting import wait_for
@@ -17,6 +17,12 @@ from waiting import wait_for
 from ringleader.runtime.cluster import FaultMissed
 from ringleader.runtime.node_scratch import copies_of
 from ringleader.runtime.watch import BEAT_GONE_S
+from ringleader.wire.package import pack
+
+
+def printed(epochs: int) -> list[str]:
+    """What the training function prints beside its loops."""
+    return ["hello from the training function", *(f"epoch {n}" for n in range(epochs)), "goodbye"]
 
 
 def test_a_job_trains_to_its_outcome_and_leaves_nothing(cluster, home, ingest, package):
@@ -39,9 +45,7 @@ def test_a_job_trains_to_its_outcome_and_leaves_nothing(cluster, home, ingest, p
     assert Path(result["weights_uri"].removeprefix("file://")).exists()
     metrics = ingest.stream("metrics")
     assert [m["step"] for m in metrics] == list(range(1, 21))
-    lines = [(r["worker"], r["line"]) for r in ingest.stream("logs")]
-    assert ("w0", "goodbye") in lines
-    assert ("w1", "hello from the training function") in lines
+    assert [r["line"] for r in ingest.stream("logs")] == printed(epochs=5), "once, not by each worker"
     assert [e["cause"] for e in ingest.events("generation.formed")] == ["start"]
     run.leave_nothing()
     from ringleader.runtime import claims  # it imports Ray
@@ -78,6 +82,7 @@ def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(
     run.until_step(20)
     before = run.pids()
     assert len(list(copies_of(run.launch.scratch.name).glob("*/*.parquet"))) == 1
+    wait_for("what became of the time", lambda: (ingest.status.get("spent") or {}).get("wall_s", 0.0) > 0.0)
     run.open_gate(20)  # at their pace they are without it before a replacement can be there
     os.kill(before["w1"], signal.SIGKILL)
     wait_for("replacement", lambda: [e for e in ingest.events("worker.joined") if e["worker"] == "w3"])
@@ -93,6 +98,7 @@ def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(
     (recovered,) = ingest.events("recovered")
     assert recovered["steps_lost"] == 0
     assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))
+    assert [r["line"] for r in ingest.stream("logs")] == printed(epochs=60), "nor by who joins"
     assert [e["cause"] for e in ingest.events("generation.formed")][-2:] == ["lost", "join"]
     run.leave_nothing()
 
@@ -231,6 +237,16 @@ def test_an_exception_of_the_training_function_ends_the_attempt_with_its_traceba
 def test_a_function_that_cannot_be_imported_is_named(cluster, home, ingest, package):
     run = start(cluster, home, ingest, package, "absent", function="nowhere", workers={"min": 1, "max": 1})
     assert run.outcome()["reason"]["code"] == "entrypoint_import"
+    run.leave_nothing()
+
+
+def test_a_module_is_found_where_pythonpath_of_the_job_file_says(cluster, home, ingest, tmp_path):
+    (tmp_path / "work" / "src").mkdir(parents=True)
+    write_training(tmp_path / "work" / "src" / "deeper")
+    env, workers = {"PYTHONPATH": "nowhere:src/deeper"}, {"min": 1, "max": 1}
+    package = pack(tmp_path / "work")
+    run = start(cluster, home, ingest, package, "below", env=env, workers=workers, params={"epochs": 1})
+    assert run.outcome()["outcome"] == "succeeded"
     run.leave_nothing()
 
 

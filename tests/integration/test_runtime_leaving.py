@@ -53,7 +53,7 @@ def test_attempts_that_lost_everybody_were_paused_or_preempted_are_followed_from
     spec = {
         "workers": {"min": 2, "max": 2, "cpus": 4},  # there is no room for a replacement
         "params": {"epochs": 100, "pause": 0.01, "gates": gates(tmp_path, 15, 40, 200, 300)},
-        "checkpoint": {"every_steps": 10, "keep": 2},
+        "checkpoint": {"every_steps": 10, "every_s": None, "keep": 2},
         "debug": {"ledger": True},
     }
     first = start(cluster, home, ingest, package, "unlucky", **spec)
@@ -82,6 +82,7 @@ def test_attempts_that_lost_everybody_were_paused_or_preempted_are_followed_from
     paused_at = ingest.events("checkpoint.saved", attempt=2)[-1]["step"]
     assert paused_at == max(m["step"] for m in ingest.stream("metrics", attempt=2))
     second.leave_nothing()
+    printed = [r["line"] for r in ingest.stream("logs", 2) if r["line"].startswith("epoch")]
     ingest.forget()
     third = start(cluster, home, ingest, package, "unlucky", attempt=3, **spec)
     third.until_step(paused_at + 5)
@@ -94,6 +95,7 @@ def test_attempts_that_lost_everybody_were_paused_or_preempted_are_followed_from
     preempted_at = ingest.events("checkpoint.saved", attempt=3)[-1]["step"]
     assert preempted_at == max(m["step"] for m in ingest.stream("metrics", attempt=3))
     third.leave_nothing()
+    printed += [r["line"] for r in ingest.stream("logs", 3) if r["line"].startswith("epoch")]
     ingest.forget()
     fourth = start(cluster, home, ingest, package, "unlucky", attempt=4, **spec)
     outcome = fourth.outcome()
@@ -101,6 +103,9 @@ def test_attempts_that_lost_everybody_were_paused_or_preempted_are_followed_from
     (restored,) = ingest.events("checkpoint.restored", attempt=4)
     assert restored["step"] == preempted_at
     assert outcome["result"]["steps"] == 400
+    printed += [r["line"] for r in ingest.stream("logs", 4) if r["line"].startswith("epoch")]
+    first = (saved[-1] - 1) // 4
+    assert printed == [f"epoch {n}" for n in range(first, 100)], "each once, whichever attempt runs it again"
     assert outcome["result"]["checkpoint_uri"].endswith("step-000000000400-a4-g1")
     folder = home / "checkpoints" / "unlucky"
     made = [f"step-{event['step']:012d}-a4-g1" for event in ingest.events("checkpoint.saved", attempt=4)]

@@ -57,6 +57,14 @@ RESULT: dict[str, Any] = {
     "idle_s": 1.0,
     "recovery_s": 0.1,
 }
+PREVIEW: dict[str, Any] = {
+    "starts_now": False,
+    "pending_reason": {"code": "no_capacity", "message": "3 CPUs are free", "hint": "Wait."},
+    "logical_shards": 3,
+    "reproducible": True,
+    "reproducible_why": "",
+    "surplus": "workers above min (2) use free places only: autoscale: {surplus: true} asks for nodes",
+}
 SUCCEEDED: dict[str, Any] = {"state": "succeeded", "result": RESULT}
 FAILED: dict[str, Any] = {
     "state": "failed",
@@ -141,7 +149,7 @@ class FakeApi(httpx.BaseTransport):
     def _submit(self, request: httpx.Request) -> httpx.Response:
         spec = json.loads(request.content)
         if request.url.params.get("dry_run"):
-            return httpx.Response(200, json={"admitted": True})
+            return httpx.Response(200, json=PREVIEW | {"spec": spec})
         self.jobs.append(
             job_view(len(self.jobs) + 1, name=spec["name"], spec=spec, state="queued", world_size=0)
         )

@@ -84,7 +84,8 @@ HOSTILE: list[tuple[int, str, str, Any, dict[str, str]]] = [
     (422, "PATCH", "/api/v1/projects/default", {"weight": True}, {}),
     *[(422, "PATCH", "/api/v1/projects/default", {"quota": {what: True}}, {}) for what in ("workers", "cpus", "gpus")],
     (401, "POST", "/api/v1/login", {"token": HALF}, {}),
-    (422, "POST", "/api/v1/login", "[" * 100_000, {}),
+    (422, "POST", "/api/v1/login", "[" * 8_000, {}),
+    (413, "POST", "/api/v1/login", "[" * 100_000, {}),
 ]  # fmt: skip
 
 

@@ -232,6 +232,63 @@ def test_a_head_for_which_the_cluster_may_not_grow_yet_is_overtaken_and_gets_its
     assert [d.job_id for d in decide(grown) if isinstance(d, Admit)] == ["head"]
 
 
+def growing(wants: int, **keys: object) -> Claim:
+    return replace(Claim("e", ONE, 1, 1, elastic=True, wants=wants, grows=True), **keys)
+
+
+def test_nodes_are_asked_for_surplus_only_where_the_job_says_so_within_quota_and_bound() -> None:
+    def asked(claim: Claim, quota: int | None = None, reach: int = 9, **keys: object) -> object:
+        projects = {"default": Project(workers=quota)}
+        snapshot = Snapshot([Node("n", 1, 0, 16)], [claim], [], projects, reach=Reach(reach, 0))
+        return plan(replace(snapshot, **keys))[1]
+
+    assert asked(growing(5, grows=False)) == {ONE: 1}, "free places only"
+    assert asked(growing(5)) == {ONE: 5}
+    assert asked(growing(5), quota=3) == {ONE: 3}
+    assert asked(growing(5), reach=2) == {ONE: 2}
+    assert asked(growing(5), missing={ONE: ""}) == {ONE: 1}, "nodes that are not to be had are left to gangs"
+    assert asked(growing(5, elastic=False)) == {ONE: 1}, "it is leaving"
+
+
+def test_gangs_that_wait_get_their_nodes_before_surplus_does() -> None:
+    waits = Claim("gang", ONE, 3, 3)
+    decisions, demand = plan(Snapshot([Node("n", 1, 0, 16)], [growing(5)], [waits], reach=Reach(6, 0)))
+    assert demand == {ONE: 4}
+    assert [d.why.code for d in decisions if isinstance(d, Hold)] == ["waiting_for_nodes"]
+
+
+def test_a_job_that_says_so_grows_to_its_max_on_nodes_that_come_for_it(here: Stage) -> None:
+    here.tick()
+    here.cluster.nodes = [TWO[0]]
+    job_id = here.submit(workers={"min": 1, "max": 4}, autoscale={"surplus": True})
+    look(here)
+    here.post(job_id, status=status("running", world_size=2))
+    here.time.pass_s(60)
+    look(here)
+    assert here.cluster.asked[-1] == {ONE: 4}
+    here.cluster.nodes = [*TWO]
+    here.time.pass_s(60)
+    look(here)
+    here.tick(2)
+    assert here.cluster.told == [("resize", job_id, 1, 1, 4)]
+
+
+def test_a_dry_run_says_where_surplus_comes_from(here: Stage, tmp_path: Path) -> None:
+    def told(at: Stage, **keys: object) -> str:
+        at.tick()
+        body = {"name": "x", "entrypoint": "a:b", "workers": {"min": 1, "max": 3}, **keys}
+        return str(at.client.post("/api/v1/jobs?dry_run=true", json=body).json()["surplus"])
+
+    free = "workers above min (1) use free places only"
+    assert told(here) == f"{free}: autoscale: {{surplus: true}} asks for nodes"
+    assert "nodes are asked for up to max (3)" in told(here, autoscale={"surplus": True})
+    assert told(here, workers=fixed(1)) == ""
+    (tmp_path / "fixed").mkdir()
+    assert (
+        told(stage(tmp_path / "fixed"), autoscale={"surplus": True}) == f"{free}: this cluster does not grow"
+    )
+
+
 def test_surplus_is_given_back_before_anybody_is_kept_waiting_for_the_bound() -> None:
     elastic = Claim("e", ONE, 1, 3, elastic=True)
     snapshot = Snapshot([Node("n", 3, 0, 16)], [elastic], [Claim("head", ONE, 4, 4)], reach=Reach(5, 0))

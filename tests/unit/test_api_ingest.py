@@ -1,11 +1,15 @@
 """What supervisors post: stored once, from the living attempt only, and read back as feeds and curves."""
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
-from control_plane import AT, RESULT, Stage, event, line, metric, outcome, stage, status
+from control_plane import AT, RESULT, Stage, event, line, metric, outcome, place, stage, status
+
+from ringleader_api.services.access import load
+from ringleader_api.store import record
 
 
 @pytest.fixture
@@ -204,9 +208,89 @@ def test_a_stream_of_an_ended_job_tells_all_ends_and_resumes(here: Stage) -> Non
 
 def test_a_checkpoint_that_is_not_told_whole_is_none(here: Stage) -> None:
     job_id = here.running()
-    whole = {"step": 5, "uri": "file:///c/step-5", "size_bytes": 10, "removed": []}
+    whole = {"step": 5, "uri": place(job_id, "step-5"), "size_bytes": 10, "removed": []}
     told = [whole, {}, {**whole, "removed": None}, {**whole, "uri": 5}]
     rows = [event(seq, "checkpoint.saved", **data) for seq, data in enumerate(told, start=1)]
     here.post(job_id, records=rows)
     answer = here.client.get(f"/api/v1/jobs/{job_id}/checkpoints")
     assert [item["step"] for item in answer.json()["items"]] == [5]
+
+
+ELSEWHERE = (
+    "s3://k:s@b?endpoint_override=127.0.0.1%3A{port}&scheme=http/step-3",
+    "s3://k:s@b?endpoint_override=127.0.0.1%3A{port}&scheme=http/checkpoints/{job}/step-3",
+    "s3://bucket/checkpoints/{job}/step-3",
+    "http://127.0.0.1:{port}/checkpoints/{job}/step-3",
+    "/home/checkpoints/job_00000000000000000000000000/step-3",
+    "/home/checkpoints/{job}/../step-3",
+    "/home/checkpoints/{job}/..",
+    "/home/checkpoints/{job}/step-3?x=1",
+    "checkpoints/{job}/step-3",
+    "/step-3",
+)
+
+
+@pytest.mark.parametrize("uri", [None, "s3://mine/place/"])
+def test_a_checkpoint_is_believed_in_the_jobs_own_folder_alone_and_no_host_is_asked(
+    tmp_path: Path, uri: str | None
+) -> None:
+    here = stage(tmp_path)
+    job_id = here.running(checkpoint={"uri": uri})
+    own = f"{uri}{job_id}/step-1" if uri else place(job_id, "step-1")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.setblocking(False)
+        port = other.getsockname()[1]
+        uris = [own, *(text.format(job=job_id, port=port) for text in ELSEWHERE)]
+        told = [{"step": 3, "uri": text, "size_bytes": 1, "removed": []} for text in uris]
+        here.post(job_id, records=[event(n, "checkpoint.saved", **data) for n, data in enumerate(told, 1)])
+        items = here.client.get(f"/api/v1/jobs/{job_id}/checkpoints").json()["items"]
+        assert here.client.get(f"/api/v1/jobs/{job_id}/checkpoints/step-3/weights").status_code == 404
+        with pytest.raises(BlockingIOError):
+            other.accept()
+    assert [item["uri"] for item in items] == [own]
+
+
+HALF = json.loads('{"text": "\\ud800", "\\udc00": 1}')
+
+
+def nested(deep: int) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for _ in range(deep - 1):
+        data = {"in": data}
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "expect"),
+    [(nested(50), 200), (nested(51), 422), ({"a": [[]] * 3}, 200), (HALF, 422), ({"a": [HALF]}, 422)],
+    ids=["50 deep", "51 deep", "lists", "half a pair", "half a pair inside"],
+)
+def test_an_event_that_could_not_be_told_is_refused(here: Stage, data: dict[str, Any], expect: int) -> None:
+    job_id = here.running()
+    token = here.cluster.alive[job_id, 1].ingest_token
+    answer = here.client.post(
+        f"/api/v1/jobs/{job_id}/ingest",
+        content=json.dumps({"attempt": 1, "records": [event(1, "recovered", **data)]}),
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+    )
+    assert answer.status_code == expect, answer.text
+    path = f"/api/v1/jobs/{job_id}/events"
+    assert here.client.get(path).json()["items"][-1]["type"] == (
+        "recovered" if expect == 200 else "job.running"
+    )
+
+
+def test_an_event_of_before_that_could_not_be_told_keeps_no_other_from_being_told(here: Stage) -> None:
+    job_id = here.running()
+    for data in (HALF, nested(500)):
+        with here.control.store.write() as session:
+            record(session, load(session, job_id), "recovered", here.time(), data, generation=1)
+    here.post(job_id, records=[outcome(1, "cancelled")])
+    here.tick(2)
+    path = f"/api/v1/jobs/{job_id}/events"
+    page = here.client.get(path)
+    types = [item["type"] for item in page.json()["items"]]
+    assert (page.status_code, types.count("recovered"), types[-1]) == (200, 2, "job.cancelled")
+    told = [item["data"] for item in page.json()["items"] if item["type"] == "recovered"]
+    assert told[0] == {"text": "\\ud800", "\\udc00": 1}
+    assert len(streamed(here, path)) == len(types)

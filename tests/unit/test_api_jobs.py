@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from control_plane import RESULT, SPEC, Stage, event, line, metric, outcome, stage, status
+from control_plane import RESULT, SPEC, Stage, event, line, metric, outcome, place, saved, stage, status
 from safetensors.torch import load
 from sqlalchemy.event import listen, remove
 from sqlalchemy.orm import Session
@@ -226,8 +226,8 @@ def test_the_weights_of_a_checkpoint_are_exported_without_running_what_lies_besi
     pieces = Snapshot({"models": [{"weight": weight}]}, Part()).write(folder, position.name)
     pieces.append(folder.write(position.name, Part().skeleton, b"no pickle at all"))
     folder.commit(position.name, Manifest(position, tuple(pieces[1:]), {}))
-    saved = {"step": 4, "uri": folder.place_of(position.name), "size_bytes": 12, "removed": []}
-    here.post(job_id, records=[event(1, "checkpoint.saved", **saved)])
+    told = {"step": 4, "uri": folder.place_of(position.name), "size_bytes": 12, "removed": []}
+    here.post(job_id, records=[event(1, "checkpoint.saved", **told)])
     for name in ("newest", position.name):
         answer = here.client.get(f"{route}/{name}/weights")
         assert torch.equal(load(answer.content)["weight"], weight)
@@ -251,22 +251,11 @@ def test_the_weights_of_a_checkpoint_are_exported_without_running_what_lies_besi
 def test_checkpoints_are_listed_until_they_are_removed(here: Stage) -> None:
     job_id = here.running()
 
-    def saved(step: int, *removed: int) -> dict[str, Any]:
-        names = [f"step-{old}" for old in removed]
-        return {
-            "step": step,
-            "uri": f"file:///c/step-{step}",
-            "size_bytes": 10,
-            "copied_s": 0.0,
-            "removed": names,
-        }
-
-    records = [event(1, "checkpoint.saved", **saved(5)), event(2, "checkpoint.saved", **saved(10))]
-    here.post(job_id, records=[*records, event(3, "checkpoint.saved", **saved(15, 5))])
+    here.post(job_id, records=[saved(job_id, 1, 5), saved(job_id, 2, 10), saved(job_id, 3, 15, "step-5")])
     items = here.client.get(f"/api/v1/jobs/{job_id}/checkpoints").json()["items"]
     assert [(item["step"], item["uri"], item["attempt"]) for item in items] == [
-        (15, "file:///c/step-15", 1),
-        (10, "file:///c/step-10", 1),
+        (15, place(job_id, "step-15"), 1),
+        (10, place(job_id, "step-10"), 1),
     ]
 
 
@@ -364,3 +353,10 @@ def test_the_page_is_served_or_says_that_it_was_not_built(here: Stage) -> None:
         assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     for path in ("/../token", "/..%2F..%2Fapp.py", "/assets/none.js", "/%2e%2e/app.py"):
         assert here.client.get(path).status_code == 404, path
+
+
+def test_more_label_filters_than_anybody_needs_are_refused(here: Stage) -> None:
+    for count, expected in ((20, 200), (21, 422), (2000, 422)):
+        query = "&".join(f"label=k{n}=v" for n in range(count))
+        answer = here.client.get(f"/api/v1/jobs?{query}")
+        assert answer.status_code == expected, answer.text[:200]

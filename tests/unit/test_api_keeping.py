@@ -66,7 +66,8 @@ def test_a_long_broken_off_upload_is_swept_while_the_process_runs_but_not_one_th
     for name in (old, young, held):
         _break_off(here, name, b"part")
     paths = {
-        name: here.control.packages._partial(name.removeprefix("sha256:"), "admin") for name in (old, held)
+        name: here.control.packages._allotted.partial(name.removeprefix("sha256:"), "admin")
+        for name in (old, held)
     }
     for path in paths.values():
         os.utime(path, (0, 0))

@@ -221,6 +221,20 @@ def test_an_invited_address_is_linked_only_when_the_provider_has_verified_it(
     assert mallory.get("/api/v1/me").json()["name"] != "admin"
 
 
+@pytest.mark.parametrize("given", ["\u212a@corp.org", "K@corp.or\u0261", "k@\u212aorp.org"])
+def test_an_address_that_only_looks_like_an_invited_one_opens_nothing_of_theirs(
+    here: Stage, idp: FakeProvider, given: str
+) -> None:
+    """The Kelvin sign in lower case is a k."""
+    for name in ("k@corp.org", "k@korp.org"):
+        here.client.post("/api/v1/users", json={"name": name, "roles": {"*": "admin"}})
+    idp.claims = {"email": given, "email_verified": True}
+    client = here.holding("")
+    log_in(client, idp)
+    me = client.get("/api/v1/me").json()
+    assert (me["name"].startswith("k@"), me["roles"]) == (False, {})
+
+
 def test_a_disabled_user_is_kept_out(here: Stage, idp: FakeProvider) -> None:
     idp.claims = {"email": "ada@example.org", "email_verified": True}
     ada = here.holding("")

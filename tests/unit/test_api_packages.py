@@ -2,22 +2,27 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
+import httpx
 import pytest
 from control_plane import SPEC, Stage, stage
+from fastapi.testclient import TestClient
 from httpx import Response
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from test_api_jobs import zipped
 
+from ringleader.client import Client
 from ringleader.wire import package
 from ringleader_api.reconciling import collecting
 from ringleader_api.services import packages
+from ringleader_api.services.package_quota import AGAIN_BYTES, PackagesUsedUp
 from ringleader_api.store import Store
 from ringleader_api.store.tables import Job, Package
 
@@ -192,7 +197,7 @@ def test_a_file_without_a_row_is_swept_once_its_upload_is_long_over(here: Stage)
 
 def test_a_file_that_was_all_here_for_long_is_no_leftover_once_it_is_registered(here: Stage) -> None:
     digest = NAME.removeprefix("sha256:")
-    partial = here.control.packages._partial(digest, "admin")
+    partial = here.control.packages._allotted.partial(digest, "admin")
     partial.write_bytes(DATA)
     os.utime(partial, (0, 0))
     rest = here.client.put(ADDRESS, content=b"", headers={"Upload-Offset": str(len(DATA))})
@@ -215,3 +220,114 @@ def test_two_that_upload_the_same_at_once_both_have_it(here: Stage) -> None:
     for thread in threads:
         thread.join(HANG_S)
     assert (sorted(found), left(here)) == ([200, 201], (1, 1))
+
+
+def other(number: int, size_bytes: int = 0) -> tuple[str, bytes]:
+    """The address of another package, and the package."""
+    data = zipped({"train.py": b"# %d %s" % (number, os.urandom(size_bytes))})
+    return f"/api/v1/packages/{package.digest(data)}", data
+
+
+def test_what_one_sender_leaves_is_bounded_in_packages_and_others_are_not_held_up(tmp_path: Path) -> None:
+    here = stage(tmp_path, packages_per_user=3)
+    ada, ben = (here.user(name, default="submitter") for name in ("ada", "ben"))
+    answers = [ada.put(address, content=data) for address, data in map(other, range(5))]
+    assert [answer.status_code for answer in answers] == [201, 201, 201, 409, 409]
+    told = answers[-1].json()
+    assert (told["code"], "Delete jobs" in told["hint"]) == ("packages_used_up", True)
+    assert left(here) == (3, 3), "of what was refused nothing stays"
+    address, data = other(9)
+    assert ben.put(address, content=data).status_code == 201
+    later(here, 2)
+    assert ada.put(address, content=data).status_code == 201, "what nobody needs has gone"
+
+
+def test_what_one_sender_leaves_is_bounded_in_bytes_with_what_broke_off(tmp_path: Path) -> None:
+    here = stage(tmp_path, package_bytes_per_user=50_000)
+    digest = "0" * 64
+    here.control.packages._allotted.partial(digest, "admin").write_bytes(b"x" * 45_000)
+    address, data = other(1, 8000)
+    refused = here.client.put(address, content=data)
+    assert (refused.status_code, refused.json()["code"]) == (409, "packages_used_up")
+    here.control.packages._allotted.partial(digest, "admin").unlink()
+    assert here.client.put(address, content=data).status_code == 201
+    broke_off = here.control.packages._allotted.partial("1" * 64, "ada")
+    broke_off.write_bytes(b"x" * 45_000)
+    address, data = other(2, 8000)
+    assert here.client.put(address, content=data).status_code == 201, "another's is not counted"
+
+
+def test_an_upload_that_goes_beyond_what_is_left_is_given_up_on_its_way(tmp_path: Path) -> None:
+    here = stage(tmp_path, package_bytes_per_user=AGAIN_BYTES)
+    asked: list[int] = []
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            asked.append(1)
+            yield b"x" * (1 << 20)
+
+    async def upload() -> None:
+        with pytest.raises(PackagesUsedUp):
+            await here.control.packages.take("0" * 64, "ada", endless())
+
+    anyio.run(upload)
+    assert len(asked) <= 2 * (AGAIN_BYTES >> 20) + 1
+    assert left(here) == (0, 0)
+
+
+def test_the_end_of_an_upload_takes_nothing_of_the_next_one_of_its_sender(here: Stage) -> None:
+    """The next one begins at the moment at which the file has got its name."""
+    packages = here.control.packages
+    keep = packages._keep
+
+    def kept(partial: Path, *told: Any) -> bool:
+        new = keep(partial, *told)
+        partial.write_bytes(DATA[:20])
+        return new
+
+    packages._keep = kept  # type: ignore[method-assign]
+    assert here.client.put(ADDRESS, content=DATA).status_code == 201
+    packages._keep = keep  # type: ignore[method-assign]
+    assert packages.begun(NAME, "admin") == 20
+    rest = here.client.put(ADDRESS, content=DATA[20:], headers={"Upload-Offset": "20"})
+    assert (rest.status_code, left(here)) == (200, (1, 1))
+
+
+def test_many_that_submit_one_folder_at_the_same_time_all_get_their_job(
+    tmp_path: Path,
+) -> None:
+    """Each is a process of its own to the server: they know nothing of one another."""
+    here = stage(tmp_path / "home")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("def train(session): ...\n")
+    gate = threading.Barrier(8)
+    found: list[str] = []
+
+    def submit() -> None:
+        transport = Through(here.client)
+        with Client(
+            "http://127.0.0.1:8123", (tmp_path / "home" / "token").read_text(), transport=transport
+        ) as sdk:
+            gate.wait(HANG_S)
+            found.append(sdk.submit({**SPEC, "entrypoint": "train:train"}, working_dir=tmp_path / "code").id)
+
+    threads = [threading.Thread(target=submit) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG_S)
+    assert len(set(found)) == 8
+    assert left(here) == (1, 1)
+
+
+class Through(httpx.BaseTransport):
+    """The SDK's requests, answered by the application."""
+
+    def __init__(self, app: TestClient) -> None:
+        self._app = app
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = self._app.request(
+            request.method, str(request.url), content=request.read(), headers=dict(request.headers)
+        )
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from control_plane import RESULT, Stage, event, metric, outcome, stage, status
+from control_plane import RESULT, Stage, metric, outcome, place, saved, stage, status
 
 from ringleader_api.reconciling.facts import PAUSE_GRACE_S
 from ringleader_api.scheduling.lifecycle import TEARDOWN_S
@@ -105,8 +105,8 @@ def test_what_a_supervisor_could_not_post_until_it_was_let_go_is_taken_in(here: 
         pause(here, job_id)
         here.tick()
         here.cluster.left[job_id, 1] = [metric(1, 7, loss=1.0), *told]
-        here.time.pass_s(PAUSE_GRACE_S + TEARDOWN_S + 1)
-        here.tick(2)
+        here.rounds(PAUSE_GRACE_S + TEARDOWN_S + 5)
+        here.tick()
         points = here.client.get(f"/api/v1/jobs/{job_id}/metrics?name=loss").json()["points"]
         assert (here.state(job_id), [point["step"] for point in points]) == (end, [7])
 
@@ -179,30 +179,25 @@ def test_a_supervisor_that_vanishes_or_does_not_end_leaves_the_job_paused(here: 
     here.cluster.alive.pop((vanished, 1))
     here.tick(2)
     assert [here.state(vanished), here.state(stuck)] == ["paused", "stopping"]
-    here.time.pass_s(PAUSE_GRACE_S + 60)
-    here.tick(2)
+    here.rounds(PAUSE_GRACE_S + 60)
     assert (here.state(stuck), here.cluster.alive) == ("paused", {})
 
 
-def saved(seq: int, step: int, *removed: str) -> dict[str, object]:
-    data = {"step": step, "uri": f"/ck/a/step-{step}", "size_bytes": 3, "copied_s": 0.1}
-    return event(seq, "checkpoint.saved", **data, removed=list(removed))
-
-
 @pytest.mark.parametrize(
-    ("told", "begins"),
+    ("steps", "begins"),
     [
-        ([saved(1, 4), saved(2, 9)], ""),
-        ([saved(1, 4)], "step 4, its newest checkpoint"),
+        ([4, 9], ""),
+        ([4], "step 4, its newest checkpoint"),
         ([], "the beginning: it has no checkpoint"),
     ],
 )
 def test_a_job_that_could_not_be_saved_where_it_was_paused_says_from_where_it_goes_on(
-    here: Stage, told: list[dict[str, object]], begins: str
+    here: Stage, steps: list[int], begins: str
 ) -> None:
     job_id = here.running()
     pause(here, job_id)
     here.tick()
+    told = [saved(job_id, seq, step) for seq, step in enumerate(steps, start=1)]
     here.post(job_id, status=status("running", step=9), records=[*told, outcome(1, "paused")])
     here.tick(2)
     job = here.job(job_id)
@@ -215,7 +210,7 @@ def test_a_job_that_could_not_be_saved_where_it_was_paused_says_from_where_it_go
 
 def test_a_job_can_begin_with_the_weights_of_another_ones_newest_checkpoint(here: Stage) -> None:
     first = here.running()
-    here.post(first, records=[saved(1, 4)])
+    here.post(first, records=[saved(first, 1, 4)])
     second = here.submit(name="second", init_from=first)
     unknown = "job_" + "0" * 26
     for source, why in ((second, "has none"), (unknown, "is unknown")):
@@ -227,28 +222,47 @@ def test_a_job_can_begin_with_the_weights_of_another_ones_newest_checkpoint(here
         assert why in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("checkpoints", [[], [4]])
+def test_a_job_begins_with_the_final_weights_of_one_that_has_succeeded(
+    here: Stage, checkpoints: list[int]
+) -> None:
+    """Also of one that was too short for a checkpoint."""
+    first = here.running()
+    weights = here.home / "jobs" / first / "artifacts" / "weights.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"")
+    told = RESULT | {"weights_uri": weights.as_uri()}
+    told_of = [saved(first, 1, step) for step in checkpoints]
+    here.post(first, records=[*told_of, outcome(2, "succeeded", result=told)])
+    here.tick(2)
+    second = here.submit(name="second", init_from=first)
+    here.tick(2)
+    assert here.cluster.alive[second, 1].spec.init_from == str(weights)
+    assert here.job(second)["spec"]["init_from"] == str(weights)
+
+
 def test_a_job_begins_with_the_checkpoint_that_is_newest_when_it_starts_and_stays_with_it(
     here: Stage,
 ) -> None:
     """While it waits its source goes on, and keeps few."""
     first = here.running(workers={"min": 4, "max": 4})
-    here.post(first, records=[saved(1, 4)])
+    here.post(first, records=[saved(first, 1, 4)])
     second = here.submit(name="second", init_from=first, workers={"min": 4, "max": 4})
     here.tick()
     assert (here.state(second), here.job(second)["spec"]["init_from"]) == ("queued", first)
-    here.post(first, records=[saved(2, 8, "step-4"), outcome(3, "succeeded")])
+    here.post(first, records=[saved(first, 2, 8, "step-4"), outcome(3, "succeeded")])
     here.tick(2)
-    assert here.cluster.alive[second, 1].spec.init_from == "/ck/a/step-8"
-    assert here.job(second)["spec"]["init_from"] == "/ck/a/step-8"
+    assert here.cluster.alive[second, 1].spec.init_from == place(first, "step-8")
+    assert here.job(second)["spec"]["init_from"] == place(first, "step-8")
     here.client.delete(f"/api/v1/jobs/{first}")
     here.post(second, records=[outcome(1, "failed", "platform_error")])
     here.tick(2)
-    assert here.cluster.alive[second, 2].spec.init_from == "/ck/a/step-8"
+    assert here.cluster.alive[second, 2].spec.init_from == place(first, "step-8")
 
 
 def test_a_job_whose_source_is_gone_when_it_starts_says_so(here: Stage) -> None:
     first = here.running()
-    here.post(first, records=[saved(1, 4)])
+    here.post(first, records=[saved(first, 1, 4)])
     second = here.submit(name="second", init_from=first)
     pause(here, second)
     here.post(first, records=[outcome(2, "succeeded")])

@@ -84,7 +84,8 @@ def test_a_succeeded_job_shows_its_result_once_everything_is_released(here: Stag
 
 
 @pytest.mark.parametrize(
-    "code", ["entrypoint_raised", "entrypoint_import", "no_step", "nonfinite_loss", "out_of_memory"]
+    "code",
+    ["entrypoint_raised", "entrypoint_import", "no_step", "nonfinite_loss", "out_of_memory", "no_device"],
 )
 def test_the_users_error_fails_the_job_without_another_attempt(here: Stage, code: str) -> None:
     job_id = here.running()
@@ -110,6 +111,23 @@ def test_the_clusters_failures_are_retried_within_the_budget(here: Stage, code: 
     assert (job["state"], job["reason"]["code"], job["failures"]) == ("failed", code, {"spent": 2, "max": 2})
     assert here.cluster.starts == [(job_id, n) for n in (1, 2, 3)]
     assert here.cluster.alive == {}
+
+
+@pytest.mark.parametrize(("ahead", "attempts"), [(0, 3), (9, 3), (10, 9)])
+def test_steps_to_which_no_attempt_had_come_give_failures_back(
+    here: Stage, ahead: int, attempts: int
+) -> None:
+    job_id = here.submit(max_failures=2)
+    for attempt in range(1, attempts + 1):
+        here.tick(2)
+        step = 50 + ahead * attempt
+        here.post(job_id, attempt=attempt, status=status("running", step=step))
+        spent = here.job(job_id)["failures"]["spent"]
+        end(here, job_id, "failed", attempt, "platform_error")
+        here.tick()
+    here.tick()
+    assert here.job(job_id)["state"] == ("starting" if ahead == 10 else "failed")
+    assert spent == (0 if ahead == 10 else 2)
 
 
 def test_the_next_attempt_waits_until_the_last_is_gone(here: Stage) -> None:
@@ -144,8 +162,7 @@ def test_a_supervisor_that_does_not_end_is_released_after_its_grace(here: Stage)
     here.client.post(f"/api/v1/jobs/{job_id}/cancel", json={"grace_s": 5})
     here.tick(2)
     assert here.state(job_id) == "stopping"
-    here.time.pass_s(60)
-    here.tick()
+    here.rounds(60)
     assert here.state(job_id) == "cancelled"
     assert here.cluster.alive == {}
 
@@ -171,8 +188,10 @@ def test_a_start_that_fails_is_tried_again_and_given_up_in_time(here: Stage) -> 
     here.tick(3)
     assert here.state(job_id) == "starting"
     here.cluster.uprooted = {(job_id, 1)}  # it was never asked for, so the cluster knows of no node
-    here.time.pass_s(301)
-    here.tick(2)
+    here.rounds(300)
+    assert here.state(job_id) == "starting"
+    here.rounds(5)
+    here.tick()
     assert here.job(job_id)["reason"]["code"] == "platform_error"
 
 
@@ -192,16 +211,16 @@ def test_an_attempt_whose_supervisor_came_and_went_unconfirmed_is_not_started_ag
 
 def test_running_time_is_counted_over_all_attempts_and_ends_the_job(here: Stage) -> None:
     job_id = here.running(max_runtime_s=100)
-    here.time.pass_s(60)
+    here.post(job_id, status=status("running", spent={"wall_s": 60.0}))
     end(here, job_id, "failed", code="platform_error")
     here.time.pass_s(1000)
     here.tick(2)
     here.post(job_id, attempt=2, status=status("running"))
-    here.time.pass_s(39)
     here.tick()
+    here.rounds(39, each=3)
     assert here.state(job_id) == "running"
-    here.time.pass_s(2)
-    here.tick(2)
+    here.rounds(1, each=1)
+    here.tick()
     assert ("cancel", job_id, 2, 30.0) in here.cluster.told
     end(here, job_id, "cancelled", 2)
     here.tick()

@@ -1,7 +1,11 @@
 """Secrets: written only, encrypted at rest, handed to the attempts that name them, masked in what these tell."""
 
+import hashlib
+import hmac
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -10,9 +14,11 @@ from control_plane import RESULT, SPEC, Stage, event, line, metric, outcome, sta
 from sqlalchemy import update
 
 from ringleader.errors import SpecInvalid
+from ringleader.files import write_once
 from ringleader.runtime import cluster
 from ringleader.spec import JobSpec
 from ringleader_api.backend import RayBackend
+from ringleader_api.services.secrets import SecretsKeyTorn
 from ringleader_api.store.people import Secret
 
 VALUE = "hf_5ecretV4lue"
@@ -181,3 +187,56 @@ def test_a_value_that_is_given_twice_is_not_told_back(here: Stage, body: str) ->
 def test_a_variable_comes_from_one_place() -> None:
     with pytest.raises(SpecInvalid, match="A is in env and in secrets"):
         JobSpec.parse({**SPEC, "env": {"A": "1"}, "secrets": {"A": "hub"}})
+
+
+@pytest.mark.parametrize(
+    "left", [b"", b"\0" * 44, b"MDEyMzQ1Njc4OWFiY2Rl", b"x" * 43 + b"\n", b"?" * 43 + b"="]
+)
+def test_no_token_is_ever_derived_from_a_key_that_a_power_cut_has_torn(here: Stage, left: bytes) -> None:
+    key = here.home / "secrets.key"
+    key.write_bytes(left)
+    job_id = here.submit(**NAMED)
+    here.tick(2)
+    assert (job_id, 1) not in here.cluster.alive, "its tokens would be anybody's"
+    forged = hmac.new(left.strip(), f"ingest {job_id} 1".encode(), hashlib.sha256).hexdigest()
+    assert ask(here, job_id, forged).status_code == 401
+    with pytest.raises(SecretsKeyTorn, match="Put back the file of a backup") as refused:
+        stage(here.home)
+    assert str(key) in refused.value.message
+    assert key.read_bytes() == left, "a new key in its place would lock every secret up for ever"
+
+
+def test_the_key_is_whole_on_disk_before_its_name_is_there(tmp_path: Path) -> None:
+    traced = subprocess.run(
+        [sys.executable, "-c", WRITES, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    for name in ("once", "over"):
+        words = [word for word in traced.stdout.split() if word.startswith(name)]
+        assert words == [f"{name}:fsync-file", f"{name}:named", f"{name}:fsync-folder"]
+        assert (tmp_path / name).read_text() == name
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["once", "over"]
+    write_once(tmp_path / "once", "another")
+    assert (tmp_path / "once").read_text() == "once", "who was first holds"
+
+
+WRITES = """
+import os, stat, sys
+from pathlib import Path
+from ringleader.files import write_once, write_over
+
+at = ""
+def heard(event, args):
+    if event in ("os.link", "os.rename") and at:
+        print(f"{at}:named")
+
+sys.addaudithook(heard)
+kept = os.fsync
+def fsync(descriptor):
+    print(f"{at}:fsync-" + ("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"))
+    kept(descriptor)
+
+os.fsync = fsync
+for at, write in (("once", write_once), ("over", write_over)):
+    write(Path(sys.argv[1]) / at, at)
+"""

@@ -255,11 +255,9 @@ def test_an_attempt_that_finds_no_room_is_queued_again_and_spends_no_failure(her
     here.time.pass_s(2)
     here.tick()
     here.cluster.places[placed, 1] = [("n1", 2)]
-    here.time.pass_s(57)
-    here.tick()
+    here.rounds(55)
     assert here.state(first) == "starting"
-    here.time.pass_s(2)
-    here.tick()
+    here.rounds(10)
     assert here.cluster.told == [("release", first, 1)]
     here.tick()
     assert here.cluster.starts == [(first, 1), (placed, 1), (first, 2)]

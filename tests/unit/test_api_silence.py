@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from control_plane import Stage, stage, status
 
-from ringleader_api.reconciling.hearing import Hearing, Who
+from ringleader_api.reconciling.hearing import Hearing
+from ringleader_api.reconciling.rounds import Rounds, Who
 from ringleader_api.scheduling import Node
 from ringleader_api.store.tables import Job
 
@@ -133,8 +134,9 @@ def takes_s(here: Stage, seconds: float) -> None:
     here.cluster.cut = lambda where: here.time.pass_s(seconds if where == "after answers" else 0)
 
 
-def listen(here: Stage, hearing: Hearing, heard_at: dict[Who, datetime]) -> list[Who]:
+def listen(here: Stage, rounds: Rounds, hearing: Hearing, heard_at: dict[Who, datetime]) -> list[Who]:
     """A round, and a second; returns who is to be asked."""
+    rounds.begin()
     hearing.begin_round(set(heard_at))
     due = [who for who, at in heard_at.items() if hearing.listen(who, at).ask]
     here.time.pass_s(1)
@@ -152,21 +154,21 @@ def test_all_that_are_silent_are_asked_in_the_time_of_one(here: Stage) -> None:
 
 
 def test_who_was_not_heard_of_for_longest_is_asked_first_and_nobody_twice_before_all(here: Stage) -> None:
-    hearing = Hearing(here.time, 15)
+    hearing = Hearing(rounds := Rounds(here.time), 15)
     everybody = [("b", 1), ("c", 1), ("a", 1), ("d", 1)]
     heard_at: dict[Who, datetime] = {}
     for who in everybody:
         heard_at[who] = here.time()
-        listen(here, hearing, heard_at)
+        listen(here, rounds, hearing, heard_at)
     for _ in range(20):
-        listen(here, hearing, heard_at)
+        listen(here, rounds, hearing, heard_at)
     asked = []
     for _ in range(8):
-        turn = hearing.turn(listen(here, hearing, heard_at))
+        turn = hearing.turn(listen(here, rounds, hearing, heard_at))
         asked += turn[:1]  # there was no time for more
         hearing.asked(turn[0])
         for _ in range(3):
-            listen(here, hearing, heard_at)
+            listen(here, rounds, hearing, heard_at)
     assert asked == everybody * 2
 
 
@@ -239,10 +241,11 @@ def test_one_that_has_never_posted_is_starting(here: Stage) -> None:
 
 
 def test_silence_is_counted_by_ones_own_clock(here: Stage) -> None:
-    hearing = Hearing(here.time, 15)
+    hearing = Hearing(rounds := Rounds(here.time), 15)
     ahead = datetime(2999, 1, 1, tzinfo=UTC)  # another control plane's clock
     found = []
     for _ in range(4):
+        rounds.begin()
         hearing.begin_round({("job", 1)})
         found.append(hearing.listen(("job", 1), ahead))
         here.time.pass_s(5)

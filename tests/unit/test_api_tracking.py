@@ -10,6 +10,7 @@ from control_plane import Stage, metric, outcome, stage
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name, _validate_tag_name
 from sqlalchemy import update
 
+from ringleader.wire.states import State
 from ringleader_api.store.tables import Event, ExportCursor, Job
 from ringleader_api.tracking import Exporter, Mlflow, records
 from ringleader_api.tracking.mlflow import Point, TrackerRefused
@@ -229,3 +230,12 @@ def test_a_recovery_whose_step_is_none_takes_that_of_the_loss_before_it(step: An
     events = [told(1, "worker.lost", step=7), told(2, "recovered", step=step, total_s=0.5)]
     found = records.recovery_points(events, 0)
     assert [(p.key, p.value, p.step) for p in found] == [("recovery_total_s", 0.5, 7)]
+
+
+def test_a_run_is_told_what_its_job_has_cost_over_all_attempts() -> None:
+    spent = {"wall_s": 10.0, "recovery_s": 0.25}
+    job = Job(state=State.FAILED, attempt=3, generation=1, generations_before=4, recoveries=2, steps_lost=9)
+    job.spent_before, job.spending, job.reason, job.result = spent, spent, None, None
+    told = records.end_tags(job)
+    names = ("attempts", "generations", "recoveries", "steps_lost", "wall_s", "recovery_s")
+    assert [told[f"ringleader.{name}"] for name in names] == ["3", "5", "2", "9", "20.0", "0.5"]

@@ -1,14 +1,14 @@
 """What whoever runs the control plane sees of it: metrics, readiness, log lines; and what users find in jobs' logs."""
 
+import asyncio
 import io
 import itertools
 import json
-import logging
 import re
 import resource
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from sqlalchemy.exc import IntegrityError
 
 from ringleader.wire.views import LogLine
 from ringleader_api import control
-from ringleader_api.log import JsonLines
 from ringleader_api.routes.channel import Channel
 from ringleader_api.routes.follow import PING, items
 from ringleader_api.services.feeds import Wanted
@@ -169,20 +168,6 @@ def test_a_reconciler_that_fails_each_round_is_not_ready(here: Stage) -> None:
     assert reconciler.beat_at == before
 
 
-@pytest.fixture
-def logged() -> Iterator[io.StringIO]:
-    told = io.StringIO()
-    handler = logging.StreamHandler(told)
-    handler.setFormatter(JsonLines())
-    logger = logging.getLogger("ringleader")
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield told
-    logger.removeHandler(handler)
-    logger.setLevel(before)
-
-
 def test_a_number_to_come_of_the_first_follower_takes_nothing_from_the_others(
     here: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +221,38 @@ def test_what_is_kept_for_followers_is_bounded_in_bytes_and_nothing_is_lost(
 
     assert anyio.run(follow) == list(range(1, 30))
     assert (max(kept) <= 4000, max(kept) > 0) == (True, True)
+
+
+def test_followers_that_catch_up_take_no_thread_of_other_requests_and_each_gets_all(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, records=[line(n + 1, f"line {n}") for n in range(10)])
+    reading: set[str] = set()
+    go = threading.Event()
+
+    def slow(job_id: str, after: int, limit: int) -> list[LogLine]:
+        reading.add(threading.current_thread().name)
+        assert go.wait(20)
+        return here.control.feeds.logs(job_id, after, limit)
+
+    async def follow(number: int) -> list[int]:
+        feed = items(here.control, job_id, 5, slow, lambda: True)
+        async for piece in feed:
+            if piece != PING:
+                return [int(found) for found in re.findall(rb"id: (\d+)", piece)]
+        return []
+
+    async def crowd() -> tuple[int, list[list[int]]]:
+        with fail_after(20):
+            followers = [asyncio.create_task(follow(n)) for n in range(100)]
+            while len(reading) < control.CATCHING_UP:
+                await asyncio.sleep(0)
+            others = [await to_thread.run_sync(lambda: here.job(job_id)["state"]) for _ in range(3)]
+            go.set()
+            return others.count("running"), [await one for one in followers]
+
+    others, seen = anyio.run(crowd)
+    assert (others, seen) == (3, [[6, 7, 8, 9, 10]] * 100)
+    assert len([name for name in reading if name.startswith("catching-up")]) == control.CATCHING_UP
 
 
 def test_lines_that_a_follower_has_not_chosen_are_read_once(

@@ -1,7 +1,9 @@
 """The command line against a control plane in memory: what it prints, and how it exits."""
 
+import io
 import json
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,53 @@ def job_file(tmp_path: Path) -> str:
     return str(path)
 
 
+class Terminal(io.StringIO):
+    """Where control characters would do something."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+HARM = "a\x1b]0;owned\x07\x1b[2J\rb\x9b2J\u202ec\td"
+SPELT = r"a\x1b]0;owned\x07\x1b[2J\rb\x9b2J\u202ec" + "\td"
+
+
+@pytest.mark.parametrize("command", [("logs",), ("events",), ("describe",), ("metrics",), ("jobs",)])
+def test_control_characters_of_a_job_do_not_reach_a_terminal(
+    api: FakeApi, run: Run, command: tuple[str, ...]
+) -> None:
+    api.jobs[0] |= {
+        "name": HARM,
+        "reason": {"code": "x", "message": HARM, "hint": ""},
+        "labels": {HARM: HARM},
+    }
+    api.feeds |= {"logs": [log(1, HARM)], "events": [event(1, "warning", message=HARM, hint="")]}
+    api.points = {HARM: []}
+    arguments = (*command, *(() if command == ("jobs",) else (job_id(1),)))
+    shown = Terminal()
+    with redirect_stdout(shown):
+        run(*arguments)
+    assert SPELT in shown.getvalue()
+    assert not set(shown.getvalue()) & set("\x1b\x07\r\x9b\u202e")
+    assert HARM.partition("\x1b")[0] in run(*arguments)[1], "a pipe gets them as they are"
+
+
+def test_json_holds_no_control_character_wherever_it_goes(api: FakeApi, run: Run) -> None:
+    api.feeds["logs"] = [log(1, HARM)]
+    out = run("logs", job_id(1), "-o", "json")[1]
+    assert (json.loads(out)["line"], set(out) & set("\x1b\x07\x9b\u202e")) == (HARM, set())
+
+
+def test_an_error_that_quotes_a_job_leaves_a_terminal_alone(api: FakeApi, run: Run, job_file: str) -> None:
+    failed = FAILED | {"reason": FAILED["reason"] | {"message": HARM}}
+    api.jobs[0] |= failed
+    shown = Terminal()
+    with redirect_stderr(shown):
+        assert run("wait", job_id(1))[0] == 1
+    assert SPELT in shown.getvalue()
+    assert "\x1b]" not in shown.getvalue()
+
+
 def test_jobs_are_a_table_with_the_reason_for_waiting(api: FakeApi, run: Run) -> None:
     api.jobs[1]["pending_reason"] = {
         "code": "no_capacity",
@@ -78,7 +127,41 @@ def test_json_is_what_the_rest_api_says(api: FakeApi, run: Run) -> None:
 def test_a_job_is_meant_by_id_unique_beginning_or_name(api: FakeApi, run: Run) -> None:
     api.jobs[0]["id"] = "job_01AAAAAAAAAAAAAAAAAAAAAAAA"
     for text in ("job_01A", "digits-1", "job_01AAAAAAAAAAAAAAAAAAAAAAAA"):
+        assert run("describe", text)[2] == "", "nothing has to be said"
         assert json.loads(run("describe", text, "-o", "json")[1])["name"] == "digits-1"
+
+
+def test_of_several_jobs_of_a_name_the_newest_is_meant_and_that_is_said(api: FakeApi, run: Run) -> None:
+    api.jobs.append(job_view(3, name="cifar"))
+    code, out, err = run("describe", "cifar", "-o", "json")
+    assert (code, json.loads(out)["id"]) == (0, job_id(2))
+    assert err == f"2 jobs are named 'cifar': this is {job_id(2)}, the newest, queued.\n"
+
+
+def test_a_dry_run_says_what_would_come_of_it_and_submits_nothing(
+    api: FakeApi, run: Run, job_file: str
+) -> None:
+    code, out, _ = run("submit", job_file, "--dry-run")
+    assert (code, len(api.jobs)) == (0, 2)
+    told = [line.split("  ", maxsplit=1) for line in out.splitlines()[:-1]]
+    assert [(name, value.strip()) for name, value in told] == [
+        ("would start", "later"),
+        ("would wait because", "3 CPUs are free (no_capacity) Wait."),
+        ("logical shards", "3"),
+        ("surplus", "workers above min (2) use free places only: autoscale: {surplus: true} asks for nodes"),
+        ("reproducible", "yes"),
+    ]
+    assert out.splitlines()[-1] == "nothing was submitted."
+    assert json.loads(run("submit", job_file, "--dry-run", "-o", "json")[1])["starts_now"] is False
+
+
+@pytest.mark.parametrize("options", [("--timeout", "5"), ("--dry-run", "--wait")])
+def test_options_that_mean_nothing_together_are_wrong_usage(
+    api: FakeApi, run: Run, job_file: str, options: tuple[str, ...]
+) -> None:
+    code, _, err = run("submit", job_file, *options)
+    assert (code, len(api.jobs)) == (2, 2)
+    assert "--wait" in err
 
 
 def test_a_job_that_is_unclear_or_unknown_is_an_error_that_says_what_to_do(run: Run) -> None:
@@ -99,6 +182,44 @@ def test_describe_shows_result_reason_and_events(api: FakeApi, run: Run) -> None
     assert "0.98" in out
     assert "worker.lost" in out
     assert "cause=killed" in out
+
+
+def test_describe_and_a_dry_run_say_where_surplus_comes_from(api: FakeApi, run: Run, job_file: str) -> None:
+    api.jobs[0]["spec"] = {"name": "a", "entrypoint": "m:f", "workers": {"min": 1, "max": 3}}
+    free = "free places only: autoscale: {surplus: true} asks for nodes"
+    assert f"surplus       workers above min (1) use {free}" in run("describe", "digits-1")[1]
+    assert f"workers above min (2) use {free}" in run("submit", job_file, "--dry-run")[1]
+
+
+def test_describe_says_each_warning_once_with_what_to_do(api: FakeApi, run: Run) -> None:
+    told = {"about": "codec", "message": "Nothing is coded.", "hint": "Leave codec out."}
+    api.feeds["events"] = [event(number, "warning", **told) for number in (1, 2)]
+    described = run("describe", "digits-1")[1]
+    assert described.split("\nwarnings\n")[1].splitlines()[0] == "  Nothing is coded. Leave codec out."
+    assert described.split("\nlast events\n")[0].count("Nothing is coded.") == 1
+    assert "warning              Nothing is coded. Leave codec out." in run("events", "digits-1")[1]
+
+
+def test_describe_says_what_the_job_has_cost_over_all_its_attempts(api: FakeApi, run: Run) -> None:
+    totals = {"attempts": 2, "generations": 5, "recoveries": 1, "steps_lost": 12, "wall_s": 20.04}
+    api.jobs[0] |= SUCCEEDED | {"totals": totals}
+    _, out, _ = run("describe", "digits-1")
+    (shown,) = [line.split(maxsplit=2)[2] for line in out.splitlines() if line.startswith("so far")]
+    assert shown == "2 attempts, 5 generations, 1 recovery, 12 steps lost, trained for 20.0 s"
+
+
+@pytest.mark.parametrize(
+    ("saved", "risk"),
+    [((), ["40 steps, there is no checkpoint"]), ((10, 25), ["15 steps, since"]), ((40,), [])],
+)
+def test_describe_says_how_much_would_be_lost_with_all_workers_at_once(
+    saved: tuple[int, ...], risk: list[str], api: FakeApi, run: Run
+) -> None:
+    api.jobs[0] |= {"state": "running", "progress": {"step": 40, "total_steps": None, "epoch": 1}}
+    api.feeds["events"] = [event(k, "checkpoint.saved", step=step) for k, step in enumerate(saved, start=1)]
+    _, out, _ = run("describe", "digits-1")
+    shown = [line.split(maxsplit=2)[2] for line in out.splitlines() if line.startswith("at risk")]
+    assert [line[: len(said)] for line, said in zip(shown, risk, strict=True)] == risk
 
 
 def test_describe_counts_gradients_by_how_stale_they_were(api: FakeApi, run: Run) -> None:

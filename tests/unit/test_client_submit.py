@@ -88,6 +88,35 @@ def test_an_upload_that_breaks_off_while_it_is_sent_goes_on_where_it_was(
     assert len(api.calls("PUT", f"/packages/{name}")) == 3, "broke off, refused, and the rest"
 
 
+def test_an_upload_that_another_process_of_the_user_makes_is_waited_for(
+    client: Client, api: FakeApi, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("def main(session): ...\n")
+    packed = package.pack(tmp_path)
+    name = package.digest(packed)
+    under_way = problem(409, "upload_under_way", "you are uploading this package already")
+    absent = problem(404, "not_found", "there is no such package")
+    api.faults = [absent, under_way, absent, under_way]
+    api.packages[name] = packed  # the other one has come to its end
+    client.submit(SPEC, working_dir=tmp_path)
+    sent = [(request.method, len(request.content)) for request in api.seen]
+    assert sent[:-1] == [("HEAD", 0), ("PUT", len(packed))] * 2 + [("HEAD", 0)]
+
+
+def test_an_upload_of_another_process_that_does_not_go_on_is_told(api: FakeApi, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def main(session): ...\n")
+    under_way = problem(
+        409, "upload_under_way", "you are uploading this package already", hint="Wait for it."
+    )
+    api.faults = [problem(404, "not_found", "there is no such package"), under_way] * 50
+    with (
+        pytest.raises(ApiProblem, match="Wait for it"),
+        Client(URL, TOKEN, transport=api, patience_s=0.01) as hasty,
+    ):
+        hasty.submit(SPEC, working_dir=tmp_path)
+    assert api.jobs == []
+
+
 def test_the_working_dir_argument_wins_and_a_digest_is_left_alone(
     client: Client, api: FakeApi, tmp_path: Path
 ) -> None:
@@ -111,7 +140,7 @@ def test_a_submit_repeated_after_an_outage_carries_the_same_idempotency_key(
 
 
 def test_a_preview_submits_nothing(client: Client, api: FakeApi) -> None:
-    assert client.preview(SPEC) == {"admitted": True}
+    assert client.preview(SPEC)["starts_now"] is False
     assert api.jobs == []
 
 

@@ -1,10 +1,12 @@
 """The files under infra/ parse, name only what exists, and keep to the rules they claim."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from accounts import NOBODY, needs_root
 
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
@@ -135,6 +137,37 @@ def test_the_cluster_script_refuses_what_is_not_safe(
     refused = run("head", str(listed), str(token))
     assert refused.returncode == 2
     assert complaint in refused.stderr
+
+
+def head_of(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The head, with something in Ray's place that says what it is told."""
+    token, listed = folder / "token", folder / "nodes"
+    token.write_text("a" * 64)
+    token.chmod(0o600)
+    listed.write_text("127.0.0.2 1 0\n")
+    words = [str(INFRA / "ray/cluster.sh"), "head", str(listed), str(token)]
+    environ = {**os.environ, "RAY_BIN": "echo", "RAY_TMPDIR": str(folder / "tmp")}
+    return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_cluster_script_gives_ray_a_folder_that_nobody_else_can_enter(tmp_path: Path) -> None:
+    own = tmp_path / "tmp" / f"rl-{os.getuid()}"
+    own.mkdir(parents=True, mode=0o755)
+    assert f"--temp-dir={own}/ray" in head_of(tmp_path).stdout
+    assert own.stat().st_mode & 0o777 == 0o700
+
+
+@needs_root
+def test_the_cluster_script_takes_no_folder_of_another_account(tmp_path: Path) -> None:
+    own = tmp_path / "tmp" / f"rl-{os.getuid()}"
+    own.mkdir(parents=True)
+    os.chown(own, NOBODY, NOBODY)
+    refused = head_of(tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "set RAY_TMPDIR" in refused.stderr
+    own.rmdir()
+    own.symlink_to(tmp_path)
+    assert head_of(tmp_path).returncode == 2
 
 
 def test_the_cluster_script_needs_a_token(tmp_path: Path) -> None:

@@ -7,26 +7,22 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pages import ROOT, fenced
 
 from ringleader.spec import JobSpec
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted(
-    page for page in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md")] if "node_modules" not in page.parts
+    page
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/*.md")]
+    if "node_modules" not in page.parts
 )
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
-FENCE = re.compile(r"^```(\w+)[ ]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
     targets = LINK.findall(page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
-
-
-def fenced(page: str, language: str, word: str) -> list[str]:
-    found = FENCE.findall((ROOT / page).read_text(encoding="utf-8"))
-    return [text for name, words, text in found if name == language and word in words.split()]
 
 
 def test_the_recipe_of_the_jobs_page_runs_in_one_process(tmp_path: Path) -> None:

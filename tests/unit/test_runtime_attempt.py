@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from test_runtime_surplus import Disk, attempt_of, reserved, take
+from rooms import SECRET
+from test_runtime_surplus import HERE, Disk, attempt_of, reserved, take
 
+from ringleader.elastic import NOWHERE
 from ringleader.elastic import events as ev
+from ringleader.elastic import instructions as do
 from ringleader.runtime.messages import Beat, Identity
 from ringleader.runtime.watch import BEAT_GONE_S, Glance
 
@@ -61,6 +64,40 @@ def test_a_process_that_min_needs_is_started_at_once(tmp_path: Path) -> None:
     attempt, crew = attempt_of(tmp_path, minimum=3, maximum=3)
     take(attempt, *parked(0, *GANG, now=0.0), ev.Lost("w2", "died", 1.0))
     assert crew.started == [*GANG, "w3"]
+
+
+@pytest.mark.usefixtures("reserved")
+@pytest.mark.parametrize(
+    ("seats", "near"),
+    [
+        (dict.fromkeys(GANG, "here"), True),
+        (dict.fromkeys(GANG, "here") | {"w1": "there"}, False),
+        ({"w0": "here", "w2": "here"}, False),
+    ],
+    ids=["one node", "two nodes", "one unknown"],
+)
+def test_members_hear_the_secret_and_whether_all_are_on_one_node(
+    tmp_path: Path, seats: dict[str, str], near: bool
+) -> None:
+    attempt, crew = attempt_of(tmp_path, minimum=3, maximum=3)
+    crew.seats = seats
+    take(attempt, *parked(0, *GANG, now=0.0))
+    (plan,) = crew.plans
+    assert (plan.meeting.address, plan.meeting.secret, plan.meeting.near) == (HERE.address, SECRET, near)
+    assert attempt._state is not None
+    assert attempt._state.plan is not None
+    assert attempt._state.plan.meeting == NOWHERE, "what is written down of a plan names no secret"
+
+
+@pytest.mark.usefixtures("reserved")
+@pytest.mark.parametrize("node", ["here", "there"])
+def test_a_pair_hears_the_secret_and_whether_both_are_on_one_node(tmp_path: Path, node: str) -> None:
+    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=3)
+    crew.seats = {"w0": "here", "w1": "here", "w2": node}
+    take(attempt, *parked(0, "w0", "w1", now=0.0))
+    attempt._act((do.Shadow("w2", "w0", 1),), 1.0)
+    (where,) = crew.pairs
+    assert (where.address, where.secret, where.near) == (HERE.address, SECRET, node == "here")
 
 
 class Clock:

@@ -4,6 +4,7 @@ import numpy as np
 
 from ringleader.runtime.desk import Desk
 from ringleader.runtime.messages import Identity, Standing
+from ringleader.train.clock import Split
 
 
 def desk() -> tuple[Desk, list[int]]:
@@ -95,3 +96,21 @@ def test_records_are_handed_over_once_a_heartbeat_that_brings_them_was_heard():
     one.heard(1)
     one.beat()
     assert one.handed_over(0.0), "a heartbeat that brings nothing need not be heard"
+
+
+def test_every_heartbeat_says_what_became_of_the_time_since_the_function_was_called():
+    one, _ = desk()
+    assert one.beat().spent is None, "it has not been called yet"
+    now = [10.0]
+    split = Split(now=lambda: now[0])
+    one.timed(split)
+    with split.idle():
+        now[0] += 2.0
+    now[0] += 3.0
+    told = one.beat().spent
+    assert told is not None
+    assert (told.wall_s, told.idle_s, told.compute_s) == (5.0, 2.0, 3.0)
+    now[0] += 1.0
+    again = one.beat().spent
+    assert again is not None
+    assert again.wall_s == 6.0, "told again, but as it is now"

@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from ringleader.runtime.lines import MAX_CHARACTERS, MAX_LENGTH, MAX_LINES, Lines, captured
 
 
@@ -83,3 +85,33 @@ def test_a_printed_lone_surrogate_is_spelt_out():
         print("\udcff" * MAX_LENGTH)
     short, long = texts(lines)
     assert (short, len(long)) == ("a\\udcff", MAX_LENGTH)
+
+
+SECRET = "correct-horse-battery"
+
+
+@pytest.mark.parametrize(
+    "before", [0, MAX_LENGTH - len(SECRET) - 1, MAX_LENGTH - 9, MAX_LENGTH - 1, MAX_LENGTH]
+)
+@pytest.mark.parametrize("piece", [1_000_000, 7])
+@pytest.mark.parametrize("end", ["\n", "", " and more\n", "y" * MAX_LENGTH])
+def test_no_part_of_a_secret_is_left_where_a_line_is_cut(before: int, piece: int, end: str):
+    lines = Lines()
+    lines.hide([SECRET, SECRET + "2"])
+    text = "x" * before + SECRET + end
+    with captured(lines):
+        for start in range(0, len(text), piece):
+            sys.stdout.write(text[start : start + piece])
+    told = "".join(texts(lines))
+    assert not any(SECRET[:n] in told or SECRET[-n:] in told for n in range(4, len(SECRET)))
+    assert told.startswith("x" * min(before, MAX_LENGTH - 100))
+
+
+def test_what_is_no_secret_is_told_whole_however_long_it_is():
+    lines = Lines()
+    lines.hide([SECRET])
+    text = "0123456789" * (MAX_LENGTH // 5)
+    with captured(lines):
+        for digit in text:
+            sys.stdout.write(digit)
+    assert "".join(texts(lines)) == text

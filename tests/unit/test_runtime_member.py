@@ -1,11 +1,22 @@
 """How a member meets the others."""
 
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from ringleader.elastic import Plan
-from ringleader.runtime.member import call_of
-from ringleader.runtime.messages import Task
+import pytest
+import torch
+from rooms import SECRET
+
+from ringleader.comm.transports.meeting import DEVICE_KINDS, GLOO, KINDS, NEAR_KINDS
+from ringleader.elastic import Meeting, Plan
+from ringleader.runtime.member import Member, call_of
+from ringleader.runtime.messages import Ended, Identity, Task
 from ringleader.spec import JobSpec
+
+HERE = Meeting("127.0.0.1:4321", SECRET)
 
 
 def test_a_wait_for_others_may_be_longer_than_a_stall():
@@ -19,8 +30,55 @@ def test_a_wait_for_others_may_be_longer_than_a_stall():
         }
     )
     task = Task("job", 1, "w1", "worker", spec, Path("artifacts"), Path("scratch"), "checkpoints")
-    plan = Plan(1, 3, ("w0", "w1"), 0, 2, 0, (), 0, "127.0.0.1:4321", "start")
+    plan = Plan(1, 3, ("w0", "w1"), 0, 2, 0, (), 0, HERE, "start")
     call = call_of(task, "here", plan, 1)
     assert (call.store_host, call.store_port, call.rank, call.size) == ("127.0.0.1", 4321, 1, 2)
     assert call.prefix.endswith("/1.3")
     assert call.deadline_s == 3600, "whoever is slow, in a first step or an evaluation, is waited for"
+
+
+def ended(tmp_path: Path, **keys: Any) -> Ended:
+    """How a member of one ends whose supervisor nobody hears of."""
+    source = {"name": "member", "entrypoint": "member_job:train", "batch": {"global_size": 4}, **keys}
+    task = Task(
+        "job", 1, "w1", "worker", JobSpec.parse(source), tmp_path / "artifacts", tmp_path / "scratch", ""
+    )
+    pulse = SimpleNamespace(start=lambda *_: None, stop=lambda: None, hurry=lambda: None)
+    member: Any = Member(task, Identity(1, "n0", "10.0.0.7"), SimpleNamespace(), pulse)  # type: ignore[arg-type]
+    return member.run(None)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_worker_without_its_device_fails_the_job_before_any_code_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "member_job.py").write_text("raise SystemExit('it was imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    end = ended(tmp_path, workers={"max": 1, "gpus": 1})
+    assert (end.kind, end.reason) == ("failed", "no_device")
+    assert "node 10.0.0.7 (worker w1) has no CUDA device" in end.message
+    assert "member_job" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("keys", "near", "kinds"),
+    [
+        ({}, False, KINDS),
+        ({}, True, NEAR_KINDS),
+        ({"sync": {"algorithm": "native", "reproducible": False}}, True, (GLOO,)),
+        ({"workers": {"max": 2, "gpus": 1}}, True, DEVICE_KINDS),
+    ],
+)
+def test_members_of_one_node_meet_in_memory_alone_where_the_job_allows_it(
+    keys: dict[str, Any], near: bool, kinds: tuple[str, ...]
+):
+    source = {
+        "name": "member",
+        "entrypoint": "unit:train",
+        "workers": {"max": 2},
+        "batch": {"global_size": 4},
+    }
+    task = Task("job", 1, "w1", "worker", JobSpec.parse(source | keys), Path("a"), Path("s"), "c")
+    plan = Plan(1, 3, ("w0", "w1"), 0, 2, 0, (), 0, replace(HERE, near=near), "start")
+    call = call_of(task, "here", plan, 1)
+    assert (call.kinds, call.secret) == (kinds, SECRET)

@@ -368,3 +368,14 @@ def test_a_supervisor_killed_when_a_pause_was_saved_and_its_workers_are_gone_doe
     assert not waits.is_alive()
     for one in (outlet, returned):
         one.discard()
+
+
+def test_no_half_of_a_secret_is_left_where_the_supervisors_own_line_is_cut(
+    server: IngestServer, tmp_path: Path
+):
+    outlet = open_outlet(server, tmp_path)
+    outlet.hide(["correct-horse-battery"])
+    outlet.say("x" * 15_990 + "correct-horse-battery")
+    assert outlet.poster.drained(60)
+    assert [line["line"] for line in server.stream("logs")] == ["x" * 15_990 + "***"]
+    outlet.discard()

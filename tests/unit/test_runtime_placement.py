@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ringleader.spec.job import Workers
+from ringleader.spec import Workers
 
 if TYPE_CHECKING:
     from ringleader.runtime.placement import Places
@@ -21,6 +21,7 @@ class Cluster:
     draining: Collection[str] = ()
     removed: list[str] = field(default_factory=list)
     waited_s: list[float] = field(default_factory=list)
+    bundles: dict[str, list[Any]] = field(default_factory=dict)
     late: Callable[[str], None] = lambda _: None
 
     def group(self, bundles: list[Any], *, strategy: str, name: str, lifetime: str) -> Any:
@@ -30,6 +31,7 @@ class Cluster:
                 self.late(name)
             return bool(self.nodes.get(name))
 
+        self.bundles[name] = bundles
         return SimpleNamespace(name=name, id=SimpleNamespace(hex=lambda: name), wait=wait)
 
     def table(self, group: Any = None) -> dict[str, Any]:
@@ -43,14 +45,27 @@ class Cluster:
         self.removed.append(group.name)
 
 
-def gang_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, servers: int = 0) -> "Places":
+def gang_on(
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    servers: int = 0,
+    each: Workers | None = None,
+    each_server: Workers | None = None,
+) -> "Places":
     """Two workers have their places."""
     from ringleader.runtime import placement
 
     monkeypatch.setattr(placement, "placement_group", cluster.group)
     monkeypatch.setattr(placement, "placement_group_table", cluster.table)
     monkeypatch.setattr(placement, "remove_placement_group", cluster.remove)
-    places = placement.Places("a", Workers(min=2, max=3), servers=servers, draining=lambda: cluster.draining)
+    places = placement.Places(
+        "a",
+        each or Workers(min=2, max=3),
+        servers=servers,
+        each_server=each_server,
+        draining=lambda: cluster.draining,
+    )
     for worker in ("w0", "w1"):
         places.reserve(worker, "worker")
         assert places.claim(worker, pytest.fail) is not None
@@ -102,6 +117,32 @@ def test_a_server_that_is_not_put_on_a_node_that_drains_leaves_the_workers_their
     place = places.claim("s3", pytest.fail)
     assert place is not None
     assert (places.node(place), place.role) == ("east", "server")
+
+
+def test_servers_reserve_what_they_need_and_no_device_of_a_worker(monkeypatch: pytest.MonkeyPatch):
+    """Four devices for four workers: servers beside them need none."""
+    cluster = Cluster(
+        {"a-floor": ["north", "south", "south", "north"], "a-surplus-w9": ["east"], "a-surplus-s8": ["east"]}
+    )
+    worker, server = {"CPU": 2.0, "GPU": 1.0}, {"CPU": 0.5, "memory": float(1 << 30)}
+    places = gang_on(
+        cluster,
+        monkeypatch,
+        servers=2,
+        each=Workers(min=2, max=3, cpus=2, gpus=1),
+        each_server=Workers(cpus=0.5, memory_gb=1),
+    )
+    assert cluster.bundles["a-floor"] == [worker, worker, server, server]
+    for name, role in (("s0", "server"), ("s1", "server"), ("s8", "server"), ("w9", "worker")):
+        places.reserve(name, role)
+    found = {name: places.claim(name, pytest.fail) for name in ("s0", "s1", "s8", "w9")}
+    assert [(p.bundle, p.role) for p in found.values() if p] == [
+        (2, "server"),
+        (3, "server"),
+        (0, "server"),
+        (0, "worker"),
+    ]
+    assert (cluster.bundles["a-surplus-s8"], cluster.bundles["a-surplus-w9"]) == ([server], [worker])
 
 
 def test_whoever_waits_for_a_place_leaves_the_waiting_to_ray(monkeypatch: pytest.MonkeyPatch):

@@ -29,6 +29,17 @@ def test_no_node_has_two_workers_more_than_another_that_has_room(on: list[str], 
     assert not counts or max(map(ranks.count, on)) - min(counts) <= 1
 
 
+@given(nodes, st.data())
+def test_bundles_of_another_shape_are_the_servers_alone(on: list[str], data: st.DataObject) -> None:
+    workers = data.draw(st.integers(0, len(on)))
+    bundles = seat(on, workers, alike=False)
+    assert sorted(bundles[:workers]) == list(range(workers))
+    assert sorted(bundles[workers:]) == list(range(workers, len(on)))
+    ranks = [on[bundle] for bundle in bundles[:workers]]
+    changes = [node for rank, node in enumerate(ranks) if rank == 0 or ranks[rank - 1] != node]
+    assert len(changes) == len(set(changes)), "the workers of a node hold consecutive ranks"
+
+
 @pytest.mark.parametrize(
     ("on", "workers", "servers"),
     [("aabb", "ab", "ab"), ("abab", "ab", "ab"), ("aba", "ab", "a"), ("aaa", "aa", "a")],

@@ -4,18 +4,21 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from rooms import SECRET
 from waiting import wait_for
 
-from ringleader.elastic import Plan
+from ringleader.elastic import Meeting, Plan
 from ringleader.errors import Dismissed, ExchangeBroken
 from ringleader.runtime.seats import Seats
 from ringleader.train.seams import Parked
 
 HANG_S = 60.0
 
+HERE = Meeting("127.0.0.1:1", SECRET)
+
 
 def plan(generation: int, members: tuple[str, ...] = ("w0", "w1")) -> Plan:
-    return Plan(1, generation, members, 0, 4, 0, (), 0, "127.0.0.1:1", "start")
+    return Plan(1, generation, members, 0, 4, 0, (), 0, HERE, "start")
 
 
 class Transport:
@@ -54,7 +57,7 @@ class Bench:
         self.heard = Heard()
         self.transports: list[Transport] = []
         self.refuse: set[int] = set()
-        self.pairs: list[tuple[str, int, int]] = []
+        self.pairs: list[tuple[Meeting, int, int]] = []
         self.meets: Callable[[], None] = lambda: None
         self.seats = Seats("w0", self.heard, self.connect, self.pair)
 
@@ -64,7 +67,7 @@ class Bench:
         self.transports.append(Transport())
         return self.transports[-1]
 
-    def pair(self, meeting: str, number: int, rank: int, cancelled):
+    def pair(self, meeting: Meeting, number: int, rank: int, cancelled):
         self.pairs.append((meeting, number, rank))
         self.meets()
         if number in self.refuse:
@@ -154,9 +157,9 @@ def test_a_dismissed_worker_unwinds():
 
 def test_a_joiner_follows_whom_it_is_told_to_and_asks_again_when_that_is_over():
     bench = Bench()
-    bench.seats.follow("127.0.0.1:1", 3)
+    bench.seats.follow(HERE, 3)
     shadow = bench.seats.next_seat(Parked(0, 0, 0, ""))
-    assert bench.pairs == [("127.0.0.1:1", 3, 1)]
+    assert bench.pairs == [(HERE, 3, 1)]
     shadow.level()
     assert bench.heard.levels == [3]
     bench.seats.take(plan(5))
@@ -166,7 +169,7 @@ def test_a_joiner_follows_whom_it_is_told_to_and_asks_again_when_that_is_over():
 
 def test_an_interrupt_ends_what_a_joiner_follows():
     bench = Bench()
-    bench.seats.follow("127.0.0.1:1", 1)
+    bench.seats.follow(HERE, 1)
     shadow = bench.seats.next_seat(Parked(0, 0, 0, ""))
     bench.seats.interrupt(4)
     assert shadow.transport.aborted
@@ -174,11 +177,11 @@ def test_an_interrupt_ends_what_a_joiner_follows():
 
 def test_a_second_interrupt_of_a_generation_ends_what_a_joiner_follows_then():
     bench = Bench()
-    bench.seats.follow("127.0.0.1:1", 1)
+    bench.seats.follow(HERE, 1)
     bench.seats.next_seat(Parked(0, 0, 0, ""))
     bench.seats.interrupt(4)
     bench.meets = lambda: bench.seats.interrupt(4)
-    bench.seats.follow("127.0.0.1:1", 2)
+    bench.seats.follow(HERE, 2)
     shadow = bench.seats.next_seat(Parked(0, 0, 0, "interrupted"))
     assert bench.seats.followed == 2
     assert shadow.transport.aborted
@@ -187,7 +190,7 @@ def test_a_second_interrupt_of_a_generation_ends_what_a_joiner_follows_then():
 def test_a_joiner_that_does_not_meet_whom_it_shall_follow_says_so_and_waits():
     bench = Bench()
     bench.refuse = {1}
-    bench.seats.follow("127.0.0.1:1", 1)
+    bench.seats.follow(HERE, 1)
     thread = threading.Thread(target=bench.seats.next_seat, args=(Parked(0, 0, 0, ""),))
     thread.start()
     wait_for("second park", lambda: len(bench.heard.parks) == 2)
@@ -199,7 +202,7 @@ def test_a_joiner_that_does_not_meet_whom_it_shall_follow_says_so_and_waits():
 def test_a_member_gets_those_who_follow_it_once():
     bench = Bench()
     bench.refuse = {2}
-    bench.seats.donate("127.0.0.1:1", 1)
-    bench.seats.donate("127.0.0.1:1", 2)
+    bench.seats.donate(HERE, 1)
+    bench.seats.donate(HERE, 2)
     assert bench.seats.joiners() == bench.transports
     assert bench.seats.joiners() == []

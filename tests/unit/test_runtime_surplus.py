@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from rooms import SECRET
 
-from ringleader.elastic import Plan
+from ringleader.elastic import Meeting, Plan
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
 from ringleader.runtime.messages import Launch
@@ -17,6 +18,8 @@ from ringleader.spec import JobSpec
 
 if TYPE_CHECKING:
     from ringleader.runtime.attempt import Attempt
+
+HERE = Meeting("127.0.0.1:1", SECRET)
 
 
 class Disk:
@@ -40,6 +43,9 @@ class Crew:
         self.places = places
         self.started: list[str] = []
         self.killed: list[str] = []
+        self.plans: list[Plan] = []
+        self.pairs: list[Meeting] = []
+        self.seats: dict[str, str] = {}
 
     def reserve(self, worker: str, role: Role) -> None:
         self.places.reserve(worker, role)
@@ -59,7 +65,15 @@ class Crew:
         self.places.trim(most)
 
     def identity(self, worker: str) -> None: ...
-    def deliver(self, plan: Plan) -> None: ...
+    def deliver(self, plan: Plan) -> None:
+        self.plans.append(plan)
+
+    def pair(self, worker: str, donor: str, number: int, meeting: Meeting) -> None:
+        self.pairs.append(meeting)
+
+    def nodes(self) -> dict[str, str]:
+        return self.seats
+
     def interrupt(self, worker: str, generation: int) -> None: ...
     def announce(self, worker: str, generation: int) -> None: ...
 
@@ -91,7 +105,7 @@ def attempt_of(folder: Path, *, minimum: int, maximum: int) -> tuple["Attempt", 
     workers = {"min": minimum, "max": maximum}
     batch = {"global_size": 8, "logical_shards": 8}
     spec = JobSpec.parse({"name": "a", "entrypoint": "m:f", "workers": workers, "batch": batch})
-    attempt = Attempt(Launch("job", 1, spec, None, "", "", folder), str)
+    attempt = Attempt(Launch("job", 1, spec, None, "", "", folder), lambda: HERE)
     crew = Crew(Places("job", spec.workers, servers=0))
     attempt._crew, attempt._outlet = cast("Any", crew), cast("Any", Disk())
     attempt._begin()

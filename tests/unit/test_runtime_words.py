@@ -5,7 +5,9 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, NoReturn
 
-from ringleader.elastic import Plan
+from rooms import SECRET
+
+from ringleader.elastic import Meeting, Plan
 from ringleader.errors import ExchangeBroken
 from ringleader.runtime.messages import Ended, Identity, Task
 from ringleader.spec import JobSpec
@@ -18,6 +20,8 @@ HANG_S = 60.0
 WHO = Identity(1, "node", "127.0.0.1")
 SPEC = JobSpec.parse({"name": "words", "entrypoint": "unit:train"})
 TASK = Task("job", 1, "w0", "worker", SPEC, Path("artifacts"), Path("scratch"), "checkpoints")
+
+HERE = Meeting("127.0.0.1:1", SECRET)
 
 
 class Told:
@@ -50,7 +54,7 @@ def end(worker: "Worker", ended: Ended) -> None:
 
 
 def plan(generation: int, start: int) -> Plan:
-    return Plan(1, generation, ("w0",), 0, 1, 0, (), 1, "127.0.0.1:1", "start", start=start)
+    return Plan(1, generation, ("w0",), 0, 1, 0, (), 1, HERE, "start", start=start)
 
 
 def test_a_plan_of_an_older_start_is_refused_whatever_its_generation():
@@ -70,17 +74,17 @@ def test_a_pair_that_an_older_start_has_made_is_not_met():
     worker = working()
     seats, met = worker._words().seats, list[int]()
 
-    def pair(meeting: str, number: int, *_: object) -> NoReturn:
+    def pair(meeting: Meeting, number: int, *_: object) -> NoReturn:
         met.append(number)
         raise ExchangeBroken(rank=0, phase="connect", bucket=None, why="interrupted")
 
     seats._pair = pair
     worker.attendance(2)
     for start, number in ((2, 4), (1, 3)):
-        worker.donate(start, "127.0.0.1:1", number)
-        worker.follow(start, "127.0.0.1:1", number)
+        worker.donate(start, HERE, number)
+        worker.follow(start, HERE, number)
     assert met == [4]
-    assert seats._follows == ("127.0.0.1:1", 4)
+    assert seats._follows == (HERE, 4)
 
 
 def test_who_waits_for_a_plan_says_with_what_until_it_has_one():
@@ -127,7 +131,7 @@ def test_who_follows_a_member_says_no_more_that_it_waits_until_it_does_again():
     seats._pair = pair
     with ThreadPoolExecutor(1) as pool:
         sat = pool.submit(seats.next_seat, Parked(0, 0, 0, ""))
-        worker.follow(1, "127.0.0.1:1", 1)
+        worker.follow(1, HERE, 1)
         assert met.wait(30)
         assert worker.attendance(2).standing is None
         over.set()

@@ -68,7 +68,7 @@ def _submissions(wish: Wish) -> Iterator[Figure]:
 def _submit_p99(wish: Wish) -> Iterator[Figure]:
     """Each client sends on its own schedule, so that a slow answer delays none but the client's own next one."""
     del wish
-    with _home() as home, plane(home, cpus=1) as server, _callers(server) as callers:
+    with home_folder() as home, plane(home, cpus=1) as server, _callers(server) as callers:
         callers[0].submit()
         rate = _burst(callers) / 2
         took: list[float] = []
@@ -94,7 +94,7 @@ def _submit_p99(wish: Wish) -> Iterator[Figure]:
 
 
 def _list_p99(wish: Wish) -> Iterator[Figure]:
-    with _home() as home:
+    with home_folder() as home:
         fill(home, HISTORY)
         with plane(home, cpus=1) as server, Caller(server.url, server.token) as caller:
             asked = ("limit=50", "limit=50&state=succeeded", "limit=50&project=p3", "limit=50&name=n77")
@@ -118,7 +118,7 @@ def _list_p99(wish: Wish) -> Iterator[Figure]:
 
 def _followers(wish: Wish) -> Iterator[Figure]:
     del wish
-    with _home() as home, plane(home, cpus=1) as server, Caller(server.url, server.token) as caller:
+    with home_folder() as home, plane(home, cpus=1) as server, Caller(server.url, server.token) as caller:
         job_id = caller.submit()
         measured = lateness(server, home, job_id, FOLLOWERS)
     yield Figure(
@@ -141,7 +141,7 @@ def _followers(wish: Wish) -> Iterator[Figure]:
 
 
 def _kills(database: str, wish: Wish) -> Iterator[Figure]:
-    with _home() as home:
+    with home_folder() as home:
         found = assault(home, database, KILLS, wish.seed)
     yield Figure(
         case=f"kills-50-{database}",
@@ -156,7 +156,7 @@ def _kills(database: str, wish: Wish) -> Iterator[Figure]:
 
 
 def _rates(runs: int) -> list[float]:
-    with _home() as home, plane(home, cpus=1) as server, _callers(server) as callers:
+    with home_folder() as home, plane(home, cpus=1) as server, _callers(server) as callers:
         callers[0].submit()
         return [_burst(callers) for _ in range(runs)]
 
@@ -178,7 +178,7 @@ def _callers(server: Plane) -> Iterator[list[Caller]]:
 
 
 @contextmanager
-def _home() -> Iterator[Path]:
+def home_folder() -> Iterator[Path]:
     """Of a control plane; its cluster lies beside it."""
     with tempfile.TemporaryDirectory(prefix="rl-api-", ignore_cleanup_errors=True) as folder:
         yield Path(folder) / "home"

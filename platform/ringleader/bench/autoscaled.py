@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,6 @@ from pathlib import Path
 
 from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.commits import wait_for
-from ringleader.cli.stack.recipes import free_port
 
 PROVIDER = "ringleader.bench.autoscaled_nodes.Provider"
 HEAD, NODES = "127.0.0.2", "127.0.0.3"
@@ -50,7 +50,7 @@ def autoscaled(*, node_cpus: int, max_nodes: int, idle_s: float = 3.0) -> Iterat
         idle_s: the autoscaler takes a node off after so long.
     """
     with tempfile.TemporaryDirectory(prefix="rla", dir="/tmp", ignore_cleanup_errors=True) as name:
-        folder, port = Path(name), free_port()
+        folder, port = Path(name), _free_port()
         token, log = folder / "token", folder / "head.log"
         token.touch(0o600)
         token.write_text(secrets.token_hex(32))
@@ -156,3 +156,9 @@ def _end(folder: Path) -> bool:
             with suppress(ProcessLookupError):
                 os.kill(int(entry.name), signal.SIGKILL)
     return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HEAD, 0))
+        return int(probe.getsockname()[1])

@@ -86,7 +86,7 @@ def job(world: int) -> JobSpec:
             "entrypoint": "ringleader.bench.checkpoint_member:main",
             "workers": {"min": world, "max": world},
             "batch": {"global_size": BATCH, "logical_shards": world},
-            "checkpoint": {"every_steps": APART * HELD},
+            "checkpoint": {"every_steps": APART * HELD, "every_s": None},
         }
     )
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ringleader.bench.broken import PeerFailed
+from ringleader.bench.run_secret import run_secret
 from ringleader.lifeline import end_with_parent
 
 TAIL = 40
@@ -43,6 +44,7 @@ class Child:
         self._said: list[str] = []
         self._answers: list[dict[str, Any]] = []
         self._news = threading.Condition()
+        run_secret()  # in the environment from here on
         self._process = subprocess.Popen(
             [*within, sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,

@@ -15,6 +15,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from ringleader.bench.broken import PeerFailed
 from ringleader.bench.children import die_with_parent
 from ringleader.bench.gate import LOOPBACK
+from ringleader.bench.run_secret import run_secret
 from ringleader.comm.choice import choose, forecasts
 from ringleader.comm.communicator import BULK, Communicator
 from ringleader.comm.memory import keep_freed_memory
@@ -23,7 +24,7 @@ from ringleader.comm.schedules import SCHEDULES, Part, Step
 from ringleader.comm.segments import Arena
 from ringleader.comm.simulator import Costs
 from ringleader.comm.transports import Board, Transport
-from ringleader.comm.transports.meeting import Call, meet
+from ringleader.comm.transports.meeting import Call, Clients, library, meet
 from ringleader.comm.tree import Node, tree_over
 from ringleader.comm.trial import sums, try_out
 from ringleader.sync.side import Side
@@ -45,8 +46,17 @@ def main() -> None:
     patience = timedelta(seconds=DEADLINE_S)
     group = PrefixStore("beside", store)
     dist.init_process_group("gloo", store=group, rank=asked.rank, world_size=asked.world, timeout=patience)
-    call = Call(LOOPBACK, asked.port, asked.over, asked.rank, asked.world, DEADLINE_S, kinds=(asked.over,))
-    transport = meet(call)
+    call = Call(
+        LOOPBACK,
+        asked.port,
+        asked.over,
+        asked.rank,
+        asked.world,
+        DEADLINE_S,
+        run_secret(),
+        kinds=(asked.over,),
+    )
+    transport = meet(call, clients=Clients(library))
     communicator = Communicator(transport)
     side = Side(communicator)
     costs = probe(

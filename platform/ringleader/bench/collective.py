@@ -4,6 +4,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -14,13 +15,14 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from ringleader.bench.broken import PeerFailed
 from ringleader.bench.children import die_with_parent
 from ringleader.bench.gate import LOOPBACK
+from ringleader.bench.run_secret import run_secret
 from ringleader.comm.memory import keep_freed_memory
 from ringleader.comm.schedules import Part
 from ringleader.comm.schedules.schedule import chunks, even_spans
 from ringleader.comm.segments import Arena
 from ringleader.comm.transports import Board
 from ringleader.comm.transports.board import CHUNK_BYTES
-from ringleader.comm.transports.meeting import Call, meet
+from ringleader.comm.transports.meeting import Call, Clients, library, meet
 from ringleader.comm.tree import Node, tree_over
 
 DEADLINE_S = 120.0
@@ -39,9 +41,8 @@ def main() -> None:
     dist.init_process_group(
         "gloo", store=group, rank=asked.rank, world_size=asked.world, timeout=timedelta(seconds=DEADLINE_S)
     )
-    transport = meet(
-        Call(LOOPBACK, asked.port, "shared", asked.rank, asked.world, DEADLINE_S, kinds=("shared",))
-    )
+    call = Call(LOOPBACK, asked.port, "shared", asked.rank, asked.world, DEADLINE_S, run_secret())
+    transport = meet(replace(call, kinds=("shared",)), clients=Clients(library))
     board = transport.board(len(asked.nbytes), rows=1)
     if board is None:
         raise PeerFailed("these processes share no memory")

@@ -17,14 +17,16 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from ringleader.bench.broken import PeerFailed
 from ringleader.bench.children import die_with_parent
 from ringleader.bench.gate import LOOPBACK, Turnstile
+from ringleader.bench.run_secret import run_secret
 from ringleader.bench.workloads import WORKLOADS, Workload
 from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch
 from ringleader.comm.transports import Transport
-from ringleader.comm.transports.meeting import Call, meet
-from ringleader.elastic import Plan
+from ringleader.comm.transports.meeting import Call, Clients, library, meet
+from ringleader.elastic import NOWHERE, Plan
 from ringleader.spec import JobSpec
 from ringleader.train import Session
+from ringleader.train.clock import Split
 from ringleader.train.cursor import steps_in_epoch
 from ringleader.train.run import run
 from ringleader.train.seams import Parked, Seat
@@ -49,6 +51,7 @@ class OneGeneration:
         world: int,
         servers: int,
         shards: int,
+        secret: bytes | None = None,
         backups: int = 0,
         store_host: str = LOOPBACK,
         host: str = LOOPBACK,
@@ -57,6 +60,7 @@ class OneGeneration:
         self._store_host = store_host
         self._host = host
         self._side = side
+        self._secret = run_secret() if secret is None else secret
         self._rank = rank
         self._plan = Plan(
             attempt=1,
@@ -67,7 +71,7 @@ class OneGeneration:
             start_step=0,
             heals=(),
             recorded_step=0,
-            meeting=f"{store_host}:{store_port}",
+            meeting=NOWHERE,
             cause="start",
             parts=servers,
             backups=backups,
@@ -78,8 +82,9 @@ class OneGeneration:
             raise PeerFailed(f"the group broke at step {parked.step}: {parked.why}")
         size = len(self._plan.members)
         prefix = f"{self._side}/meet"
-        call = Call(self._store_host, self._store_port, prefix, self._rank, size, DEADLINE_S, host=self._host)
-        return Seat(self._plan, self._rank, meet(call))
+        place = (self._store_host, self._store_port, prefix, self._rank, size)
+        call = Call(*place, DEADLINE_S, self._secret, host=self._host)
+        return Seat(self._plan, self._rank, meet(call, clients=Clients(library)))
 
     def joiners(self) -> list[Transport]:
         return []
@@ -109,6 +114,12 @@ class Nowhere:
     def replayed(self) -> None: ...
 
     def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None: ...
+
+    def between(self, call: int) -> None: ...
+
+    def within(self, *, told: bool = True) -> None: ...
+
+    def timed(self, split: Split) -> None: ...
 
     def recorded_step(self) -> int:
         return 0

@@ -29,6 +29,7 @@ class LateTransport:
 
     def __init__(self, inner: Transport, delay_s: float) -> None:
         self.rank, self.size, self.groups = inner.rank, inner.size, inner.groups
+        self.seal = inner.seal
         self.messages: Counter[int] = Counter()
         self._inner = inner
         self._delay_s = delay_s

@@ -16,6 +16,7 @@ from ringleader.bench.broken import PeerFailed
 from ringleader.bench.children import die_with_parent
 from ringleader.bench.harness import Nowhere, OneGeneration
 from ringleader.bench.nodes import Node, Nodes, enter
+from ringleader.bench.run_secret import run_secret
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.train.run import Finished, TrainingFunction, run
@@ -36,6 +37,7 @@ class Member(Generic[F]):
     world: int
     node: Node
     store: tuple[str, int]
+    secret: bytes
     function: F
 
 
@@ -71,7 +73,7 @@ def train(nodes: Nodes, name: str, spec: JobSpec, function: F, deadline_s: float
         for rank in range(world + spec.sync.server_count):
             here, there = PROCESSES.Pipe(duplex=False)
             place = (nodes.here, store.port)
-            member = Member(spec, name, rank, world, nodes.of(rank, world), place, function)
+            member = Member(spec, name, rank, world, nodes.of(rank, world), place, run_secret(), function)
             process = PROCESSES.Process(target=take_part, args=(member, there), daemon=True)
             process.start()
             there.close()
@@ -140,5 +142,6 @@ def _coordinator(member: Member[Any]) -> OneGeneration:
         world=member.world,
         servers=member.spec.sync.server_count,
         shards=member.spec.shards,
+        secret=member.secret,
         host=member.node.address,
     )

@@ -13,9 +13,10 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from ringleader.bench.broken import PeerFailed
 from ringleader.bench.children import die_with_parent
+from ringleader.bench.run_secret import run_secret
 from ringleader.comm.communicator import BULK, Communicator
 from ringleader.comm.schedules import SCHEDULES, Part
-from ringleader.comm.transports.meeting import Call, meet
+from ringleader.comm.transports.meeting import Call, Clients, library, meet
 from ringleader.comm.tree import Node, tree_over
 
 DEADLINE_S = 120.0
@@ -39,7 +40,10 @@ def main() -> None:
         world_size=asked.world,
         timeout=timedelta(seconds=DEADLINE_S),
     )
-    transport = meet(Call(host, int(port), "ours", asked.rank, asked.world, DEADLINE_S, host=asked.address))
+    call = Call(
+        host, int(port), "ours", asked.rank, asked.world, DEADLINE_S, run_secret(), host=asked.address
+    )
+    transport = meet(call, clients=Clients(library))
     communicator = Communicator(transport)
     ways = _ways(communicator, transport.groups, asked)
     for name, way in ways.items():

@@ -17,10 +17,12 @@ from ringleader.bench.line import Figure, Target
 from ringleader.bench.registry import Wish
 from ringleader.bench.workloads import PAUSE_S
 
-CASES = ("kill", "frozen", "server", absence.ALONE, absence.TOGETHER)
+CASES = ("kill", "kill-loaders", "frozen", "server", absence.ALONE, absence.TOGETHER)
 TARGET = Target("ringleader", "<=", 0.10)
 WORST_TARGET = Target("ringleader", "<=", 0.5)
 FROZEN_TARGET = Target("ringleader", "<=", 2.0)
+LOADERS_TARGET = Target("ratio", ">=", 0.5)
+LOADERS = 2
 FROZEN_STEP_S = 0.05
 SERVER_TARGET = Target("ringleader", "<=", 0.3)
 BACKED = {"inter_node": "parameter_server", "intra_node": "parameter_server", "server_backups": 1}
@@ -67,6 +69,8 @@ def run(wish: Wish) -> Iterator[Figure]:
     """Raises BrokenPromise when ours loses a step or restarts a survivor."""
     if wish.wants("kill"):
         yield from _workers(wish)
+    if wish.wants("kill-loaders"):
+        yield _loaders(wish)
     if wish.wants("frozen"):
         yield _frozen(wish)
     if wish.wants("server"):
@@ -143,6 +147,29 @@ def _workers(wish: Wish) -> Iterator[Figure]:
     )
 
 
+def _loaders(wish: Wish) -> Figure:
+    """Two rounds of a job whose rows come from processes, and of one without."""
+    kills = 10 if wish.full else 5
+    with_them, without = Samples(), Samples()
+    with stack.up() as opened:
+        for number in range(2):
+            seed = wish.seed + number
+            _ringleader(opened, f"loaders{number}", kills, seed, with_them, loader_workers=LOADERS)
+            _ringleader(opened, f"without{number}", kills, seed, without)
+    seconds = with_them.seconds["ringleader"]
+    return Figure(
+        case="kill-loaders",
+        unit="s",
+        better="lower",
+        ours=seconds,
+        peers=without.seconds["ringleader"],
+        peer_name="no loaders",
+        target=LOADERS_TARGET,
+        settings=f"kill-loaders: as kill, with loader_workers: {LOADERS}; beside it the same without, by turns; "
+        f"{len(seconds)} kills each, 0 steps lost, worst {max(seconds):.3f} s",
+    )
+
+
 _DEFAULT_KILLS = {"ringleader": 10, "torchft": 5, "ray_train": 1}
 
 
@@ -214,9 +241,12 @@ def _ringleader(
     *,
     sign: signal.Signals = signal.SIGKILL,
     step_s: float = PAUSE_S,
+    loader_workers: int = 0,
 ) -> None:
     draw = random.Random(seed)  # noqa: S311
-    job = opened.submit(name, workload="digits", epochs=FOREVER, pause_s=step_s)
+    job = opened.submit(
+        name, workload="digits", epochs=FOREVER, pause_s=step_s, loader_workers=loader_workers
+    )
     for _ in range(kills):
         opened.await_warm()  # the pool's own imports are over too, as the peers' are when all three commit again
         members = _await_full(job)

@@ -43,6 +43,7 @@ BENCHMARKS: dict[str, str] = {
     "autoscale": "ringleader.bench.autoscale",
     "checkpoint": "ringleader.bench.checkpoint",
     "codec": "ringleader.bench.codec",
+    "guard": "ringleader.bench.guard",
     "join": "ringleader.bench.join",
     "network": "ringleader.bench.network",
     "overhead": "ringleader.bench.overhead",

@@ -47,6 +47,7 @@ class Stack:
         sync: Mapping[str, object] | None = None,
         workers: Mapping[str, int] | None = None,
         pause_s: float = PAUSE_S,
+        loader_workers: int = 0,
     ) -> "Run":
         """Submit the job, on three workers and at least two by default; `sync` and `workers` as in the job file. A
         step sleeps `pause_s`."""
@@ -60,6 +61,7 @@ class Stack:
                 "commits": str(commits),
                 "epochs": epochs,
                 "pause_s": pause_s,
+                "loader_workers": loader_workers,
             },
             "workers": dict(workers or {"min": 2, "max": WORKERS}),
             "batch": {"global_size": 96},

@@ -11,7 +11,7 @@ ENTRYPOINT = "ringleader.bench.trained:train"
 
 
 def train(session: Session) -> None:
-    """Params: `workload`, `commits` (a folder), `epochs`, `pause_s`.
+    """Params: `workload`, `commits` (a folder), `epochs`, `pause_s`, `loader_workers`.
 
     Each turn sleeps `pause_s`, PAUSE_S where it is left out: that is once a step with three workers.
     """
@@ -28,7 +28,7 @@ def train(session: Session) -> None:
 
     session.on_commit(write_down)
     for _ in range(session.params["epochs"]):
-        for batch in session.batches(rows):
+        for batch in session.batches(rows, loader_workers=session.params.get("loader_workers", 0)):
             time.sleep(pause_s)
             session.step(workload.loss(net(batch["x"]), batch["y"]))
 

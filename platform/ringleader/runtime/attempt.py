@@ -9,7 +9,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from ringleader.elastic import Membership, Plan, Rules, begin, handle
+from ringleader.elastic import Meeting, Membership, Plan, Rules, begin, handle
 from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
 from ringleader.elastic.state import PAUSE, Phase
@@ -22,7 +22,7 @@ from ringleader.runtime.pace import Pace
 from ringleader.runtime.watch import Watch
 from ringleader.wire.ingest import Status
 from ringleader.wire.states import State
-from ringleader.wire.views import Progress, WorkerView
+from ringleader.wire.views import Progress, Spent, WorkerView
 
 TICK_S = 0.1
 MEMBERSHIP = "membership"
@@ -39,10 +39,10 @@ class Attempt:
     """Owns the membership state. `post` takes events from any thread, `run` decides on one.
 
     Args:
-        meeting: the address of the rendezvous store as it is now.
+        meeting: where members meet as it is now, whoever they are.
     """
 
-    def __init__(self, launch: Launch, meeting: Callable[[], str]) -> None:
+    def __init__(self, launch: Launch, meeting: Callable[[], Meeting]) -> None:
         self._launch = launch
         self._meeting = meeting
         self._events: queue.SimpleQueue[ev.Event | threading.Event] = queue.SimpleQueue()
@@ -51,6 +51,7 @@ class Attempt:
         self._phases: dict[str, str] = {}
         self._beats: queue.SimpleQueue[tuple[Beat, float]] = queue.SimpleQueue()
         self._newest: Beat | None = None
+        self._spent: Spent | None = None
         self._taking: list[str] = []
         self._state: Membership | None = None
         self._crew: Crew | None = None
@@ -100,6 +101,8 @@ class Attempt:
             self._newest.step,
         ):
             self._newest = beat
+        if beat.spent is not None and (self._spent is None or beat.spent.wall_s > self._spent.wall_s):
+            self._spent = beat.spent  # of who has been there for longest
         if beat.standing is not None:
             self.post(parked(beat.standing, now))
         if beat.healed_ago_s is not None:
@@ -195,7 +198,8 @@ class Attempt:
                 epoch=newest.epoch if newest else 0,
             ),
             workers=_views(state, crew),
-            failures_spent=state.failures,
+            failures_spent=state.spent,
+            spent=self._spent,
             dropped=outlet.dropped,
         )
 
@@ -301,7 +305,7 @@ class Attempt:
                 case do.Announce(worker=worker, generation=generation):
                     crew.announce(worker, generation)
                 case do.Shadow(worker=worker, donor=donor, number=number):
-                    crew.pair(worker, donor, number, self._meeting())
+                    crew.pair(worker, donor, number, self._where(worker, donor))
                 case do.Start(worker=worker, role=role):
                     crew.reserve(worker, role)
                     self._held[worker] = now
@@ -331,7 +335,14 @@ class Attempt:
 
     def _completed(self, plan: Plan) -> Plan:
         assert self._outlet is not None
-        return replace(plan, recorded_step=self._outlet.recorded_step, meeting=self._meeting())
+        return replace(plan, recorded_step=self._outlet.recorded_step, meeting=self._where(*plan.members))
+
+    def _where(self, *members: str) -> Meeting:
+        """Where these meet."""
+        assert self._crew is not None
+        nodes = self._crew.nodes()
+        near = None not in {nodes.get(member) for member in members} and len({nodes[m] for m in members}) == 1
+        return replace(self._meeting(), near=near)
 
     def _report(self, report: do.Report) -> None:
         assert self._crew is not None

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from ringleader.elastic import Plan
+from ringleader.elastic import Meeting, Plan
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
 from ringleader.runtime.hands import (
@@ -63,7 +63,7 @@ class Crew:
         launch: Launch,
         places: Places,
         me: Any,
-        take: Callable[[str, str], Any],
+        take: Callable[[str, str], tuple[Any, Identity]],
         post: Callable[[Any], None],
         *,
         start: int,
@@ -154,8 +154,8 @@ class Crew:
     def announce(self, worker: str, generation: int) -> None:
         self._call(worker, "announce", self._start, generation)
 
-    def pair(self, worker: str, donor: str, number: int, meeting: str) -> None:
-        """Let `worker` follow `donor`."""
+    def pair(self, worker: str, donor: str, number: int, meeting: Meeting) -> None:
+        """Let `worker` follow `donor`; both hear where to meet."""
         self._call(worker, "follow", self._start, meeting, number)
         self._call(donor, "donate", self._start, meeting, number)
 
@@ -306,9 +306,9 @@ class Crew:
 
     def _process(self, worker: str, place: Place) -> tuple[Any, Identity | None]:
         """An idle process of the place's node; with GPUs a new one inside the bundle, so that Ray assigns devices."""
-        if not self._launch.spec.workers.gpus:
-            handle, identity = self._take(self._places.node(place), f"{self._launch.name}-{worker}")
-            return handle, identity
+        gpus = self._launch.spec.gpus_of(place.role)
+        if not gpus:
+            return self._take(self._places.node(place), f"{self._launch.name}-{worker}")
         from ringleader.runtime.worker import Worker
 
         inside = PlacementGroupSchedulingStrategy(place.group, placement_group_bundle_index=place.bundle)
@@ -320,7 +320,7 @@ class Crew:
                 lifetime="detached",
                 get_if_exists=True,
                 num_cpus=0,
-                num_gpus=self._launch.spec.workers.gpus,
+                num_gpus=gpus,
                 max_concurrency=WORKER_THREADS,
                 scheduling_strategy=inside,
             )

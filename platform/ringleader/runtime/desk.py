@@ -12,6 +12,8 @@ from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch, Unsettled
 from ringleader.runtime.lines import Lines
 from ringleader.runtime.messages import WORKING, Beat, Happened, Identity, Metrics, Rows, Standing
+from ringleader.train.clock import Split
+from ringleader.wire.views import Spent
 
 RUNNING = frozenset({"forward", "backward", "exchange", "update"})
 
@@ -49,6 +51,7 @@ class Desk:
         self._worked, self._worked_s, self._working = 0, 0.0, 0.0
         self._step, self._epoch, self._phase = 0, 0, "starting"
         self._total_steps: int | None = None
+        self._split: Split | None = None
 
     # --- Outlet, called from the training thread ------------------------------------------------------------------
 
@@ -106,6 +109,15 @@ class Desk:
             self._worked_s += now - self._working
             self._worked += phase not in WORKING
         self._working = now
+
+    def between(self, call: int) -> None:
+        self.lines.between(call)
+
+    def within(self, *, told: bool = True) -> None:
+        self.lines.within(told=told)
+
+    def timed(self, split: Split) -> None:
+        self._split = split
 
     def recorded_step(self) -> int:
         return self._recorded
@@ -167,6 +179,7 @@ class Desk:
                 moves=self._moves,
                 worked=self._worked,
                 worked_s=self._worked_s,
+                spent=_spent(self._split),
                 standing=self._standing,
                 healed_ago_s=_ago(self._healed_at),
                 committed_ago_s=_ago(self._committed_at),
@@ -194,6 +207,18 @@ class Desk:
             lines=lines,
             lines_dropped=dropped,
         )
+
+
+def _spent(split: Split | None) -> Spent | None:
+    if split is None:
+        return None
+    return Spent(
+        wall_s=split.wall_s,
+        compute_s=split.compute_s,
+        exposed_communication_s=split.exposed_s,
+        idle_s=split.idle_s,
+        recovery_s=split.recovery_s,
+    )
 
 
 def _ago(moment: float | None) -> float | None:

@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ringleader.files import write_once
 from ringleader.lifeline import end_with_parent
 from ringleader.runtime import environment, fork_worker
 from ringleader.runtime.messages import NAMESPACE
@@ -37,10 +38,12 @@ def main() -> None:
     _on_end(lambda *_: ended.set())
     end_with_parent(signal.SIGTERM)
     environment.for_head(_token(options.home))
-    # Unix socket paths are short: not below the home, which may lie deep.
+    # Unix socket paths are short: not below the home, which may lie deep. Only this user can enter it.
     temp_dir = Path(tempfile.mkdtemp(prefix="rl-", dir="/tmp"))
     try:
-        address = _start(temp_dir, options.num_cpus)
+        # Ray opens its folder, and those in it, to every account: whoever can remove a file there can put a link in
+        # its place, through which Ray writes.
+        address = _start(temp_dir / "ray", options.num_cpus)
         _on_end(lambda *_: ended.set())  # Ray has put its own in place
         print(json.dumps({"address": address, "temp_dir": str(temp_dir)}), flush=True)
         parent = os.getppid()
@@ -121,9 +124,7 @@ def _token(home: Path) -> Path:
     path = Path(named) if named else home / "ray_token"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not path.exists():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32))
+        write_once(path, secrets.token_hex(32))
     path.chmod(0o600)
     return path
 

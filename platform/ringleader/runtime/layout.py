@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ringleader.runtime.messages import parse_name
@@ -23,11 +23,17 @@ class Layout:
     nodes: what each living node has in total, by its id; nothing where it is being drained.
     others: what is used there by those who are no attempts.
     places: of each (job id, attempt) the nodes of its members, the gang's first, then the surplus as it came.
+    servers: the same of those that have another shape than the first worker.
     """
 
     nodes: Mapping[str, Amounts]
     others: Mapping[str, Amounts]
-    places: Mapping[tuple[str, int], tuple[tuple[str, int], ...]]
+    places: Mapping[tuple[str, int], "Spots"]
+    servers: Mapping[tuple[str, int], "Spots"] = field(default_factory=dict)
+
+
+Spots = tuple[tuple[str, int], ...]
+"""(node, how many places there)"""
 
 
 def look() -> Layout:
@@ -51,10 +57,12 @@ def look() -> Layout:
         for node, total in alive.items()
         if node in free
     }
+    places, servers = places_of(groups)
     return Layout(
         nodes={node: (0.0, 0.0, 0.0) if node in draining else total for node, total in alive.items()},
         others={node: (c, g, m) for node, (c, g, m) in others.items() if max(c, g, m) > _NOISE},
-        places=places_of(groups),
+        places=places,
+        servers=servers,
     )
 
 
@@ -69,21 +77,37 @@ def lasting(before: Layout | None, now: Layout) -> Mapping[str, Amounts]:
     }
 
 
-def places_of(groups: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], tuple[tuple[str, int], ...]]:
-    """By (job id, attempt): the nodes of the gang, then those of the surplus in the order of their workers."""
-    found: dict[tuple[str, int], list[tuple[tuple[int, str], Counter[str]]]] = {}
+def places_of(
+    groups: Iterable[Mapping[str, Any]],
+) -> tuple[dict[tuple[str, int], Spots], dict[tuple[str, int], Spots]]:
+    """By (job id, attempt): the nodes of the gang, then those of the surplus in the order of their workers; and beside
+    them the same of servers that need something else than a worker."""
+    found: dict[tuple[str, int], list[tuple[tuple[int, str], Mapping[str, Any]]]] = {}
     for group in groups:
         match = _GROUP.fullmatch(group["name"])
         who = parse_name(match["attempt"]) if match else None
         if match is None or who is None:
             continue
         worker = match["worker"] or ""
-        nodes = Counter(str(node) for node in group["bundles_to_node_id"].values() if node)
-        found.setdefault(who, []).append(((len(worker), worker), nodes))
-    return {
-        who: tuple(spot for _, nodes in sorted(parts, key=lambda part: part[0]) for spot in nodes.items())
-        for who, parts in found.items()
-    }
+        found.setdefault(who, []).append(((len(worker), worker), group))
+    places, servers = {}, {}
+    for who, parts in found.items():
+        gang, *surplus = [group for _, group in sorted(parts, key=lambda part: part[0])]
+        first = gang.get("bundles", {}).get(0)  # the gang's first bundle is a worker's
+        places[who] = _spots([gang, *surplus], first, same=True)
+        servers[who] = _spots([gang, *surplus], first, same=False)
+    return places, {who: spots for who, spots in servers.items() if spots}
+
+
+def _spots(groups: Iterable[Mapping[str, Any]], shape: object, *, same: bool) -> Spots:
+    """Where the bundles of that shape are, or of another one, group by group."""
+    found: list[tuple[str, int]] = []
+    for group in groups:
+        bundles = group.get("bundles", {})
+        on = group["bundles_to_node_id"].items()
+        nodes = [node for number, node in on if (bundles.get(number) == shape) == same]
+        found += Counter(str(node) for node in nodes if node).items()
+    return tuple(found)
 
 
 def _amounts(resources: Mapping[str, float]) -> Amounts:

@@ -4,18 +4,21 @@ import io
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ringleader.runtime.messages import Line
 from ringleader.text import utf8
+from ringleader.wire.masking import masked, masks_of
 
 MAX_LINES = 10_000
 MAX_CHARACTERS = 8 << 20
 MAX_LENGTH = 16_000
+OURS = "ringleader: "
+"""How lines begin that the program has not printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,8 @@ class _Queue:
         return held
 
     def pop_from(self, step: int) -> None:
-        """Forget the lines of this step and later ones."""
-        while self._held and self._held[-1].step >= step:
+        """Forget the lines of this step and later ones; not those that no step prints again."""
+        while self._held and self._held[-1].step >= step and self._held[-1].line.before is None:
             self._characters -= len(self._held.pop().line.text)
 
     def take(self) -> tuple[Line, ...]:
@@ -72,17 +75,67 @@ class Lines:
         self._free = _Queue()
         self._step = 0
         self._dropped = 0
+        self._masks: list[str] = []
+        self._thread: int | None = None
+        self._before: int | None = None
+        self._place = -1
+        self._numbers: Counter[str] = Counter()
+        self._muted = False
+        self._moved = False
+        self._again = _Queue()
+
+    def between(self, call: int) -> None:
+        """From now on what this thread prints stands before that call in the program, and is inside of none."""
+        with self._lock:
+            self._thread, self._before, self._muted = threading.get_ident(), call, False
+            if call != self._place:
+                self._place, self._numbers = call, Counter()
+
+    def within(self, *, told: bool = True) -> None:
+        """From now on a call prints. What is not `told` is dropped."""
+        with self._lock:
+            self._before, self._muted = None, not told
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """From now on these are blacked out: here, before a line is cut and half of one would pass for no secret."""
+        self._masks = masks_of(secrets)
+
+    def cut(self, text: str) -> tuple[str, str]:
+        """The beginning of a line that is too long, masked, and the rest, in which a secret may just have begun."""
+        text = masked(text, self._masks)
+        kept = len(self._masks[0]) - 1 if self._masks else 0
+        return text[: len(text) - kept], text[len(text) - kept :]
 
     def add(self, level: Literal["info", "error"], text: str) -> None:
-        line = Line(time.time(), level, utf8(text[:MAX_LENGTH])[:MAX_LENGTH])
+        text = utf8(masked(text, self._masks)[:MAX_LENGTH])[:MAX_LENGTH]
         with self._lock:
+            line = self._placed(Line(time.time(), level, text))
+            if line is None:
+                return
+            if line.before and not self._moved:  # calls that were finished without this worker
+                self._dropped += self._again.push(_Held(0, line))
+                return
             queue = self._held if self._step else self._free
             self._dropped += queue.push(_Held(self._step, line))
 
+    def _placed(self, line: Line) -> Line | None:
+        """Where in the program the line stands, if it is told at all."""
+        if threading.get_ident() != self._thread or line.text.startswith(OURS):
+            return line
+        if self._muted:
+            return None
+        if self._before is None:
+            return line
+        self._numbers[line.level] += 1
+        return replace(line, before=self._before, number=self._numbers[line.level])
+
     def at_step(self, step: int) -> None:
-        """From now on lines belong to `step` (counted from 1, while it runs and after it has committed)."""
+        """From now on lines belong to `step` (counted from 1, while it runs and after it has committed). What this
+        worker has printed before it took part waits until those have told it who did."""
         with self._lock:
-            self._step = step
+            self._step, self._moved = step, True
+            for line in self._again.take():
+                self._dropped += self._held.push(_Held(step + 1, line))
 
     def settled(self, step: int) -> None:
         """Steps below `step` cannot be rolled back: their lines may leave."""
@@ -98,6 +151,8 @@ class Lines:
     def release(self) -> None:
         """The run is over: all that is left may leave."""
         with self._lock:
+            for line in self._again.take():
+                self._dropped += self._free.push(_Held(0, line))
             while self._held.first_step is not None:
                 self._dropped += self._free.push(self._held.pop_first())
 
@@ -126,7 +181,8 @@ class _Stream(io.TextIOBase):
         with self._writing:
             *whole, self._partial = (self._partial + text).split("\n")
             if len(self._partial) > MAX_LENGTH:
-                whole, self._partial = [*whole, self._partial], ""
+                begun, self._partial = self._lines.cut(self._partial)
+                whole = [*whole, begun] if begun else whole
             for line in whole:
                 self._lines.add(self._level, line.rsplit("\r", 1)[-1])  # progress bars rewrite their line
         return len(text)
@@ -140,7 +196,8 @@ class _Stream(io.TextIOBase):
 
 @contextmanager
 def captured(lines: Lines) -> Iterator[None]:
-    """Send this process's stdout and stderr to `lines`."""
+    """Send this process's stdout and stderr to `lines`. What this thread prints stands before the first call."""
+    lines.between(0)
     out, error = _Stream(lines, "info"), _Stream(lines, "error")
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = out, error

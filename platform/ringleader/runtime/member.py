@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,15 +13,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ringleader.comm.transports import Transport
-from ringleader.comm.transports.meeting import DEVICE_KINDS, GLOO, KINDS, Call, Clients, meet
-from ringleader.elastic import Plan
+from ringleader.comm.transports.meeting import (
+    DEVICE_KINDS,
+    GLOO,
+    KINDS,
+    NEAR_KINDS,
+    Call,
+    Clients,
+    meet,
+)
+from ringleader.elastic import Meeting, Plan
 from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
 from ringleader.runtime.desk import Desk
+from ringleader.runtime.installing import environment_of
 from ringleader.runtime.lines import captured
 from ringleader.runtime.messages import Attendance, Ended, Identity, Standing, Task
 from ringleader.runtime.node_scratch import copies_of
 from ringleader.runtime.seats import Connect, Pair, Seats
 from ringleader.runtime.vault import secrets_of
+from ringleader.spec.entrypoint import python_path
+from ringleader.train.machines import device_of
 from ringleader.train.run import load_function, run
 from ringleader.train.seams import Parked
 from ringleader.wire.package import unpack
@@ -70,7 +82,18 @@ class Member:
 
     def _train(self, package: bytes | None) -> Ended:
         secrets = secrets_of(self._task, self._supervisor)
-        return _train(self._task, package, self._copies, seats=self.seats, desk=self._desk, secrets=secrets)
+        self._desk.lines.hide(secrets.values())
+        where = f"node {self._identity.host} ({self._task.role} {self._task.worker})"
+        device = device_of(self._task.spec, where, server=self._task.role == "server")
+        return _train(
+            self._task,
+            package,
+            self._copies,
+            seats=self.seats,
+            desk=self._desk,
+            secrets=secrets,
+            device=device,
+        )
 
     def _leave(self) -> None:
         """Remove what the workers of this node shared, if this is the last of them."""
@@ -121,10 +144,9 @@ def _connect(task: Task, host: str) -> tuple[Connect, Pair]:
     def connect(plan: Plan, rank: int, cancelled: Callable[[], bool]) -> Transport:
         return meet(call_of(task, host, plan, rank), cancelled, clients)
 
-    def pair(meeting: str, number: int, rank: int, cancelled: Callable[[], bool]) -> Transport:
-        store_host, _, port = meeting.rpartition(":")
-        prefix = f"{task.prefix}/pair/{number}"
-        call = Call(store_host, int(port), prefix, rank, size=2, deadline_s=WAIT_S, host=host)
+    def pair(meeting: Meeting, number: int, rank: int, cancelled: Callable[[], bool]) -> Transport:
+        place = f"{task.prefix}/pair/{number}"
+        call = _call(meeting, place, rank, size=2, host=host, kinds=NEAR_KINDS if meeting.near else KINDS)
         return meet(call, cancelled, clients)
 
     return connect, pair
@@ -132,24 +154,23 @@ def _connect(task: Task, host: str) -> tuple[Connect, Pair]:
 
 def call_of(task: Task, host: str, plan: Plan, rank: int) -> Call:
     """What `rank` of `plan` says to meet the others."""
-    store_host, _, port = plan.meeting.rpartition(":")
-    return Call(
-        store_host=store_host,
-        store_port=int(port),
-        prefix=f"{task.prefix}/{plan.start}.{plan.generation}",
-        rank=rank,
-        size=len(plan.members),
-        deadline_s=WAIT_S,
-        host=host,
-        kinds=_kinds(task),
-    )
+    place = f"{task.prefix}/{plan.start}.{plan.generation}"
+    kinds = _kinds(task, near=plan.meeting.near)
+    return _call(plan.meeting, place, rank, size=len(plan.members), host=host, kinds=kinds)
 
 
-def _kinds(task: Task) -> tuple[str, ...]:
+def _call(meeting: Meeting, place: str, rank: int, *, size: int, host: str, kinds: tuple[str, ...]) -> Call:
+    store_host, _, port = meeting.address.rpartition(":")
+    return Call(store_host, int(port), place, rank, size, WAIT_S, meeting.secret, host, kinds)
+
+
+def _kinds(task: Task, *, near: bool) -> tuple[str, ...]:
     """Of the ways between host memories only gloo has a library's own collective."""
     if task.spec.workers.gpus > 0:
         return DEVICE_KINDS
-    return (GLOO,) if task.spec.sync.algorithm == "native" else KINDS
+    if task.spec.sync.algorithm == "native":
+        return (GLOO,)
+    return NEAR_KINDS if near else KINDS
 
 
 def _train(
@@ -160,12 +181,19 @@ def _train(
     seats: Seats,
     desk: Desk,
     secrets: Mapping[str, str],
+    device: torch.device,
 ) -> Ended:
     threads = max(1, int(task.spec.workers.cpus))
     os.environ.update({"OMP_NUM_THREADS": str(threads), **task.spec.env, **secrets})
     torch.set_num_threads(threads)
     task.artifacts.mkdir(parents=True, exist_ok=True)
     with _workspace(task, package) as folder:
+        packages = environment_of(
+            task.spec, folder, lambda kind, data: desk.event(kind, 0, data), hide=secrets.values()
+        )
+        # PYTHONPATH is read by Python when it starts.
+        found = [*python_path(task.spec.env, folder), *([packages] if packages else [])]
+        sys.path[:0] = [str(path) for path in found]
         finished = run(
             spec=task.spec,
             function=load_function(task.spec.entrypoint, folder),
@@ -175,6 +203,7 @@ def _train(
             artifacts=task.artifacts,
             checkpoints=task.checkpoints,
             copies=copies,
+            device=device,
         )
     return Ended("finished", result=asdict(finished))
 

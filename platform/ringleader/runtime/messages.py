@@ -8,6 +8,7 @@ from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch
 from ringleader.elastic.instructions import Role
 from ringleader.spec import JobSpec
+from ringleader.wire.views import Spent
 
 NAMESPACE = "ringleader"
 WORKER_THREADS = 8
@@ -158,11 +159,20 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One printed line; `at` is seconds since the epoch."""
+    """One printed line.
+
+    Attributes:
+        at: seconds since the epoch.
+        before: the session call before which it stands in the program, where it is no call that printed it: all members
+            print the same there, see `Told`.
+        number: of such a line, among those of its level before that call.
+    """
 
     at: float
     level: Literal["info", "error"]
     text: str
+    before: int | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +226,7 @@ class Beat:
         number: of what it brings (from `metrics` on). What was not heard is told again, under the same number.
         standing: with what it waits for a plan, while it does: what it said when it parked may not have been heard.
         moves: grows whenever the training thread gets on.
+        spent: what became of the time since the training function was called.
         worked, worked_s: pieces of steps computed since the generation's first commit, and how long that took
             without waiting for others.
         healed_ago_s, committed_ago_s: how long ago the generation's first work and first commit were; told once.
@@ -232,6 +243,7 @@ class Beat:
     moves: int = 0
     worked: int = 0
     worked_s: float = 0.0
+    spent: Spent | None = None
     number: int = 0
     standing: Standing | None = None
     healed_ago_s: float | None = None

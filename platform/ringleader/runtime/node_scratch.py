@@ -1,8 +1,11 @@
-"""A node's own folder, for what is large and belongs to jobs that run there: copies of data sets."""
+"""A node's own folder, for what is large and belongs to jobs that run there: copies of data sets, packages."""
 
 import os
+import stat
 import tempfile
 from pathlib import Path
+
+from ringleader.errors import RequirementsFailed
 
 SCRATCH = "RINGLEADER_SCRATCH"
 """Of a node's Ray processes: a folder on a disk of its own. RINGLEADER_HOME may be shared by all nodes."""
@@ -10,5 +13,26 @@ SCRATCH = "RINGLEADER_SCRATCH"
 
 def copies_of(attempt: str) -> Path:
     """This machine's copies for one attempt: a folder for each Ray node on it."""
+    return _own() / attempt
+
+
+def private_scratch(name: str) -> Path:
+    """A folder of this account there, for what is run: nobody else has written, or may write, into it.
+
+    Raises:
+        RequirementsFailed: it is another account's, or open to others.
+    """
+    for folder in (_own(), _own() / name):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise RequirementsFailed(
+                f"{folder} is another account's, or others may write there.",
+                hint=f"Remove it, or set {SCRATCH} for Ray's processes on that node.",
+            )
+    return _own() / name
+
+
+def _own() -> Path:
     base = os.environ.get(SCRATCH) or tempfile.gettempdir()
-    return Path(base) / f"ringleader-{os.getuid()}" / attempt
+    return Path(base) / f"ringleader-{os.getuid()}"

@@ -4,27 +4,32 @@ import math
 import shutil
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from ringleader.comm.chrome import TraceFile
+from ringleader.comm.seal import new_secret
 from ringleader.elastic.instructions import SAVED, End
 from ringleader.runtime.checkpoints import Checkpoints
 from ringleader.runtime.ledger import Ledger
 from ringleader.runtime.messages import Beat, Launch, Line, Metrics
 from ringleader.runtime.poster import Poster
 from ringleader.runtime.spool import Spool
+from ringleader.runtime.told import Said, Told
 from ringleader.wire.ingest import Status
+from ringleader.wire.masking import masked, masks_of
 from ringleader.wire.views import Result
 
 WEIGHTS = "weights.safetensors"
-RESTORED = "checkpoint.restored"
+RESTORED, NOTHING = "checkpoint.restored", "checkpoint.none"
 START, METRICS, HEARD, OUTCOME, CHECKPOINTS = "start", "metrics", "heard/", "outcome", "checkpoints"
+PROOF, TOLD = "proof", "told"
 """What is noted: the number of the start, the newest step with metrics, the newest heartbeat of each worker, how the
-attempt ended, files of checkpoints that are none yet."""
+attempt ended, files of checkpoints that are none yet, with what members prove that they are, the newest line
+that all of them print."""
 
 
 class Outlet:
@@ -33,6 +38,7 @@ class Outlet:
 
     Attributes:
         start: which start of the supervisor this is; on disk before anything is sent with it.
+        secret: with what members prove that they are: drawn once for the attempt, for their ears alone.
     """
 
     def __init__(self, launch: Launch, status: Callable[[], Status | None]) -> None:
@@ -40,8 +46,12 @@ class Outlet:
         self._taking = threading.Lock()
         self._spool = Spool(launch.spool)
         notes = self._spool.notes
+        self._masks: list[str] = []
+        self._told = Told(notes.get(TOLD), begun=launch.attempt == 1)
         self.start = int(notes.get(START, b"0")) + 1
         self.note(START, str(self.start).encode())
+        self.secret = notes.get(PROOF) or new_secret()
+        self.note(PROOF, self.secret)
         self.write()
         self._last_step = int(notes.get(METRICS, b"0"))
         self._heard = {n.removeprefix(HEARD): int(v) for n, v in notes.items() if n.startswith(HEARD)}
@@ -119,17 +129,24 @@ class Outlet:
         if self._checkpoints.take(beat, self.recorded_step):
             self.note(CHECKPOINTS, self._checkpoints.kept())
         for happened in beat.events:
+            if happened.kind in (RESTORED, NOTHING):
+                self._lines(self._told.begin(happened.data.get("calls", 0)))
             if happened.kind == RESTORED:
                 self._checkpoints.began_with(happened.data["step"])
                 self.note(CHECKPOINTS, self._checkpoints.kept())
                 if self._ledger is not None:
                     self._ledger.began_with(happened.data["step"], happened.data["attempt"])
             self.event(happened.kind, happened.generation, happened.data)
-        for line in beat.lines:
-            self._line(beat.worker, line)
+        self._lines([said for line in beat.lines for said in self._told.take(beat.worker, line)])
         if beat.lines_dropped:
             text = f"[{beat.lines_dropped} earlier lines of this worker were dropped: it prints too fast]"
             self._line(beat.worker, Line(datetime.now(UTC).timestamp(), "error", text))
+
+    def _lines(self, told: list[Said]) -> None:
+        for worker, line in told:
+            self._line(worker, line)
+        if any(line.before is not None for _, line in told) and (note := self._told.note()) is not None:
+            self.note(TOLD, note)
 
     def _committed(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         with self.together():
@@ -149,10 +166,14 @@ class Outlet:
         self._spool.put("events", {"at": _now(), "generation": generation, "type": kind, "data": data})
         self.poster.hurry()
 
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Black these out in what the supervisor says itself: a traceback may hold one just where a line is cut."""
+        self._masks = masks_of(secrets)
+
     def say(self, text: str) -> None:
         """A line of the supervisor's own."""
         with self._taking:
-            for line in text.splitlines():
+            for line in masked(text, self._masks).splitlines():
                 self._line("supervisor", Line(datetime.now(UTC).timestamp(), "error", line))
 
     def outcome(self, end: End, finished: dict[str, Any] | None) -> None:
@@ -198,6 +219,8 @@ class Outlet:
         if end.outcome == "succeeded" and finished is not None:
             result = self._result(finished, trace, newest).model_dump(mode="json")
         record = {"at": _now(), "outcome": end.outcome, "reason": reason, "result": result}
+        with self._taking, self.together():
+            self._lines(self._told.end())
         with self.together():
             self._spool.put("outcome", record)
             self.note(OUTCOME, end.outcome.encode())

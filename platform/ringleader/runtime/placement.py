@@ -1,7 +1,7 @@
 """Places for members: a gang of bundles reserved at once, and one bundle more for each worker above `min`."""
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ringleader.elastic.instructions import Role
 from ringleader.runtime.seating import seat
-from ringleader.spec.job import LEAST_CPUS, Workers
+from ringleader.spec.workers import LEAST_CPUS, Workers
 
 LOOK_S = 1
 """Ray waits for whole seconds: what is less it takes for none, and whoever asks again at once keeps its control store
@@ -49,6 +49,7 @@ class Places:
     """The bundles of one attempt. They outlive the process that made them: whoever ends the attempt gives them back.
 
     Args:
+        each_server: what a server needs; None: as much as a worker.
         keep: writes down what is reserved; called before anything follows from it.
         kept: what the supervisor before this one wrote down; what it could not is given back.
         draining: the nodes that are known to go away: nobody is put there.
@@ -60,6 +61,7 @@ class Places:
         workers: Workers,
         *,
         servers: int,
+        each_server: Workers | None = None,
         keep: Callable[[Reserved], None] = lambda _: None,
         kept: Reserved | None = None,
         draining: Callable[[], Collection[str]] = tuple,
@@ -67,7 +69,10 @@ class Places:
         self._name = name
         self._draining = draining
         self._roles: dict[str, Role] = {}
-        self._bundle = _bundle(workers)
+        self._bundles: dict[Role, dict[str, float]] = {
+            _WORKER: _bundle(workers),
+            _SERVER: _bundle(each_server or workers),
+        }
         self._strategy = workers.placement.upper()
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -84,7 +89,7 @@ class Places:
             return
         self._seated = False
         roles = [_WORKER] * workers.min + [_SERVER] * servers
-        gang = self._group(len(roles), "floor")
+        gang = self._group(roles, "floor")
         self._places = [Place(gang, role, index, surplus=False) for index, role in enumerate(roles)]
         self._write()
 
@@ -104,8 +109,9 @@ class Places:
         with self._lock:
             place = next((p for p in self._places if p.holder == worker), None)
             if place is None:
-                group = self._group(1, f"surplus-{worker}")
-                place = Place(group, self._roles.get(worker, _WORKER), 0, surplus=True, holder=worker)
+                role = self._roles.get(worker, _WORKER)
+                group = self._group([role], f"surplus-{worker}")
+                place = Place(group, role, 0, surplus=True, holder=worker)
                 self._places.append(place)
                 self._write()
         told = False
@@ -202,7 +208,8 @@ class Places:
             if self._seated or not gang:
                 return
             on = placement_group_table(gang[0].group)["bundles_to_node_id"]
-            bundles = seat([str(on[b]) for b in range(len(gang))], self._workers)
+            alike = self._bundles[_WORKER] == self._bundles[_SERVER]
+            bundles = seat([str(on[b]) for b in range(len(gang))], self._workers, alike=alike)
             for place, bundle in zip(gang, bundles, strict=True):
                 place.bundle = bundle
             self._seated = True
@@ -212,11 +219,9 @@ class Places:
         rows = tuple((p.group.id.hex(), p.role, p.bundle, p.surplus, p.holder) for p in self._places)
         self._keep(Reserved(self._seated, rows))
 
-    def _group(self, count: int, part: str) -> Any:
-        name = f"{self._name}-{part}"
-        return placement_group(
-            [self._bundle] * count, strategy=self._strategy, name=name, lifetime="detached"
-        )
+    def _group(self, roles: Sequence[Role], part: str) -> Any:
+        name, bundles = f"{self._name}-{part}", [self._bundles[role] for role in roles]
+        return placement_group(bundles, strategy=self._strategy, name=name, lifetime="detached")
 
 
 def _bundle(workers: Workers) -> dict[str, float]:

@@ -33,21 +33,32 @@ BUSY = frozenset({429, *range(500, 600)})
 class Poster:
     """Posts what the spool holds and the live status until closed.
 
+    Args:
+        now: seconds by a clock that does not jump.
+
     Attributes:
         stale: the control plane answered that this attempt is none of its business any more.
     """
 
     def __init__(
-        self, *, url: str, token: str, attempt: int, spool: Spool, status: Callable[[], Status | None]
+        self,
+        *,
+        url: str,
+        token: str,
+        attempt: int,
+        spool: Spool,
+        status: Callable[[], Status | None],
+        now: Callable[[], float] = monotonic,
     ) -> None:
         self.stale = False
+        self._now = now
         self._attempt = attempt
         self._spool = spool
         self._status = status
         self._url = url
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._client = httpx.Client(headers=headers, timeout=10, trust_env=False)
-        self._answered = monotonic()
+        self._answered = self._now()
         self._unknown_at: float | None = None
         self._unknown_s = 0.0
         self._status_at = 0.0
@@ -77,7 +88,7 @@ class Poster:
     @property
     def silent_s(self) -> float:
         """For how long the control plane has not answered; what a proxy says in its place is no answer."""
-        return monotonic() - self._answered
+        return self._now() - self._answered
 
     def close(self) -> None:
         self._closed.set()
@@ -107,7 +118,7 @@ class Poster:
             httpx.HTTPError: no answer, or an answer that may change.
         """
         records = self._spool.batch(max_records=self._size, max_bytes=BATCH_BYTES)
-        due = monotonic() - self._status_at >= STATUS_S
+        due = self._now() - self._status_at >= STATUS_S
         if not records and not due:
             return False
         more = bool(records)
@@ -119,7 +130,7 @@ class Poster:
             body["status"] = status.model_dump(mode="json")
         response = self._client.post(self._url, content=utf8_json(body))  # whatever it holds, it can be sent
         if _is_problem(response):
-            self._answered = monotonic()
+            self._answered = self._now()
             if response.status_code in GONE or self._unknown_for_s(response.status_code) >= UNKNOWN_S:
                 self.stale = True
                 return False
@@ -127,7 +138,7 @@ class Poster:
                 self._refusal(records, status, _reason(response))
                 return True
         acked = response.raise_for_status().json()["acked"]
-        self._answered = monotonic()
+        self._answered = self._now()
         self._unknown_for_s(response.status_code)
         if records:
             self._size = BATCH_RECORDS
@@ -142,7 +153,7 @@ class Poster:
     def _unknown_for_s(self, status_code: int) -> float:
         """For how long the API has answered that it knows no such token; no time passes while it does not answer."""
         if status_code == UNKNOWN:
-            now = monotonic()
+            now = self._now()
             if self._unknown_at is not None:
                 self._unknown_s += min(now - self._unknown_at, LONGEST_PAUSE_S)
             self._unknown_at = now
@@ -166,7 +177,7 @@ class Poster:
 
     def _status_refusal(self, reason: str) -> None:
         """Nothing is lost with a status: the next one takes its place, and may be taken. What is wrong is told once."""
-        self._status_at = monotonic()
+        self._status_at = self._now()
         if reason != self._status_refused:
             self._status_refused = reason
             self._spool.put("logs", _line(f"the live status: {reason}"))

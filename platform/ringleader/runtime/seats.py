@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from ringleader.comm.transports import Transport
-from ringleader.elastic import Plan
+from ringleader.elastic import Meeting, Plan
 from ringleader.errors import Dismissed, ExchangeBroken
 from ringleader.train.donating import DONOR, JOINER
 from ringleader.train.seams import Parked, Seat, Shadow
@@ -16,7 +16,7 @@ Connect = Callable[[Plan, int, Callable[[], bool]], Transport]
 """(plan, rank, cancelled) → a transport to the plan's other members. Raises ExchangeBroken."""
 
 
-Pair = Callable[[str, int, int, Callable[[], bool]], Transport]
+Pair = Callable[[Meeting, int, int, Callable[[], bool]], Transport]
 """(meeting, number, rank, cancelled) → a transport between a joiner and whom it follows. Raises ExchangeBroken."""
 
 
@@ -41,7 +41,7 @@ class Seats:
         self._pair = pair
         self._changed = threading.Condition()
         self._plan: Plan | None = None
-        self._follows: tuple[str, int] | None = None
+        self._follows: tuple[Meeting, int] | None = None
         self._followed = 0
         self._joiners: list[Transport] = []
         self._transport: Transport | None = None
@@ -102,13 +102,13 @@ class Seats:
         if transport is not None:
             transport.abort()
 
-    def follow(self, meeting: str, number: int) -> None:
+    def follow(self, meeting: Meeting, number: int) -> None:
         """Follow a member, who hears of it too; its pair is the `number`-th."""
         with self._changed:
             self._follows = (meeting, number)
             self._changed.notify_all()
 
-    def donate(self, meeting: str, number: int) -> None:
+    def donate(self, meeting: Meeting, number: int) -> None:
         """Somebody will follow this worker. Waits until they have met."""
         with suppress(ExchangeBroken):  # it is gone; nothing is lost with it
             transport = self._pair(meeting, number, DONOR, lambda: self._dismissed)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import RayError
 
+from ringleader.elastic import Meeting
 from ringleader.elastic import events as ev
 from ringleader.elastic.events import Returned
 from ringleader.elastic.instructions import SAVED, End
@@ -46,7 +47,7 @@ class Supervisor:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._me = ray.get_runtime_context().current_actor
-        self._meeting = ""
+        self._address = ""
         self._pool: Any = None
         self._crew: Crew | None = None
         self._draining: Mapping[str, float] = {}
@@ -57,7 +58,7 @@ class Supervisor:
         if self._forgotten:  # killed after the end: there is nothing left to do
             threading.Thread(target=lambda: ray.kill(self._me), name="over", daemon=True).start()
             return
-        self._attempt = Attempt(launch, lambda: self._meeting)
+        self._attempt = Attempt(launch, self._meeting)
         self._outlet = Outlet(launch, self._attempt.status)
         self._vault = Vault(launch)
         threading.Thread(target=self._live, name="attempt", daemon=True).start()
@@ -81,7 +82,10 @@ class Supervisor:
     def secrets(self) -> Handed | None:
         """The environment variables that the job's secrets become; None: ask again."""
         begun = self._outlet.start > 1 or self._attempt.generation > 0
-        return self._vault.open(begun=begun)
+        handed = self._vault.open(begun=begun)
+        if handed is not None:
+            self._outlet.hide(handed.values.values())
+        return handed
 
     # --- control plane --------------------------------------------------------------------------------------------
 
@@ -142,6 +146,7 @@ class Supervisor:
             launch.name,
             launch.spec.workers,
             servers=server_count(launch),
+            each_server=launch.spec.each_server,
             keep=lambda reserved: self._note(PLACES, pickle.dumps(reserved)),
             kept=pickle.loads(kept) if kept is not None else None,  # noqa: S301 - our own file
             draining=lambda: self._draining,
@@ -166,6 +171,14 @@ class Supervisor:
             return Returned(outlet.start, found, monotonic())
 
         return self._attempt.run(crew, outlet, returned)
+
+    def _meeting(self) -> Meeting:
+        return Meeting(self._address, self._outlet.secret)
+
+    def _room(self, within_s: float) -> str:
+        """Where the store is, with a room for this attempt."""
+        asked = self._pool.room.remote(self._launch.name, self._outlet.secret)
+        return str(ray.get(asked, timeout=within_s))
 
     def _note(self, name: str, value: bytes) -> None:
         """It is on disk when this returns, if the disk takes it."""
@@ -211,7 +224,7 @@ class Supervisor:
         from ringleader.runtime.warm import pool
 
         self._pool = pool()
-        self._meeting = ray.get(self._pool.meeting.remote(), timeout=60)
+        self._address = self._room(within_s=60)
 
     def _watch_nodes(self) -> None:
         """Members on a node that Ray drains leave at a boundary."""
@@ -229,7 +242,7 @@ class Supervisor:
         """The pool holds the store where members meet: when it is lost, there has to be a new one."""
         while not self._released.wait(POOL_S):
             try:
-                self._meeting = ray.get(self._pool.meeting.remote(), timeout=10)
+                self._address = self._room(within_s=10)
             except RayError:
                 try:
                     self._find_pool()

@@ -1,7 +1,5 @@
 """Idle worker processes with torch imported on every node that can take workers, and the store where members meet."""
 
-import os
-import socket
 import threading
 import uuid
 from collections import deque
@@ -17,6 +15,7 @@ from ray.exceptions import RayError
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ringleader.comm.rendezvous import Rendezvous
 from ringleader.runtime.messages import NAMESPACE, WORKER_THREADS, Identity
 from ringleader.runtime.placement import here
 
@@ -73,13 +72,16 @@ class WarmPool:
         self._wanted: list[_Idle] = []
         self._given = Given()
         self._quiet_until = 0.0
-        self._store, self._meeting = _open_store()
+        host = ray.util.get_node_ip_address()
+        self._store = Rendezvous(host)
+        self._address = f"{host}:{self._store.port}"
         self._me = ray.get_runtime_context().current_actor
         threading.Thread(target=self._refill, name="refill", daemon=True).start()
 
-    def meeting(self) -> str:
-        """host:port of the rendezvous store."""
-        return self._meeting
+    def room(self, attempt: str, secret: bytes) -> str:
+        """Keep a room of the rendezvous store open to the members of this attempt. Returns the store's host:port."""
+        self._store.admit(attempt, secret)
+        return self._address
 
     def alive(self) -> None:
         """Answers as long as the pool lives."""
@@ -203,22 +205,6 @@ def _unused(has: Mapping[str, float], free: Mapping[str, float]) -> bool:
 def _done(idle: _Idle) -> bool:
     ready, _ = ray.wait([idle.started], timeout=0)
     return bool(ready)
-
-
-def _open_store() -> tuple[Any, str]:
-    """A TCPStore server that listens on this node's own address only."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    # The store looks up the name of everybody who connects, on its only thread: where no name server answers, five
-    # seconds twice by default.
-    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
-    host = ray.util.get_node_ip_address()
-    listener = socket.create_server((host, 0), backlog=1024)
-    port = listener.getsockname()[1]
-    store = TCPStore(
-        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach(), use_libuv=True
-    )
-    return store, f"{host}:{port}"
 
 
 def pool(*, create: bool = True) -> Any:

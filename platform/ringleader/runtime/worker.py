@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import ActorDiedError, RayError
 
-from ringleader.elastic import Plan
+from ringleader.elastic import Meeting, Plan
 from ringleader.runtime import life
 from ringleader.runtime.imports import import_engine
 from ringleader.runtime.messages import GONE_S, Attendance, Ended, Identity, Task
@@ -104,11 +104,11 @@ class Worker:
         if self._listen(start):
             self._words().seats.announce(generation)
 
-    def follow(self, start: int, meeting: str, number: int) -> None:
+    def follow(self, start: int, meeting: Meeting, number: int) -> None:
         if self._listen(start):
             self._words().seats.follow(meeting, number)
 
-    def donate(self, start: int, meeting: str, number: int) -> None:
+    def donate(self, start: int, meeting: Meeting, number: int) -> None:
         if self._listen(start):
             self._words().seats.donate(meeting, number)
 

@@ -1,0 +1,143 @@
+"""Jobs whose weights travel as tokens on one of two levels, or both, on a Ray cluster of two nodes; and what those
+nodes have, reserve and install."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from integration.ray_home import IngestServer, ray_node
+from integration.runtime_job import TRAIN, Run, start, write_training
+from pace import gates
+from waiting import wait_for
+from wheels import wheel
+
+from ringleader.runtime.cluster import Cluster
+from ringleader.wire.package import pack
+
+AWAY = "127.0.0.3"
+EPOCHS = 60
+STEPS, ROWS = EPOCHS * 4, EPOCHS * 64
+MODES = {
+    "rings-between": {"inter_node": "token_ring", "intra_node": "ring"},
+    "servers-between": {"inter_node": "token_ring", "intra_node": "parameter_server", "servers": 2},
+    "servers-over-rings": {"inter_node": "parameter_server", "intra_node": "token_ring", "servers": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def away(cluster: Cluster) -> Iterator[str]:
+    """The id of the second node."""
+    with ray_node(AWAY, num_cpus=8, num_gpus=2) as node:
+        wait_for("two nodes", lambda: len(cluster.capacity().nodes) == 2, 180)
+        yield node
+
+
+def by_node(run: Run) -> dict[str, list[str]]:
+    """The ids of the members on each node, workers and servers."""
+    found: dict[str, list[str]] = {}
+    for worker in run.ingest.status.get("workers", []):
+        if worker["rank"] is not None:
+            found.setdefault(worker["node"], []).append(worker["id"])
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tokens_on_two_levels_train_a_job_on_two_nodes_and_lose_no_row(
+    cluster: Cluster, away: str, home: Path, ingest: IngestServer, package: bytes, tmp_path: Path, mode: str
+) -> None:
+    victims: list[str] = []
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        mode,
+        workers={"min": 4, "max": 4, "placement": "spread"},
+        params={"epochs": EPOCHS, "pause": 0.005, "gates": gates(tmp_path, 60)},
+        sync=MODES[mode],
+        debug={"ledger": True},
+    )
+    run.until_world(4)
+    run.until_step(8)
+    nodes, before = by_node(run), run.pids()
+    members = [{name[0] for name in names} for names in nodes.values()]
+    assert members == [{"w", "s"} if "servers" in MODES[mode] else {"w"}] * 2, nodes
+    if mode == "rings-between":
+        victims = nodes[away][:1]
+        os.kill(before[victims[0]], signal.SIGKILL)
+        wait_for("replacement", lambda: len(ingest.events("worker.joined")) > len(before), 60)
+    run.open_gate(60)
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert (outcome["result"]["steps"], outcome["result"]["samples"]) == (STEPS, ROWS)
+    losses = [m["values"]["loss"] for m in ingest.stream("metrics")]
+    assert len(losses) == STEPS
+    assert sum(losses[-20:]) / 20 < 0.5 * sum(losses[:4]) / 4, "it learns"
+    assert [lost["worker"] for lost in ingest.events("worker.lost")] == victims
+    assert not ingest.events("warning"), "there is something between the nodes"
+    run.leave_nothing()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_worker_whose_node_has_no_device_to_see_fails_the_job_before_its_code_runs(
+    cluster: Cluster, away: str, home: Path, ingest: IngestServer, package: bytes
+) -> None:
+    run = start(cluster, home, ingest, package, "no-device", workers={"min": 1, "max": 1, "gpus": 1})
+    outcome = run.outcome()
+    assert (outcome["outcome"], outcome["reason"]["code"]) == ("failed", "no_device"), outcome
+    assert f"node {AWAY} (worker w0) has no CUDA device" in outcome["reason"]["message"]
+    assert not [line for line in ingest.stream("logs") if "hello" in line["line"]]
+    run.leave_nothing()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_servers_stand_beside_workers_that_hold_every_device(
+    cluster: Cluster, away: str, home: Path, ingest: IngestServer, package: bytes
+) -> None:
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "beside",
+        workers={"min": 2, "max": 2, "gpus": 1, "device": "auto"},
+        sync="parameter_server",
+        servers={"count": 2, "cpus": 0.5},
+        params={"epochs": 2},
+    )
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert "device" in {warning["about"] for warning in ingest.events("warning")}
+    run.leave_nothing()
+
+
+def test_the_workers_of_a_node_find_the_packages_that_a_job_brings(
+    cluster: Cluster, away: str, home: Path, ingest: IngestServer, tmp_path: Path
+) -> None:
+    wheel(tmp_path / "links", "smallpkg", "2.0")
+    brings = "def brings(session):\n    import smallpkg\n    print('small', smallpkg.VERSION)\n    train(session)\n"
+    write_training(tmp_path / "brings", TRAIN + brings)
+    env = {
+        "UV_NO_INDEX": "1",
+        "UV_FIND_LINKS": str(tmp_path / "links"),
+        "RINGLEADER_SCRATCH": str(tmp_path / "own"),
+    }
+    asked: dict[str, Any] = {"workers": {"min": 2, "max": 2}, "params": {"epochs": 1}, "env": env}
+    work = pack(tmp_path / "brings")
+    asked |= {"function": "brings"}
+    run = start(cluster, home, ingest, work, "brings", requirements=["smallpkg==2.0"], **asked)
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert any("small 2.0" in line["line"] for line in ingest.stream("logs"))
+    assert [told["packages"] for told in ingest.events("requirements.installed")] == [["smallpkg==2.0"]]
+    run.leave_nothing()
+    ingest.forget()
+    run = start(cluster, home, ingest, work, "absent", requirements=["smallpkg==9.9"], **asked)
+    outcome = run.outcome()
+    assert (outcome["outcome"], outcome["reason"]["code"]) == ("failed", "requirements_failed")
+    assert "smallpkg==9.9" in outcome["reason"]["message"]
+    run.leave_nothing()

@@ -1,0 +1,13 @@
+"""A store where members of a test meet: the product's own, with a room open to whoever has the test's secret."""
+
+from ringleader.comm.rendezvous import Rendezvous
+
+SECRET = bytes(range(32))
+ROOM = "job"
+
+
+def open_room(host: str = "127.0.0.1") -> Rendezvous:
+    """Lives as long as what this returns."""
+    store = Rendezvous(host)
+    store.admit(ROOM, SECRET)
+    return store

@@ -1,0 +1,78 @@
+"""A clock that is set, or a machine that stood still, ends nothing: durations are counted by rounds."""
+
+from pathlib import Path
+
+import pytest
+from control_plane import Stage, outcome, stage, status
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path)
+
+
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
+def test_a_jump_of_the_clock_costs_no_start(here: Stage, jump_s: float) -> None:
+    job_id = here.started()
+    here.tick()
+    here.time.pass_s(jump_s)
+    here.tick(3)
+    assert (here.state(job_id), here.cluster.starts) == ("starting", [(job_id, 1)])
+    here.rounds(310)
+    assert here.cluster.starts == [(job_id, 1), (job_id, 2)], "it is given up in its own time"
+
+
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
+def test_a_jump_of_the_clock_releases_no_job_before_it_has_saved(here: Stage, jump_s: float) -> None:
+    job_id = here.running()
+    here.client.post(f"/api/v1/jobs/{job_id}/pause")
+    here.tick()
+    here.time.pass_s(jump_s)
+    here.tick(3)
+    assert (here.state(job_id), set(here.cluster.alive)) == ("stopping", {(job_id, 1)})
+    here.post(job_id, records=[outcome(1, "paused")])
+    here.tick(2)
+    assert here.state(job_id) == "paused"
+
+
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
+def test_a_jump_of_the_clock_uses_up_no_running_time(here: Stage, jump_s: float) -> None:
+    job_id = here.running(max_runtime_s=900)
+    here.tick()
+    here.time.pass_s(jump_s)
+    here.tick(3)
+    assert here.state(job_id) == "running"
+    here.post(job_id, status=status("running", spent={"wall_s": 5.0}))
+    here.rounds(880)
+    assert here.state(job_id) == "running"
+    here.rounds(20)
+    assert here.state(job_id) == "stopping"
+
+
+def test_running_time_that_a_supervisor_told_counts_for_who_has_just_begun_to_look(here: Stage) -> None:
+    job_id = here.running(max_runtime_s=900)
+    here.post(job_id, status=status("running", spent={"wall_s": 899.0}))
+    again = stage(here.home, here.cluster)
+    again.tick()
+    assert again.state(job_id) == "running"
+    again.post(job_id, status=status("running", spent={"wall_s": 900.0}))
+    again.tick()
+    assert again.state(job_id) == "stopping"
+
+
+def test_running_time_of_an_attempt_that_was_lost_in_silence_is_not_forgotten(here: Stage) -> None:
+    job_id = here.running(max_runtime_s=900)
+    here.tick()
+    here.rounds(600)
+    here.cluster.alive.clear()
+    here.tick()
+    here.time.pass_s(2)
+    here.tick(2)
+    here.post(job_id, 2, status=status("running"))
+    here.tick()
+    here.rounds(290)
+    assert here.state(job_id) == "running"
+    here.rounds(10)
+    assert here.state(job_id) == "stopping"

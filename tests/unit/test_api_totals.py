@@ -1,0 +1,142 @@
+"""What a job has cost is counted over all its attempts: lost steps, recoveries, generations and time."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from control_plane import RESULT, Stage, event, metric, outcome, saved, stage, status
+
+SPENT = {
+    "wall_s": 10.0,
+    "compute_s": 6.0,
+    "exposed_communication_s": 2.0,
+    "idle_s": 1.0,
+    "recovery_s": 0.5,
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Stage:
+    return stage(tmp_path)
+
+
+def lost(here: Stage, job_id: str) -> None:
+    """The attempt's supervisor is gone, and the next one is there."""
+    here.cluster.alive.clear()
+    here.tick()
+    here.time.pass_s(2)
+    here.tick(2)
+    assert here.state(job_id) == "starting"
+
+
+def totals(here: Stage, job_id: str) -> dict[str, Any]:
+    return dict(here.job(job_id)["totals"])
+
+
+def restored(here: Stage, job_id: str) -> list[dict[str, Any]]:
+    items = here.client.get(f"/api/v1/jobs/{job_id}/events?limit=1000").json()["items"]
+    return [e["data"] for e in items if e["type"] in ("checkpoint.restored", "checkpoint.none")]
+
+
+def test_steps_that_the_next_attempt_trains_again_are_lost_and_counted_where_it_begins(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, status=status("running", step=80), records=[saved(job_id, 1, 72)])
+    lost(here, job_id)
+    assert totals(here, job_id)["steps_lost"] == 0, "nobody knows yet with which one it begins"
+    here.post(
+        job_id, 2, status=status("running"), records=[event(1, "checkpoint.restored", step=72, attempt=1)]
+    )
+    assert restored(here, job_id) == [{"step": 72, "attempt": 1, "steps_lost": 8}]
+    here.post(job_id, 2, records=[event(2, "checkpoint.restored", step=72, attempt=1)])
+    assert totals(here, job_id)["steps_lost"] == 8, "told twice, lost once"
+    here.post(job_id, 2, status=status("running", step=75))
+    lost(here, job_id)
+    here.post(
+        job_id, 3, status=status("running"), records=[event(1, "checkpoint.restored", step=64, attempt=1)]
+    )
+    assert totals(here, job_id)["steps_lost"] == 8 + 11, "the newest could not be read"
+
+
+def test_an_attempt_that_begins_from_nothing_has_lost_every_step(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, status=status("running", step=80))
+    lost(here, job_id)
+    here.post(job_id, 2, status=status("running"), records=[event(1, "checkpoint.none", step=0)])
+    assert totals(here, job_id)["steps_lost"] == 80
+
+
+def test_steps_that_only_a_dead_supervisors_spool_tells_of_are_lost_too(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, status=status("running", step=3))
+    here.cluster.left[job_id, 1] = [metric(1, 5, loss=1.0)]
+    lost(here, job_id)
+    here.post(job_id, 2, records=[event(1, "checkpoint.none", step=0)])
+    assert totals(here, job_id)["steps_lost"] == 5
+
+
+def test_where_a_job_goes_on_is_said_when_its_attempt_ends(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, status=status("running", step=80), records=[saved(job_id, 1, 72)])
+    here.cluster.alive.clear()
+    here.cluster.nodes = []
+    here.tick()
+    here.time.pass_s(2)
+    here.tick()
+    told = here.client.get(f"/api/v1/jobs/{job_id}/events?limit=1000").json()["items"]
+    why = [
+        e["data"]["reason"]["message"] for e in told if e["type"] == "job.queued" and "reason" in e["data"]
+    ]
+    assert "attempt 2 follows from step 72, its newest checkpoint; 8 steps trained again" in why[-1]
+
+
+def test_recoveries_generations_and_time_are_those_of_all_attempts(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, status=status("running", step=9, spent=SPENT) | {"generation": 3})
+    here.post(job_id, records=[event(1, "recovered", total_s=0.1, steps_lost=1)])
+    lost(here, job_id)
+    here.post(job_id, 2, status=status("running"), records=[event(1, "checkpoint.none", step=0)])
+    here.post(job_id, 2, status=status("running", step=9, spent=SPENT) | {"generation": 2})
+    now = totals(here, job_id)
+    assert (now["attempts"], now["generations"], now["recoveries"], now["steps_lost"]) == (2, 5, 1, 10)
+    assert (now["wall_s"], now["recovery_s"]) == (20.0, 1.0)
+    here.post(job_id, 2, records=[outcome(2, "succeeded", result=RESULT)])
+    here.tick(2)
+    job = here.job(job_id)
+    result = job["result"]
+    assert (result["attempts"], result["generations"], result["recoveries"], result["steps_lost"]) == (
+        2,
+        5,
+        1,
+        10,
+    )
+    assert (result["wall_s"], result["compute_s"]) == (20.0, 12.0), (
+        "who finished was not there from the start"
+    )
+    assert job["totals"] == {name: result[name] for name in job["totals"]}
+
+
+@pytest.mark.parametrize("told", [-1, True, "9", 1 << 62, None])
+def test_what_is_no_number_of_steps_is_not_counted(here: Stage, told: object) -> None:
+    job_id = here.running()
+    here.post(job_id, records=[event(1, "recovered", steps_lost=told)])
+    assert totals(here, job_id)["steps_lost"] == 0
+
+
+@pytest.mark.parametrize("lie", [-5.0, 1e308])
+def test_a_job_that_lies_about_its_time_and_generations_harms_nobody(here: Stage, lie: float) -> None:
+    """Sums of what it tells stay numbers that every answer can hold."""
+    job_id = here.running(max_failures=9)
+    told = {"spent": {"wall_s": lie, "idle_s": lie}, "generation": (1 << 31) - 1}
+    for attempt in (1, 2):
+        here.post(job_id, attempt, status=status("running", step=attempt) | told)
+        lost(here, job_id)
+    here.post(job_id, 3, status=status("running") | told)
+    now = totals(here, job_id)
+    assert 0.0 <= now["wall_s"] <= 1e12
+    assert now["generations"] >= (1 << 31) - 1
+    assert here.client.get("/api/v1/jobs").status_code == 200
+    here.post(
+        job_id, 3, records=[outcome(2, "succeeded", result=RESULT | {"wall_s": lie, "generations": 1 << 31})]
+    )
+    here.tick(2)
+    assert (here.state(job_id), here.client.get("/api/v1/jobs").status_code) == ("succeeded", 200)
