@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from integration.ray_home import IngestServer, ray_node
+from integration.ray_home import IngestServer, living, ray_node
 from integration.runtime_job import TRAIN, Run, start, write_training
 from pace import gates
 from waiting import wait_for
@@ -32,7 +32,7 @@ MODES = {
 def away(cluster: Cluster) -> Iterator[str]:
     """The id of the second node."""
     with ray_node(AWAY, num_cpus=8, num_gpus=2) as node:
-        wait_for("two nodes", lambda: len(cluster.capacity().nodes) == 2, 180)
+        wait_for("second node", lambda: node in living(), 180)
         yield node
 
 
