@@ -1,8 +1,11 @@
 """Packages that a job brings: installed once on a node, never in place of the engine's own, offline."""
 
+import fcntl
 import os
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from wheels import wheel
 
 import ringleader
 from ringleader.errors import RequirementsFailed, SpecInvalid
+from ringleader.runtime import installing
 from ringleader.runtime.installing import Environments, environment_of
 from ringleader.runtime.node_scratch import SCRATCH, private_scratch
 from ringleader.runtime.requirements import Lock, engine_packages, read
@@ -69,6 +73,32 @@ def test_workers_that_come_together_wait_for_the_one_that_installs(tmp_path: Pat
         found = set(pool.map(lambda _: installed(asked("tinypkg==1.0"), tmp_path, told), range(4)))
     assert len(found) == 1
     assert [kind for kind, _ in told] == ["requirements.installing", "requirements.installed"]
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Iterator[Callable[[str, int], None]]:
+    """Another worker of the node, which takes a lock of tinypkg's environment."""
+    place = tmp_path / "environments"
+    place.mkdir()
+    name = read(["tinypkg==1.0"], tmp_path).digest(engine_packages())
+    with ExitStack() as held:
+        yield lambda lock, kind: fcntl.flock(held.enter_context((place / f"{name}.{lock}").open("w")), kind)
+
+
+def test_who_installs_does_not_wait_for_those_that_wait_for_it(
+    tmp_path: Path, beside: Callable[[str, int], None]
+) -> None:
+    beside("lock", fcntl.LOCK_SH)
+    assert (installed(asked("tinypkg==1.0"), tmp_path) / "tinypkg.py").exists()
+
+
+def test_an_installation_that_never_ends_fails_who_waits_for_it(
+    tmp_path: Path, beside: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installing, "INSTALL_S", 0.1)
+    beside("install", fcntl.LOCK_EX)
+    with pytest.raises(RequirementsFailed, match=r"another worker of this node .* within 0 s"):
+        installed(asked("tinypkg==1.0"), tmp_path)
 
 
 def test_what_the_engine_uses_itself_is_never_replaced(tmp_path: Path) -> None:

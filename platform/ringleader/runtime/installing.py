@@ -29,6 +29,8 @@ KEEP = 8
 """Environments that stay on a node; more only where jobs use them."""
 INSTALL_S = 240.0
 """An attempt that does not train within five minutes is given up."""
+LOOK_S = 0.05
+"""Between two looks at a lock that another worker holds."""
 LAST_LINES = 15
 _ADDED = re.compile(r"^ \+ (?P<name>\S+)==(?P<version>\S+)$", re.MULTILINE)
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -80,33 +82,39 @@ class Environments:
 
     def have(self, lock: Lock, cwd: Path, tell: Tell) -> Path:
         """The folder of that lock's packages, installed now if it is not there. Raises RequirementsFailed."""
-        name = lock.digest(self.own)
-        folder = self.place / name
-        descriptor = os.open(self.place / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        since = time.monotonic()
+        folder = self.place / lock.digest(self.own)
+        used = self._open(f"{folder.name}.lock")
         try:
-            self._share(descriptor, lock, folder, cwd, tell)
+            _take(used, fcntl.LOCK_SH, since)  # from here on nobody removes the folder
+            if not folder.is_dir():
+                self._install_once(lock, folder, cwd, tell, since)
         except BaseException:
-            os.close(descriptor)
+            os.close(used)
             raise
-        _held.append(descriptor)
+        _held.append(used)
         os.utime(folder)
         return folder
 
-    def _share(self, descriptor: int, lock: Lock, folder: Path, cwd: Path, tell: Tell) -> None:
-        """Until the folder is there, and nobody removes it as long as the descriptor is open. To wait for whoever
-        installs takes no longer than an installation may."""
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        while not folder.is_dir():
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    def _install_once(self, lock: Lock, folder: Path, cwd: Path, tell: Tell, since: float) -> None:
+        """Install, or wait for whoever does. That has a lock of its own: the other one is held for as long as the
+        folder is used, and nobody who waits for it alone would ever get it."""
+        turn = self._open(f"{folder.name}.install")
+        try:
+            _take(turn, fcntl.LOCK_EX, since)
             if not folder.is_dir():
-                self._install(lock, folder, cwd, tell)
+                self._install(lock, folder, cwd, tell, since)
                 self._prune(but=folder.name)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        finally:
+            os.close(turn)
 
-    def _install(self, lock: Lock, folder: Path, cwd: Path, tell: Tell) -> None:
+    def _open(self, name: str) -> int:
+        return os.open(self.place / name, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def _install(self, lock: Lock, folder: Path, cwd: Path, tell: Tell, since: float) -> None:
         for left in self.place.glob(f"{folder.name}.part-*"):  # of somebody who was killed
             shutil.rmtree(left, ignore_errors=True)
-        since = time.monotonic()
+        begun = time.monotonic()
         tell("requirements.installing", {"from": lock.name, "packages": len(lock.pins)})
         with TemporaryDirectory(prefix=f"{folder.name}.part-", dir=self.place) as part:
             target = Path(part) / "packages"
@@ -121,7 +129,7 @@ class Environments:
             "requirements.installed",
             {
                 "packages": [f"{name}=={version}" for name, version in added.items()],
-                "took_s": round(time.monotonic() - since, 3),
+                "took_s": round(time.monotonic() - begun, 3),
             },
         )
 
@@ -131,7 +139,7 @@ class Environments:
             f for f in self.place.iterdir() if f.name != but and _DIGEST.fullmatch(f.name) and f.is_dir()
         ]
         for folder in sorted(folders, key=lambda f: f.stat().st_mtime, reverse=True)[self.keep - 1 :]:
-            descriptor = os.open(self.place / f"{folder.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            descriptor = self._open(f"{folder.name}.lock")
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -139,6 +147,20 @@ class Environments:
                 continue
             finally:
                 os.close(descriptor)
+
+
+def _take(descriptor: int, kind: int, since: float) -> None:
+    """Lock a file. Raises RequirementsFailed where another holds it until an installation may take no longer."""
+    while True:
+        try:
+            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() - since > INSTALL_S:
+                raise RequirementsFailed(
+                    f"another worker of this node has not installed the job's requirements within {INSTALL_S:.0f} s.",
+                    hint="Is a process of the job stopped there? Ask for less, or install them on the nodes.",
+                ) from None
+            time.sleep(LOOK_S)
 
 
 def _missing(lock: Lock, own: Mapping[str, str], part: Path, cwd: Path, since: float) -> dict[str, str]:
