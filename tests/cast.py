@@ -30,6 +30,7 @@ from ringleader.elastic.state import Membership, Phase, Rules
 from ringleader.errors import Dismissed, EntrypointRaised, RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.train import Session
+from ringleader.train.beside import Workspace
 from ringleader.train.run import run
 
 
@@ -40,6 +41,7 @@ def act(
     torch.set_num_threads(1)
     cues = tuple(c for c in script.cues.cues if c.worker == me)
     prompter = Prompter(me, pipe, store, cues, f"127.0.0.{1 + script.nodes.get(me, 0)}")
+    prompter.awaits_check = script.beside is not None
     try:
         end: Any = run(
             spec=script.spec,
@@ -50,6 +52,7 @@ def act(
             artifacts=artifacts,
             checkpoints=script.checkpoints,
             copies=script.artifacts / "copies" / f"node-{script.nodes.get(me, 0)}",
+            beside=script.beside,
         )
         prompter.leave()
         pipe.send(("finished", end))
@@ -68,6 +71,7 @@ class Cast:
 
     Attributes:
         shadows: joiners follow a member while the group goes on, so nobody may `hold` for them.
+        beside: where the program is checked beside the job; forwards wait for the check.
         nodes: who believes to live elsewhere than on node 0: members of different nodes share no memory.
     """
 
@@ -79,6 +83,7 @@ class Cast:
     attempt: int = 1
     checkpoints: str | None = None
     shadows: bool = False
+    beside: Workspace | None = None
 
     def play(self) -> Play:
         self._store = open_room()

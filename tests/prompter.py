@@ -24,6 +24,7 @@ from ringleader.comm.transports.meeting import Call, meet
 from ringleader.elastic import instructions as do
 from ringleader.elastic.plan import Plan
 from ringleader.errors import Dismissed, ExchangeBroken
+from ringleader.train.beside import CHECK
 from ringleader.train.clock import Split
 from ringleader.train.donating import DONOR, JOINER
 from ringleader.train.seams import Parked, Seat, Shadow
@@ -58,6 +59,7 @@ class Prompter:
         self._donates = False
         self._unsaid: list[tuple[str, Any]] = []
         self._speaking = threading.Lock()
+        self.awaits_check = False
 
     def next_seat(self, parked: Parked) -> Seat | Shadow:
         self._cue(parked.step, "parked")
@@ -119,6 +121,8 @@ class Prompter:
             self._say(("committed", (self._generation, step)))
         self._cue(step, phase)
         self._let_out()
+        if self.awaits_check and phase == "forward":
+            await_check()
 
     def between(self, call: int) -> None:
         pass
@@ -222,6 +226,14 @@ def await_checkpoint(folder: Path) -> None:
     until = time.monotonic() + HANG_GUARD_S
     while not folder.is_file() and not [*folder.glob(MANIFEST), *folder.glob(f"*/{MANIFEST}")]:
         assert time.monotonic() < until, f"no checkpoint came into {folder}"
+
+
+def await_check() -> None:
+    """One that is under way beside this worker is over, whatever came of it."""
+    for thread in threading.enumerate():
+        if thread.name == CHECK:
+            thread.join(HANG_GUARD_S)
+            assert not thread.is_alive(), "the check beside the job hangs"
 
 
 def await_file(path: Path) -> None:

@@ -1,10 +1,14 @@
-"""A process that ends with its parent."""
+"""A process that ends with its parent, and does not stand in its way."""
 
 import ctypes
+import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+LEAST_URGENT = 19
 
 
 def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
@@ -15,3 +19,22 @@ def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def stand_back(parent: int, niceness: int = LEAST_URGENT) -> None:
+    """This process runs where others of the machine leave time, goes first where memory runs out, and ends with
+    `parent`, as what it forks ends with it. To be called before it imports anything that takes its time."""
+    end_with_parent()  # elsewhere than on Linux `parent` has to end it
+    if os.getppid() != parent:
+        os._exit(1)  # lost before it could be asked for the signal
+    os.register_at_fork(after_in_child=end_with_parent)
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def renounce_rights() -> bool:
+    """Have the kernel give this process and its children no more rights than they have (Linux). Returns whether it
+    does: some things it grants to such processes only."""
+    return sys.platform == "linux" and not ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

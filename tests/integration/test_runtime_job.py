@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from integration.runtime_job import start, write_training
+from integration.runtime_job import TRAIN, start, write_training
 from pace import gates
 from trace_file import check_nested, complete, inside, is_step, read, steps_of, workers
 from waiting import wait_for
@@ -248,6 +248,40 @@ def test_a_module_is_found_where_pythonpath_of_the_job_file_says(cluster, home, 
     run = start(cluster, home, ingest, package, "below", env=env, workers=workers, params={"epochs": 1})
     assert run.outcome()["outcome"] == "succeeded"
     run.leave_nothing()
+
+
+def test_a_program_is_checked_beside_its_job_and_nothing_is_left_of_that(cluster, home, ingest, tmp_path):
+    write_training(tmp_path / "work", f"{TRAIN}\n{BY_A_CLOCK}")
+    workers, params = {"min": 1, "max": 1}, {"told": str(tmp_path / "told")}
+    package = pack(tmp_path / "work")
+    run = start(
+        cluster, home, ingest, package, "clock", function="by_a_clock", workers=workers, params=params
+    )
+    [told] = wait_for("what differs", lambda: ingest.events("program.differs"), 300)
+    assert (told["variable"], told["beforehand"]) == ("optimizer.param_groups[0]['lr']", True)
+    assert told["line"].startswith("tiny_training.py:")
+    (tmp_path / "told").touch()
+    result = run.outcome()["result"]
+    assert (result["generations"], result["reproducible"]) == (1, False)
+    lines = [record["line"] for record in ingest.stream("logs")]
+    assert [line for line in lines if line == "hello"] == ["hello"]
+    run.leave_nothing()
+
+
+BY_A_CLOCK = """
+def by_a_clock(session):
+    print("hello")
+    net = session.model(torch.nn.Linear(8, 1))
+    optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.05))
+    while session.evaluate(Rows(), told_of(session))["told"] < 1:
+        for batch in session.batches(Rows()):
+            time.sleep(0.1)
+            session.step((net(batch["x"]).squeeze(-1) - batch["y"]).square().mean())
+        optimizer.param_groups[0]["lr"] = 0.01 + time.time() % 1 / 1000
+
+def told_of(session):
+    return lambda batch: {"told": torch.full_like(batch["y"], float(os.path.exists(session.params["told"])))}
+"""
 
 
 def test_training_goes_on_while_the_control_plane_is_away(cluster, home, ingest, package, tmp_path):

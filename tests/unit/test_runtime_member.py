@@ -12,9 +12,12 @@ from rooms import SECRET
 
 from ringleader.comm.transports.meeting import DEVICE_KINDS, GLOO, KINDS, NEAR_KINDS
 from ringleader.elastic import Meeting, Plan
-from ringleader.runtime.member import Member, call_of
+from ringleader.runtime.member import Member, beside, call_of
 from ringleader.runtime.messages import Ended, Identity, Task
+from ringleader.runtime.node_scratch import SCRATCH, copies_of
 from ringleader.spec import JobSpec
+from ringleader.train.beside import WORK
+from ringleader.wire.package import pack
 
 HERE = Meeting("127.0.0.1:4321", SECRET)
 
@@ -82,3 +85,19 @@ def test_members_of_one_node_meet_in_memory_alone_where_the_job_allows_it(
     plan = Plan(1, 3, ("w0", "w1"), 0, 2, 0, (), 0, replace(HERE, near=near), "start")
     call = call_of(task, "here", plan, 1)
     assert (call.kinds, call.secret) == (kinds, SECRET)
+
+
+def test_a_check_has_a_private_folder_with_the_package_beside_the_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SCRATCH, str(tmp_path / "node"))
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "program.py").write_text("the program")
+    spec = JobSpec.parse({"name": "member", "entrypoint": "program:train", "batch": {"global_size": 4}})
+    task = Task("job", 1, "w1", "worker", spec, tmp_path / "artifacts", tmp_path / "job-a1", "")
+    folder = beside(task, pack(tmp_path / "work")).make()
+    assert folder.parent == copies_of("job-a1")
+    assert (folder.stat().st_mode & 0o777, folder.parent.stat().st_mode & 0o777) == (0o700, 0o700)
+    assert [(file.name, file.read_text()) for file in (folder / WORK).iterdir()] == [
+        ("program.py", "the program")
+    ]

@@ -66,6 +66,7 @@ class Stack:
             "workers": dict(workers or {"min": 2, "max": WORKERS}),
             "batch": {"global_size": 96},
             "max_failures": 1000,
+            "debug": {"check": False},
             **({"sync": dict(sync)} if sync else {}),
         }
         return Run(self.client.submit(spec), commits)

@@ -28,10 +28,11 @@ from ringleader.runtime.desk import Desk
 from ringleader.runtime.installing import environment_of
 from ringleader.runtime.lines import captured
 from ringleader.runtime.messages import Attendance, Ended, Identity, Standing, Task
-from ringleader.runtime.node_scratch import copies_of
+from ringleader.runtime.node_scratch import copies_of, private_scratch
 from ringleader.runtime.seats import Connect, Pair, Seats
 from ringleader.runtime.vault import secrets_of
 from ringleader.spec.entrypoint import python_path
+from ringleader.train.beside import WORK, Workspace
 from ringleader.train.machines import device_of
 from ringleader.train.run import load_function, run
 from ringleader.train.seams import Parked
@@ -204,8 +205,22 @@ def _train(
             checkpoints=task.checkpoints,
             copies=copies,
             device=device,
+            beside=beside(task, package),
         )
     return Ended("finished", result=asdict(finished))
+
+
+def beside(task: Task, package: bytes | None) -> Workspace:
+    """Where this worker has its program checked, beside the node's copies, with which it is removed at last."""
+
+    def make() -> Path:
+        folder = private_scratch(task.scratch.name) / f"{task.worker}-check"
+        folder.mkdir(mode=0o700)
+        if package is not None:
+            unpack(package, folder / WORK)
+        return folder
+
+    return Workspace(make)
 
 
 @contextmanager

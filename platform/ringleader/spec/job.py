@@ -96,11 +96,13 @@ class Policy(Part):
 
 
 class Debug(Part):
-    """What to record beyond the usual, and whether this job may be harmed on purpose."""
+    """What to record beyond the usual, whether this job may be harmed on purpose, and whether its program is checked
+    beside it."""
 
     ledger: Annotated[bool, Field(strict=True)] = False
     trace: Annotated[bool, Field(strict=True)] = False
     faults: Annotated[bool, Field(strict=True)] = False
+    check: Annotated[bool, Field(strict=True)] = True
 
 
 class JobSpec(Part):

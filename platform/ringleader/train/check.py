@@ -126,44 +126,48 @@ def check(spec: JobSpec, folder: Path, *, again: bool) -> list[dict[str, str]]:
     Raises:
         RingleaderError: the program cannot be run.
     """
-    few = _plain(spec)
+    few = in_one_process(spec)
     function = load_function(spec.entrypoint)
     most, given = torch.load(folder / STATE, weights_only=False) if again else (CALLS, None)
     seed_all(spec.seed, "init")
     with copies(few) as place:
         session = Checked(few, near(few, place), most, given)
         try:
-            raised = _call(function, session, again=again)
-            if not again:
-                torch.save((session.called, session.take()), folder / STATE)
-            found = map(asdict, session._group.sections.variables.found.values())
-            return [*found, *raised] if again else escaped(function)
+            error = call(function, session)
+            if again:
+                found = map(asdict, session._group.sections.variables.found.values())
+                return [*found, *([raised(error)] if error is not None else [])]
+            if error is not None:
+                raise _failed(error, session)
+            torch.save((session.called, session.take()), folder / STATE)
+            return escaped(function)
         finally:
             session._close()
 
 
-def _call(function: Any, session: Checked, *, again: bool) -> list[dict[str, str]]:
-    """Run the program as far as it is to come. What it raises in the second run only is a finding.
-
-    Raises:
-        EntrypointRaised: in the first run.
-    """
+def call(function: Any, session: Checked) -> Exception | SystemExit | None:
+    """Run the program as far as it is to come. Returns what it raised."""
     try:
         function(session)
         session._begin_call()
-    except (Enough, RingleaderError) as error:
-        if isinstance(error, RingleaderError) and not again:
-            raise
-        return [_raised(error)] if isinstance(error, RingleaderError) else []
+    except Enough:
+        return None
     except (Exception, SystemExit) as error:
-        if again:
-            return [_raised(error)]
-        told = f"The training function raised:\n{traceback.format_exc()}"
-        raise EntrypointRaised(told, step=session.global_step, shard=-1) from error
-    return []
+        return error
+    return None
 
 
-def _raised(error: BaseException) -> dict[str, str]:
+def _failed(error: Exception | SystemExit, session: Checked) -> RingleaderError:
+    """What a program that cannot be run is refused with."""
+    if isinstance(error, RingleaderError):
+        return error
+    told = "".join(traceback.format_exception(error))
+    raised = EntrypointRaised(f"The training function raised:\n{told}", step=session.global_step, shard=-1)
+    raised.__cause__ = error
+    return raised
+
+
+def raised(error: BaseException) -> dict[str, str]:
     """Behind finished calls the program meets what it had not met: a loop's body did not run, for example."""
     ours = str(Path(__file__).parent)
     lines = [line for line in traceback.extract_tb(error.__traceback__) if not line.filename.startswith(ours)]
@@ -172,7 +176,7 @@ def _raised(error: BaseException) -> dict[str, str]:
     return {"variable": "an exception", "line": where, "cure": cure}
 
 
-def _plain(spec: JobSpec) -> JobSpec:
+def in_one_process(spec: JobSpec) -> JobSpec:
     """The job in one process that keeps nothing. Of the modes only a ring gives the same bits to whoever runs it."""
     ring = JobSpec.parse({"name": spec.name, "entrypoint": spec.entrypoint, "sync": "ring"})
     kept = {"sync": ring.sync, "checkpoint": ring.checkpoint, "debug": ring.debug, "init_from": None}

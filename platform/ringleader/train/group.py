@@ -14,6 +14,7 @@ from ringleader.errors import ExchangeBroken
 from ringleader.spec import JobSpec
 from ringleader.sync import Coding, Exchange, open_exchange
 from ringleader.train.agreement import agreed
+from ringleader.train.beside import Beside
 from ringleader.train.buffers import Buffers
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.choice import Choice
@@ -98,8 +99,7 @@ class Group:
         self.boundary = 0
         self.heals = 0
         self.former: tuple[str, ...] = ()
-        self.opened = -1
-        self.ticked = 0
+        self.opened, self.ticked = -1, 0
         self.seat: Seat | None = None
         self.exchange: Exchange | None = None
         self.same_bits = spec.sync.same_bits
@@ -124,6 +124,7 @@ class Group:
         self.shadowing = Shadowing(self)
         self.choice = Choice(self)
         self.warnings = Warnings(self)
+        self.beside = Beside(self)
 
     @property
     def buffers(self) -> Buffers:
@@ -202,6 +203,7 @@ class Group:
         """All that is applied is committed and published."""
         self.securing.committed()
         self.donations.committed(leaves=self._must_park)
+        self.beside.committed()
 
     def leave_at_boundary(self) -> None:
         """The reduced word named a newer plan: this generation is over."""
@@ -281,6 +283,7 @@ class Group:
     def close(self) -> None:
         """Leave the group for good; weights stay."""
         self.donations.void()
+        self.beside.close()
         self.saver.close()
         if self.exchange is not None:
             self.split.exposed_s += self.exchange.exposed_s

@@ -20,6 +20,7 @@ from ringleader.errors import (
 )
 from ringleader.spec import JobSpec
 from ringleader.train import weights
+from ringleader.train.beside import Workspace
 from ringleader.train.digest import weights_sha256
 from ringleader.train.near import near
 from ringleader.train.saving import LOOK_S
@@ -93,6 +94,7 @@ def run(
     checkpoints: str | None = None,
     copies: Path | None = None,
     device: torch.device | None = None,
+    beside: Workspace | None = None,
 ) -> Finished:
     """Run `function` to its end as one member of a group.
 
@@ -102,6 +104,7 @@ def run(
         checkpoints: the URI of the folder of the job's checkpoints; None: none are written.
         copies: this node's folder for copies of data sets, where workers read such.
         device: where models and batches live; None: as the job asks.
+        beside: where the program is checked beside the job, if the job wants that; None: it is not.
 
     Raises:
         RingleaderError: of the class that says why the job fails.
@@ -112,6 +115,8 @@ def run(
     copied = near(spec, None if server else copies)
     session = Session(spec, coordinator, outlet, checkpoints, copied, device=device)
     outlet.timed(session._split)
+    if beside is not None and spec.debug.check:
+        session._group.beside.begin(beside)
     try:
         _call(function, session)
         return _finish(session, outlet, artifacts)
@@ -210,6 +215,7 @@ def _leave_behind(session: Session, outlet: Outlet, artifacts: Path) -> None:
 
     group.draws.tell()
     group.sections.tell()
+    group.beside.end()
     group.sections.variables.tell()
     if rank == 0:
         weights.write(session._held.module, artifacts / WEIGHTS, len(session._held.models))

@@ -164,6 +164,11 @@ class Sections:
         """How many calls have a boundary."""
         return len(self._boundaries)
 
+    @property
+    def tensor_bytes(self) -> int:
+        """Of all boundaries together."""
+        return sum(boundary.tensor_bytes for boundary in self._boundaries)
+
     def tell(self) -> None:
         """What one member has found all members know from now on, who call this together. Raises ExchangeBroken."""
         group = self._group
@@ -206,7 +211,7 @@ class Sections:
 
     def _record(self, boundary: Boundary, kind: str) -> None:
         boundary.keep_tensors(self._group.held, kind)
-        if sum(each.tensor_bytes for each in self._boundaries) > self.bound_bytes:
+        if self.tensor_bytes > self.bound_bytes:
             boundary.tensors, boundary.tensor_bytes, boundary.line = {}, 0, calling_line()
             self._say(boundary.line)
 

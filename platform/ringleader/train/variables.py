@@ -39,6 +39,8 @@ PACKAGES = (str(Path(ringleader.__file__).parent), str(Path(torch.__file__).pare
 _RUN = str(Path(__file__).with_name("run.py"))
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 Texts = dict[str, str]
+DIFFERS = "program.differs"
+NO_HARM = "nothing has gone wrong yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class Finding:
     @property
     def sentence(self) -> str:
         return f"{self.variable} ({self.line}) differs when lines run again: {self.cure}"
+
+    @property
+    def beforehand(self) -> dict[str, Any]:
+        """What the event says where it was found before lines ran again anywhere."""
+        return asdict(self) | {"cure": f"{NO_HARM}: {self.cure}", "beforehand": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +145,29 @@ class Variables:
         for finding in state.get("found", []):
             self.found.setdefault(finding["variable"], Finding(**finding))
 
+    def find_beforehand(self, finding: Finding) -> None:
+        """It would differ on a worker that came in: nobody has run lines again so far."""
+        if self._add_found(finding, finding.beforehand):
+            print(f"ringleader: {NO_HARM}, but the program's {finding.sentence}.")
+
     def _compare(self, theirs: Texts) -> None:
         for name, text in self._own.items():
             if theirs.get(name, text) != text:
                 self._find(name)
 
     def _find(self, name: str) -> None:
-        line, cure = self._lines[name]
-        variable = name.rpartition(":")[2]
+        finding = Finding(name.rpartition(":")[2], *self._lines[name])
+        if self._add_found(finding, asdict(finding)):
+            print(f"ringleader: the weights may not be reproducible: the program's {finding.sentence}.")
+
+    def _add_found(self, finding: Finding, told: dict[str, Any]) -> bool:
+        """Say it, if it is new. Returns whether it is."""
         seat = self._group.seat
-        if variable in self.found or seat is None:
-            return
-        self.found[variable] = finding = Finding(variable, line, cure)
-        self._group.reporter.say("program.differs", seat.plan.generation, asdict(finding))
-        print(f"ringleader: the weights may not be reproducible: the program's {finding.sentence}.")
+        if finding.variable in self.found or seat is None:
+            return False
+        self.found[finding.variable] = finding
+        self._group.reporter.say(DIFFERS, seat.plan.generation, told)
+        return True
 
     def _read(self, number: int, reader: Reader) -> None:
         frames = list(_frames())

@@ -1,0 +1,114 @@
+"""The process that runs a job's program beside it, as a worker would that came in now, and changes nothing.
+
+It is given what such a worker is given, comes to the session call that the job is in, and compares there and on its
+way. Whoever starts it is `train/beside.py`.
+"""
+
+import json
+import os
+import resource
+import sys
+from dataclasses import asdict
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ringleader.comm.objects import unpacked_of_any_type
+from ringleader.comm.seal import Seal
+from ringleader.errors import RingleaderError
+from ringleader.spec import JobSpec
+from ringleader.train.beside import CPU_S, FOUND, ORDER, SCOPE, STATE
+from ringleader.train.check import Checked, Enough, call, in_one_process, raised
+from ringleader.train.harmless import Harmless, Refused
+from ringleader.train.run import load_function
+from ringleader.train.streams import seed_all
+
+MEMORY_SHARE = 0.5
+"""It takes so much of the node's free memory at most."""
+
+
+class AsJoiner(Checked):
+    """A session of all rows that comes to one call of a job: of those before nothing is computed."""
+
+    def __init__(self, spec: JobSpec, given: Any, most: int, harmless: Harmless) -> None:
+        super().__init__(spec, None, most, given)
+        self._harmless = harmless
+        self._until = inf
+
+    def _begin_call(self) -> int:
+        if self._harmless.why:  # and the program did not notice
+            raise Refused
+        number = super()._begin_call()
+        if number == self._most:  # the first one, in which the state is given: behind others `super` has left
+            self._group.enter()
+            raise Enough
+        return number
+
+    def _few(self, dataset: Any) -> Any:
+        return dataset
+
+
+def check(folder: Path) -> dict[str, Any]:
+    """What was found: {"found": variables that differ, "raised": what only a worker that comes in later raises,
+    "until": where it had to end early, "error": why it could not begin}."""
+    order = json.loads((folder / ORDER).read_text())
+    spec = in_one_process(JobSpec.parse(order["spec"]))
+    torch.set_num_threads(order["threads"])  # sums of many numbers have other bits with another number
+    harmless = Harmless(folder)
+    told: dict[str, Any] = {"found": [], "raised": [], "until": "", "error": ""}
+    try:
+        function = load_function(spec.entrypoint)
+    except RingleaderError as refused:
+        return told | {"until": harmless.why, "error": "" if harmless.why else refused.message}
+    size = (folder / STATE).stat().st_size
+    payload = torch.from_file(str(folder / STATE), size=size, dtype=torch.uint8)
+    given = unpacked_of_any_type(payload, Seal(bytes.fromhex(order["secret"]), SCOPE))
+    seed_all(spec.seed, "init")
+    session = AsJoiner(spec, given, order["call"], harmless)
+    error: BaseException | None = None
+    try:
+        error = call(function, session)
+    except Refused:
+        pass
+    finally:
+        session._close()
+    told["found"] = [asdict(found) for found in session._group.sections.variables.found.values()]
+    if harmless.why or error is None:
+        return told | {"until": harmless.why}
+    finding = raised(error)
+    if _of_this_process(error):
+        return told | {"until": f"{finding['line']}, where it has no memory or may not write ({error})"}
+    return told | {"raised": [finding]}
+
+
+def main(place: str) -> None:
+    """Leave what was found in the folder."""
+    folder = Path(place)
+    _bound()
+    told = check(folder)
+    partial = folder / f"{FOUND}.partial"
+    partial.write_text(json.dumps(told))
+    partial.replace(folder / FOUND)
+    os._exit(0)  # what the program has left running waits for nobody
+
+
+def _of_this_process(error: BaseException) -> bool:
+    """Whether it is this process that is short of something. A worker would not be."""
+    short = ("can't allocate memory", "Permission denied", "Operation not permitted")
+    return isinstance(error, MemoryError) or any(words in str(error) for words in short)
+
+
+def _bound() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        has, free = _kilobytes("/proc/self/status", "VmData"), _kilobytes("/proc/meminfo", "MemAvailable")
+        most = (has + int(MEMORY_SHARE * free)) << 10
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _kilobytes(file: str, name: str) -> int:
+    line = next(line for line in Path(file).read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1])

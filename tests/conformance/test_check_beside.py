@@ -1,0 +1,149 @@
+"""A program is checked beside its job: what would differ on a worker that comes in is named where nobody comes and
+nobody goes, and of ordinary programs nothing is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import defects
+import programs
+import pytest
+from cast import Cast
+from defects import DEFECTS
+from faults import FaultPlan
+from play import Play
+from programs import BATCH, SHARDS
+
+from ringleader.spec import JobSpec
+from ringleader.train import Session
+from ringleader.train.beside import Workspace
+
+TWO = {"workers": {"min": 2, "max": 2}}
+PARAMETER_SERVER = {"intra_node": "parameter_server", "inter_node": "parameter_server", "servers": 2}
+MODES: dict[str, dict[str, Any]] = {
+    "ring": TWO,
+    "servers": {**TWO, "sync": PARAMETER_SERVER},
+    "local_sgd": {**TWO, "sync": "local_sgd"},
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """Makes the folders of checks, and counts them over all workers."""
+
+    place: Path
+
+    def __call__(self) -> Path:
+        folder = self.place / f"check-{self.count}"
+        folder.mkdir()
+        folder.with_suffix(".made").touch()
+        return folder
+
+    @property
+    def count(self) -> int:
+        return len(list(self.place.glob("*.made")))
+
+
+def at_once(place: Path) -> Workspace:
+    """The checks wait for nothing, nor for a machine with time to spare."""
+    return Workspace(Made(place), after_s=0.0, niceness=0)
+
+
+def job(entrypoint: str, place: Path, **more: Any) -> JobSpec:
+    source = {
+        "name": "beside",
+        "entrypoint": entrypoint,
+        "workers": {"min": 1, "max": 1},
+        "batch": {"global_size": BATCH, "logical_shards": SHARDS},
+        "params": {"file": str(place / "count")},
+        "sync": "ring",
+    }
+    return JobSpec.parse(source | more)
+
+
+def play(
+    function: Callable[[Session], None], place: Path, faults: FaultPlan | None = None, **more: Any
+) -> Play:
+    spec = job(f"{function.__module__}:{function.__name__}", place, **more)
+    return Cast(spec, function, faults or FaultPlan(), artifacts=place, beside=at_once(place)).play()
+
+
+def named(play: Play) -> list[tuple[str, str]]:
+    """What was found: variables with what stands in the line."""
+    told = play.reported("program.differs")
+    assert all(data["beforehand"] for data in told)
+    return [(data["variable"], line_of(data["line"])) for data in told]
+
+
+def line_of(place: str) -> str:
+    file, _, number = place.partition(":")
+    return (Path(__file__).parent / file).read_text().splitlines()[int(number) - 1].strip()
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_what_would_differ_is_named_where_nobody_comes_and_nobody_goes(name: str, tmp_path: Path) -> None:
+    told = play(getattr(defects, name), tmp_path)
+    assert told.outcome == "succeeded", (told.reason, told.message)
+    assert told.worlds == [1]
+    found = named(told)
+    assert DEFECTS[name] in found
+    assert len(set(found)) == len(found)
+    [end] = told.finished.values()
+    assert (found[0][0] in end.reproducible_why, end.reproducible) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "checks"),
+    [
+        ("best_weights_in_a_variable", "ring", 2),
+        (
+            "plateau",
+            "servers",
+            1,
+        ),  # a server gives all workers their first state, so that the top is compared
+        ("plateau", "local_sgd", 2),
+    ],
+)
+def test_of_an_ordinary_program_nothing_is_named(name: str, mode: str, checks: int, tmp_path: Path) -> None:
+    told = play(programs.PROGRAMS[name], tmp_path, **MODES[mode])
+    assert told.outcome == "succeeded", (told.reason, told.message)
+    assert (named(told), Made(tmp_path).count) == ([], checks)
+    assert {(end.reproducible, end.reproducible_why) for end in told.finished.values()} == {(True, "")}
+    assert list(tmp_path.glob("check-?")) == []
+
+
+def test_a_check_changes_no_bit(tmp_path: Path) -> None:
+    (tmp_path / "with").mkdir()
+    function = programs.PROGRAMS["plateau"]
+    checked = play(function, tmp_path / "with")
+    spec = job(f"programs:{function.__name__}", tmp_path)
+    assert Cast(spec, function, artifacts=tmp_path).play().digest == checked.digest
+
+
+def test_a_worker_that_takes_another_ones_place_does_not_check_again(tmp_path: Path) -> None:
+    """It runs lines again, and is compared."""
+    faults = FaultPlan().kill("w0", at_step=30)
+    told = play(defects.hidden_generator, tmp_path, faults, workers={"min": 1, "max": 2})
+    assert told.outcome == "succeeded", (told.reason, told.message)
+    assert (Made(tmp_path).count, len(told.plans) > 1) == (2, True)
+
+
+def test_a_resumed_job_is_not_checked_again(tmp_path: Path) -> None:
+    """All of its workers run lines again, and are compared."""
+    checkpoints = str(tmp_path / "checkpoints")
+    spec = job("defects:hidden_generator", tmp_path, checkpoint={"every_steps": 100})
+    paused = Cast(
+        spec,
+        defects.hidden_generator,
+        FaultPlan().pause(at_step=20),
+        artifacts=tmp_path,
+        beside=at_once(tmp_path),
+        checkpoints=checkpoints,
+    )
+    assert paused.play().outcome == "paused"
+    first = Made(tmp_path).count
+    paused.cues, paused.attempt = FaultPlan(), 2
+    resumed = paused.play()
+    assert (resumed.outcome, first, Made(tmp_path).count) == ("succeeded", 2, 2)
+    assert "DRAW" in next(iter(resumed.finished.values())).reproducible_why

@@ -1,0 +1,310 @@
+"""The check of a program beside its job: when it runs, when it does not, and that it is never in the job's way."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forks import processes
+from processes import children
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+from waiting import wait_for
+
+from ringleader.spec import JobSpec
+from ringleader.train import Session, beside
+from ringleader.train.beside import CHECK, WORK, Workspace
+from ringleader.train.local import Alone, Recorded
+from ringleader.train.run import Finished, run
+
+ROWS, BATCH = 16, 4
+PATIENCE_S = 90.0
+
+
+def await_check() -> None:
+    """One that is under way beside this job is over. There is none in its own process."""
+    for thread in threading.enumerate():
+        if thread.name == CHECK:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+
+def network(session: Session) -> tuple[torch.nn.Linear, torch.optim.Optimizer, TensorDataset]:
+    net = session.model(torch.nn.Linear(3, 2))
+    optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    points = torch.linspace(-1, 1, 3 * ROWS).reshape(ROWS, 3)
+    return net, optimizer, TensorDataset(points, (points[:, 0] > 0).long())
+
+
+def loop(session: Session, net: torch.nn.Linear, data: TensorDataset) -> None:
+    for x, y in session.batches(data):
+        session.step(F.cross_entropy(net(x), y))
+
+
+def good(session: Session) -> None:
+    net, optimizer, data = network(session)
+    session.on_commit(await_check)
+    for number in range(5):
+        loop(session, net, data)
+        print(f"a line of the program: {number}")
+        optimizer.param_groups[0]["lr"] *= 0.9
+
+
+def one_loop(session: Session) -> None:
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(os.getpid()))
+    net, _, data = network(session)
+    session.on_commit(await_check)
+    loop(session, net, TensorDataset(*data[order]))
+
+
+def writes(session: Session) -> None:
+    """It goes by a file that it writes, and puts another one in its place."""
+    net, optimizer, data = network(session)
+    session.on_commit(await_check)
+    file, new = Path(session.params["file"]), Path(session.params["file"]).with_suffix(".new")
+    for _ in range(5):
+        loop(session, net, data)
+        with file.open("a") as lines:
+            lines.write("a line\n")
+        length = len(file.read_text())
+        optimizer.param_groups[0]["lr"] = 1 / length
+        if session.global_step > 2 * ROWS // BATCH:
+            new.write_text("whole")
+            new.replace(file.with_name("other"))
+
+
+def ends_elsewhere(session: Session) -> None:
+    """The process of the check is not the job's."""
+    if os.getpid() != session.params["pid"]:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    good(session)
+
+
+def raises_elsewhere(session: Session) -> None:
+    net, _, data = network(session)
+    session.on_commit(await_check)
+    for _ in range(5):
+        losses = []
+        for x, y in session.batches(data):
+            loss = F.cross_entropy(net(x), y)
+            session.step(loss)
+            losses.append(loss.item())
+        assert len(losses) > 1
+
+
+def hangs_elsewhere(session: Session) -> None:
+    """The check never ends, and says so in its own folder. What begins behind it waits for that."""
+    if os.getpid() != session.params["pid"]:
+        Path("hangs").write_text(str(os.getpid()))
+        signal.pause()
+    net, _, data = network(session)
+    sign = Path(session.params["file"]).with_name("check") / WORK / "hangs"
+    session.on_commit(
+        lambda: None if session.global_step < 2 else wait_for("a check that hangs", sign.exists)
+    )
+    loop(session, net, data)
+
+
+@dataclass
+class Job:
+    """A job of one process, and what came of it."""
+
+    place: Path
+    recorded: Recorded = field(default_factory=Recorded)
+    checks: int = 0
+    before: frozenset[int] = field(default_factory=lambda: frozenset(children(os.getpid())))
+
+    def spec(self, function: Callable[[Session], None], **more: Any) -> JobSpec:
+        source = {
+            "name": "beside",
+            "entrypoint": f"{__name__}:{function.__name__}",
+            "workers": {"min": 1, "max": 1},
+            "batch": {"global_size": BATCH},
+            "params": {"file": str(self.place / "file"), "pid": os.getpid()},
+            "sync": "ring",
+        }
+        return JobSpec.parse(source | more)
+
+    def run(
+        self, function: Callable[[Session], None], after_s: float = 0.0, niceness: int = 0, **more: Any
+    ) -> Finished:
+        return run(
+            spec=self.spec(function, **more),
+            function=function,
+            coordinator=Alone(1),
+            outlet=self.recorded,
+            server=False,
+            artifacts=self.place,
+            beside=Workspace(self.make, after_s, niceness),
+        )
+
+    def make(self) -> Path:
+        self.checks += 1
+        folder = self.place / "check"
+        folder.mkdir()
+        return folder
+
+    @property
+    def told(self) -> list[tuple[str, bool]]:
+        events = [data for kind, data in self.recorded.events if kind == "program.differs"]
+        assert all(data["cure"].startswith("nothing has gone wrong yet: ") for data in events)
+        return [(data["variable"], data["beforehand"]) for data in events]
+
+    @property
+    def left(self) -> list[Any]:
+        """What a check has left behind."""
+        return [*set(children(os.getpid())) - self.before, *self.place.glob("check")]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def said(captured: pytest.CaptureFixture[str]) -> list[str]:
+    lines = captured.readouterr().out.splitlines()
+    return [line.removeprefix("ringleader: ") for line in lines if line.startswith("ringleader: ")]
+
+
+CHECKED = (
+    "the lines before session call {} were run once more beside the job, as a worker that comes in would"
+)
+
+
+def test_a_good_program_is_checked_at_the_top_and_behind_a_few_calls(
+    job: Job, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert job.run(good).reproducible
+    lines = capfd.readouterr().out.splitlines()
+    assert [line for line in lines if "a line of" in line] == [
+        f"a line of the program: {n}" for n in range(5)
+    ]
+    assert [line for line in lines if "beside" in line] == [
+        f"ringleader: {CHECKED.format(call)}: nothing differs." for call in (0, 3)
+    ]
+    assert (job.checks, job.told, job.left) == (2, [], [])
+
+
+def test_a_program_of_one_loop_is_checked_at_its_top(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    finished = job.run(one_loop)
+    assert (job.told, job.checks, job.left) == ([("order", True)], 1, [])
+    assert "order (test_beside.py:" in finished.reproducible_why
+    assert not finished.reproducible
+    assert "nothing has gone wrong yet, but the program's order" in capsys.readouterr().out
+
+
+def test_what_only_a_later_worker_raises_is_told_and_changes_no_bits(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert job.run(raises_elsewhere).reproducible
+    assert job.told == [("an exception", True)]
+    assert "a worker that comes in would raise here (test_beside.py:" in capsys.readouterr().out
+
+
+def test_it_changes_no_file_and_ends_where_the_program_would(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.run(writes)
+    assert (job.place / "file").read_text() == 5 * "a line\n"
+    assert (job.place / "other").read_text() == "whole"
+    ended = f"{CHECKED.format(3)}, up to test_beside.py:"
+    where = f'new.replace(file.with_name("other")), which changes {job.place / "file.new"}'
+    told = [line for line in said(capsys) if line.startswith(ended)]
+    assert len(told) == 1
+    assert where in told[0]
+    assert job.told == [("length", True), ("optimizer.param_groups[0]['lr']", True)]
+    assert (job.checks, job.left) == (2, [])
+
+
+def test_a_check_that_crashes_is_said_and_nothing_else(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    assert job.run(ends_elsewhere).reproducible
+    why = "the program was not checked beside the job: the process that did it ended with code -11"
+    assert said(capsys) == [why, why]
+    assert (job.told, job.left) == ([], [])
+
+
+def test_a_check_has_a_deadline(
+    job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "DEADLINE_S", 0.0)
+    assert job.run(good).reproducible
+    why = "the program was not checked beside the job: that took more than 0 s"
+    assert said(capsys) == [why, why]
+    assert (job.told, job.left) == ([], [])
+
+
+def test_a_job_that_is_over_ends_the_check_and_says_so(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    assert job.run(hangs_elsewhere).reproducible
+    why = "the job is over before the check of its program beside it was: nothing is known of that."
+    assert said(capsys) == [why]
+    assert (job.checks, job.left) == (1, [])
+
+
+def test_no_check_outlives_a_worker_that_is_killed(job: Job) -> None:
+    sign = job.place / "check" / WORK / "hangs"
+    worker = processes().Process(target=forever, args=(job.place,))
+    worker.start()
+    child = int(wait_for("a check that hangs", lambda: sign.exists() and sign.read_text()))
+    assert worker.pid is not None
+    assert children(worker.pid) == [child]
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join(PATIENCE_S)
+    wait_for("an end of the check", lambda: not alive(child))
+
+
+def forever(place: Path) -> None:
+    Job(place).run(waits_for_its_check)
+
+
+def waits_for_its_check(session: Session) -> None:
+    session.on_commit(await_check)
+    hangs_elsewhere(session)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_a_job_may_ask_for_none(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    job.run(one_loop, debug={"check": False})
+    assert (job.checks, job.told, said(capsys)) == (0, [], [])
+
+
+def test_a_job_that_is_over_soon_is_not_checked(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    job.run(one_loop, after_s=3600.0)
+    assert (job.checks, job.told, said(capsys)) == (0, [], [])
+
+
+NOT = "the program is not checked beside the job: "
+
+
+def test_a_large_state_is_not_copied_and_that_is_said(
+    job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "MOST_BYTES", 0)
+    job.run(good)
+    assert [line.partition(" MiB")[0] for line in said(capsys)] == [f"{NOT}its state takes 0"]
+    assert (job.checks, job.left) == (0, [])
+
+
+def test_a_mode_that_promises_no_bits_is_not_checked_and_that_is_said(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.run(good, sync={"intra_node": "ring", "inter_node": "ring", "reproducible": False})
+    assert said(capsys) == [f"{NOT}its mode does not promise the same bits."]
+    assert job.checks == 0
+
+
+def test_a_folder_that_cannot_be_made_is_said(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    (job.place / "check").write_text("in the way")
+    job.run(good)
+    assert "FileExistsError" in said(capsys)[0]
+    assert (job.place / "check").read_text() == "in the way"
