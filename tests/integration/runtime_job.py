@@ -178,6 +178,7 @@ def start(
             "batch": {"global_size": 16, "logical_shards": 4},
             "working_dir": "sha256:" + "0" * 64,
             **spec,
+            "debug": {"check": False, **spec.get("debug", {})},  # its lines come when the machine has time
         }
     )
     launch = Launch(

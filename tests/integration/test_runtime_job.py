@@ -255,7 +255,15 @@ def test_a_program_is_checked_beside_its_job_and_nothing_is_left_of_that(cluster
     workers, params = {"min": 1, "max": 1}, {"told": str(tmp_path / "told")}
     package = pack(tmp_path / "work")
     run = start(
-        cluster, home, ingest, package, "clock", function="by_a_clock", workers=workers, params=params
+        cluster,
+        home,
+        ingest,
+        package,
+        "clock",
+        function="by_a_clock",
+        workers=workers,
+        params=params,
+        debug={"check": True},
     )
     [told] = wait_for("what differs", lambda: ingest.events("program.differs"), 300)
     assert (told["variable"], told["beforehand"]) == ("optimizer.param_groups[0]['lr']", True)
