@@ -30,6 +30,8 @@ REFUSED: dict[str, Act] = {
     "replace": lambda place: Path("own").replace(place / "old"),
     "mkdir": lambda place: (place / "new").mkdir(),
     "rmtree": shutil.rmtree,
+    "rmtree above": lambda place: shutil.rmtree(".."),
+    "others' link": lambda place: (place / "to own").unlink(),
     "truncate": lambda place: os.truncate(place / "old", 0),
     "symlink": lambda place: (place / "new").symlink_to("own"),
     "chmod": lambda place: (place / "old").chmod(0),
@@ -44,6 +46,7 @@ REFUSED: dict[str, Act] = {
 ALLOWED: dict[str, Act] = {
     "read": lambda place: (place / "old").read_text(),
     "own file": lambda place: Path("own").write_text("more"),
+    "own link": lambda place: Path("link").unlink(),
     "own folder": lambda place: shutil.rmtree("below"),
     "nowhere": lambda place: Path("/dev/null").write_text("words"),
     "a folder that is there": lambda place: place.mkdir(exist_ok=True),
@@ -57,6 +60,19 @@ def goes_on(file: Path) -> str:
     with file.open("a") as opened:
         opened.write(", and more")
     return file.read_text()
+
+
+def takes_its_place(file: Path) -> list[str]:
+    new = file.with_name("new")
+    new.write_text("whole")
+    new.replace(file)
+    return [file.read_text(), str(new.exists())]
+
+
+def goes_again(file: Path) -> str:
+    file.write_text("for a while")
+    file.unlink()
+    return str(file.exists())
 
 
 def torch_again(file: Path) -> object:
@@ -80,6 +96,8 @@ COPIES: dict[str, tuple[Act, object]] = {
         lambda place: [goes_on(Path("link")), (place / "old").read_text()][1],
         "as it was, and more",
     ),
+    "renamed": (lambda place: takes_its_place(place / "old"), ["whole", "False"]),
+    "removed": (lambda place: goes_again(place / "new"), "False"),
     "torch": (lambda place: torch_again(place / "old"), {"a": 1}),
     "numpy": (lambda place: numpy_again(place / "new.npy"), [0, 1, 2]),
 }
@@ -111,6 +129,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     (folder / "below").mkdir(parents=True)
     (folder / "own").write_text("own")
     (folder / "link").symlink_to(outside / "old")
+    (outside / "to own").symlink_to(folder / "own")
     return folder, outside
 
 
@@ -120,7 +139,8 @@ def why(name: str, places: tuple[Path, Path], *, confined: bool) -> str:
     process.join(60)
     assert process.exitcode == 0
     folder, outside = places
-    assert [(file.name, file.read_text()) for file in outside.iterdir()] == [("old", "as it was")]
+    assert sorted(file.name for file in outside.iterdir()) == ["old", "to own"]
+    assert (outside / "old").read_text() == "as it was"
     assert (outside / "old").stat().st_mode & 0o777 == 0o644
     return (folder / "why").read_text()
 
@@ -156,7 +176,7 @@ def test_the_kernel_refuses_what_python_does_not_see(places: tuple[Path, Path]) 
     if told == "no Landlock":
         pytest.skip("this kernel has no Landlock")
     assert told == "own saved; other refused"
-    assert [file.name for file in outside.iterdir()] == ["old"]
+    assert sorted(file.name for file in outside.iterdir()) == ["old", "to own"]
 
 
 def save_past_python(folder: Path, outside: Path) -> None:

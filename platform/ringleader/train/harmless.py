@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,12 @@ MAKES = frozenset({"os.mkdir"})
 REMOVES = frozenset({"os.remove", "os.rmdir", "shutil.rmtree"})
 CHANGES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys((*MAKES, *REMOVES, "os.truncate", "os.chmod", "os.chown", "os.utime"), (0,)),
-    **dict.fromkeys(("os.rename", "os.link", "os.symlink"), (0, 1)),
+    **dict.fromkeys(("os.link", "os.symlink"), (1,)),
+    "os.rename": (0, 1),
 }
 """What changes files, with the numbers of the arguments that say which."""
+OF_LINKS = frozenset({*MAKES, *REMOVES, "os.link", "os.symlink", "os.rename"})
+"""What does it to a link itself, not to what that leads to."""
 SENDS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg", "socket.bind"})
 MOST_BYTES = 64 << 20
 """A file up to this size is copied where the program goes on writing it."""
@@ -77,18 +80,24 @@ class Harmless:
             self._change(event, arguments[0])
 
     def _change(self, event: str, path: Any) -> None:
-        place = self._foreign(path)
+        place = self._foreign(path, follow=event not in OF_LINKS)
         if place is None:
             return
-        done = (event in MAKES and place.exists()) or (event in REMOVES and not place.exists())
+        done = (event in MAKES and place.exists()) or (event in REMOVES and not os.path.lexists(place))
         if not done:
             self._refuse(f"changes {place}")
 
-    def _foreign(self, path: Any) -> Path | None:
-        """The file, if it is none that the program may change."""
+    def _foreign(self, path: Any, *, follow: bool = True) -> Path | None:
+        """The file, if it is none that the program may change.
+
+        Args:
+            follow: of a link what it leads to.
+        """
         if not isinstance(path, str | bytes | os.PathLike):
             return None  # a descriptor: of what was opened before
-        place = Path(os.fsdecode(path)).resolve()
+        named = Path(os.fsdecode(path))
+        follow = follow or named.name in ("", "..")
+        place = named.resolve() if follow else named.parent.resolve() / named.name
         return None if any(place.is_relative_to(own) for own in self._own) else place
 
     def _send(self, address: Any) -> None:
@@ -120,6 +129,32 @@ class Harmless:
 
         builtins.open = io.open = opened
         torch.save = saved
+        os.rename, os.replace = self._moving(os.rename), self._moving(os.replace)
+        os.remove, os.unlink = self._removing(os.remove), self._removing(os.unlink)
+
+    def _moving(self, moves: Callable[..., None]) -> Callable[..., None]:
+        """A copy takes another file's place: what is saved under another name first."""
+
+        @wraps(moves)
+        def moved(src: Any, dst: Any, *options: Any, **named: Any) -> None:
+            place, target = self._foreign(src), self._foreign(dst)
+            if place is None or target is None or place not in self._copies or place.exists():
+                moves(src, dst, *options, **named)
+            else:
+                self._copies[target] = self._copies.pop(place)
+
+        return moved
+
+    def _removing(self, removes: Callable[..., None]) -> Callable[..., None]:
+        @wraps(removes)
+        def removed(path: Any, *options: Any, **named: Any) -> None:
+            place = self._foreign(path)
+            if place is None or place not in self._copies or place.exists():
+                removes(path, *options, **named)
+            else:
+                del self._copies[place]
+
+        return removed
 
     def _copy_of(self, file: Any, mode: str) -> Any:
         place = self._foreign(file)
