@@ -107,6 +107,7 @@ class Cast:
             backups=self.spec.sync.server_backups or 0,
             shadows=self.shadows and self.spec.followed,
             unlevelled=self.spec.sync.circulates,
+            secures=self.checkpoints is not None and self.spec.checkpoint.every_s is not None,
             max_failures=self.spec.max_failures,
             grace_s=HANG_GUARD_S,
             join_grace_s=HANG_GUARD_S,
@@ -175,7 +176,7 @@ class Cast:
             case "saved":
                 assert self._committer is not None
                 self._committer.add(content)
-                self._settle(self._settled)
+                self._settle(content.position.step if content.settled else self._settled)
             case "committed":
                 self._applied = max(self._applied, content[1])
                 self._settle(self._settled)

@@ -116,6 +116,41 @@ def test_attempts_that_lost_everybody_were_paused_or_preempted_are_followed_from
     fourth.leave_nothing()
 
 
+def test_a_worker_that_is_left_alone_below_the_minimum_saves_what_it_holds_before_it_is_killed_too(
+    cluster, home, ingest, package, tmp_path
+):
+    spec = {
+        "workers": {"min": 1, "max": 2, "cpus": 4},
+        "params": {"epochs": 20, "pause": 0.01, "gates": gates(tmp_path, 15)},
+        "checkpoint": {"every_steps": None, "every_s": 3600},
+        "debug": {"ledger": True},
+    }
+    first = start(cluster, home, ingest, package, "alone", **spec)
+    first.until_step(15)
+    cluster.resize("alone", 1, 3, 3)  # there is no room for a third one
+    pids = first.pids()
+    os.kill(pids["w1"], signal.SIGKILL)
+    (saved,) = wait_for("what is left", lambda: ingest.events("checkpoint.saved"))
+    os.kill(pids["w0"], signal.SIGKILL)
+    outcome = first.outcome()
+    assert (outcome["outcome"], outcome["reason"]["code"]) == ("failed", "min_workers_lost")
+    assert [e["cause"] for e in ingest.events("generation.formed")] == ["start", "short"]
+    assert [(e["worker"], e["step"]) for e in ingest.events("worker.lost")] == [
+        ("w1", saved["step"]),
+        ("w0", saved["step"]),
+    ]
+    first.leave_nothing()
+    ingest.forget()
+    first.open_gate(15)
+    second = start(cluster, home, ingest, package, "alone", attempt=2, **spec)
+    outcome = second.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    (restored,) = ingest.events("checkpoint.restored", attempt=2)
+    assert restored["step"] == saved["step"] >= 15, "no step is lost"
+    assert_bits_of_one_process(second, outcome, tmp_path)
+    second.leave_nothing()
+
+
 def test_sigterm_to_a_worker_lets_it_leave_at_a_boundary_and_costs_nothing(
     cluster, home, ingest, package, tmp_path
 ):

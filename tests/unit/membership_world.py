@@ -75,6 +75,7 @@ class World:
         backups: int = 0,
         shadows: bool = False,
         max_failures: int = 3,
+        secures: bool = False,
     ) -> "World":
         rules = Rules(
             1,
@@ -85,6 +86,7 @@ class World:
             shadows=shadows,
             max_failures=max_failures,
             setback_most_s=4.0,
+            secures=secures,
         )
         state, out = begin(rules, minimum=minimum, maximum=maximum, now=0.0)
         world = cls(state)
@@ -149,9 +151,13 @@ class World:
         assert plan.world <= plan.shards
         pausing = plan.cause == "pause"
         assert not (pausing and self.state.broken), "a pause that is no boundary"
-        assert self.state.closing or self.state.pausing or plan.world >= self.state.min, "a plan below min"
+        saves = plan.cause == "short"
+        ends = self.state.closing or self.state.pausing
+        assert ends or saves or plan.world >= self.state.min, "a plan below min"
+        if saves:
+            self.check_saving(plan)
         owners = [shard for rank in range(plan.world) for shard in plan.shards_of(rank)]
-        assert owners == list(range(plan.shards)), "every shard needs exactly one owner"
+        assert owners == list(range(plan.shards)) or not workers, "every shard needs exactly one owner"
         assert before is None or plan.start_step >= before.start_step, "committed work was taken back"
         members = [self.processes[m] for m in plan.members]
         for process in members:
@@ -180,7 +186,7 @@ class World:
             else:
                 assert process.applied == plan.start_step, "somebody behind does not heal"
                 assert process.generation > 0 or process.level or plan.start_step == 0
-        assert workers
+        assert workers or saves
         self.plans.append(plan)
         self.deliver(plan, members)
 
@@ -191,6 +197,15 @@ class World:
             process.parked, process.interrupted, process.announced, process.level = False, False, False, False
             process.computing, process.generation, process.plan = process.alive, plan.generation, plan
             process.healed = process.healed and process.applied == plan.start_step
+
+    def check_saving(self, plan: Plan) -> None:
+        """Too few are left, who stand at a state that one of them alone may hold; it is saved once."""
+        before, rules = self.plans[-1], self.state.rules
+        assert rules.secures
+        assert plan.world < self.state.min
+        assert before.cause != "short" or {*plan.members} < {*before.members}, "the same is saved twice"
+        assert all(self.processes[m].generation > 0 for m in plan.members), "a newcomer has nothing to save"
+        assert rules.servers or plan.world == 1
 
     def check_parts(self, plan: Plan) -> None:
         """Every part is held by somebody who has it, and who is new takes it from servers that are level. Not behind
@@ -253,11 +268,11 @@ class World:
 
     def commit(self, only: int | None = None) -> None:
         """All apply the next step; with `only` the first so many do before something happens."""
-        if not self.whole() or self.plan is None or self.finished:
+        if not self.whole() or self.plan is None or (self.finished and self.plan.cause != "short"):
             return
         members = list(self.plan.members)
         newest = self.heal(self.plan)
-        if self.plan.cause == "pause":
+        if self.plan.cause in ("pause", "short"):
             self.park(members)
             return
         planned = any(self.processes[m].announced for m in members)
@@ -509,7 +524,7 @@ class World:
         process, plan = self.processes[worker], self.plan
         if plan is None or not process.computing or process.cut or process.generation != plan.generation:
             return
-        if self.whole() and plan.cause != "pause":
+        if self.whole() and plan.cause not in ("pause", "short"):
             self.finished = plan.generation
             self.heal(plan)
         if self.finished == plan.generation:

@@ -141,11 +141,11 @@ def test_a_copy_pauses_training_for_one_part_in_a_hundred_at_most() -> None:
     for clock.now in (0.0, 29.0, 30.0):
         wishes.append(cadence.wish(busy=False))
     assert wishes == [Wish.FOLLOWS, Wish.FOLLOWS, Wish.WANTS]
-    cadence.copied(10, pause_s=0.9)
+    cadence.copied(10, pause_s=0.9, whole=True)
     for clock.now in (59.0, 30.0 + SHARE * 0.9 - 1, 30.0 + SHARE * 0.9):
         wishes.append(cadence.wish(busy=False))
     assert wishes[3:] == [Wish.OBJECTS, Wish.OBJECTS, Wish.WANTS]
-    cadence.copied(20, pause_s=0.0)
+    cadence.copied(20, pause_s=0.0, whole=True)
     cadence.written(took_s=100.0)
     clock.now += WRITING_SHARE * 100.0 - 1
     assert cadence.wish(busy=False) is Wish.OBJECTS, "files take long to write"
@@ -157,7 +157,9 @@ def test_a_copy_pauses_training_for_one_part_in_a_hundred_at_most() -> None:
 def test_work_is_at_risk_from_the_first_step_behind_a_copy_on() -> None:
     cadence = Cadence(None, 30.0, Clock())
     assert cadence.at_risk(1)
-    cadence.copied(5, pause_s=0.0)
+    cadence.copied(5, pause_s=0.0, whole=False)
+    assert cadence.at_risk(5), "the part of somebody who is lost since may be missing"
+    cadence.copied(5, pause_s=0.0, whole=True)
     assert not cadence.at_risk(5)
     assert cadence.at_risk(6)
     assert not Cadence(500, None, Clock()).at_risk(6)

@@ -105,6 +105,7 @@ any_start = st.fixed_dictionaries(
         "servers": st.sampled_from((0, 0, 1, 2, 3)),
         "kept": st.sampled_from(("once", "by_all", "twice")),
         "shadows": st.booleans(),
+        "secures": st.booleans(),
         "nodes": st.integers(1, 3),
         "started": st.booleans(),
         "finish": st.booleans(),
@@ -123,6 +124,7 @@ def play(start: dict[str, Any], history: list[tuple[str, int, int]], kind: type[
         copies=kept == "by_all" and servers > 0,
         backups=int(kept == "twice" and servers > 1),
         shadows=start["shadows"] and not servers,
+        secures=start["secures"],
     )
     world.nodes = start["nodes"]
     if start["started"]:

@@ -50,6 +50,12 @@ def test_rows_beyond_the_checkpoint_that_the_next_attempt_began_with_do_not_coun
     assert rows_of(ledger, tmp_path) == [101, 102, 103, 104, 205, 206, 207, 208]
 
 
+def test_rows_that_came_with_the_checkpoint_and_were_told_by_nobody_before_count(tmp_path: Path) -> None:
+    attempt(tmp_path / "l", 1, range(1, 4)).close()  # it was lost before it told step 4, which it had saved
+    ledger = attempt(tmp_path / "l", 2, range(4, 7), began=(1, 4))
+    assert rows_of(ledger, tmp_path) == [101, 102, 103, 204, 205, 206]
+
+
 def test_the_line_goes_back_to_whoever_wrote_the_checkpoint(tmp_path: Path) -> None:
     attempt(tmp_path / "l", 1, range(1, 7)).close()
     attempt(tmp_path / "l", 2, range(5, 9), began=(1, 4)).close()  # its checkpoints turned out unreadable

@@ -116,6 +116,7 @@ class Saved:
         number, count: which of how many writers.
         copied_s: seconds that its training thread waited for the copy.
         written_s: seconds from the copy until the files were there.
+        settled: all members stood at that step when it was copied, so that nothing takes it back.
     """
 
     position: Position
@@ -124,6 +125,7 @@ class Saved:
     pieces: tuple[Piece, ...]
     copied_s: float
     written_s: float = 0.0
+    settled: bool = False
 
 
 @cache

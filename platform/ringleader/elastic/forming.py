@@ -7,7 +7,7 @@ from math import inf
 from ringleader.elastic.instructions import Dismiss, Form, Instruction, Report
 from ringleader.elastic.parts import holders
 from ringleader.elastic.plan import NOWHERE, Plan
-from ringleader.elastic.state import PAUSE, Membership, Phase, Worker
+from ringleader.elastic.state import PAUSE, SHORT, Membership, Phase, Worker
 
 Step = tuple[Membership, tuple[Instruction, ...]]
 
@@ -37,21 +37,37 @@ def level(state: Membership) -> float:
     rules = state.rules
     if not rules.servers or state.plan is None:
         return inf
-    servers = [w for w in state.members if w.phase is Phase.PARKED and w.role == "server"]
-    held = holders(
-        [w.slot for w in servers], rules.servers, rules.servers - 1 if rules.copies else rules.backups
-    )
-    if not all(held) and not state.closing:
+    if not all(_held_by(state)) and not state.closing:
         return -1
     if rules.unlevelled:
         return inf
-    return (max if rules.copies else min)((w.step for w in servers), default=inf)
+    return (max if rules.copies else min)((w.step for w in _servers(state)), default=inf)
+
+
+def alone(state: Membership) -> bool:
+    """Whether of the parked members a single one holds the whole state, or a part of it."""
+    if not state.rules.servers:
+        return len([w for w in state.members if w.phase is Phase.PARKED]) == 1
+    return any(len(servers) == 1 for servers in _held_by(state))
+
+
+def _held_by(state: Membership) -> tuple[tuple[int, ...], ...]:
+    """For each part of the state those of the parked servers that hold it."""
+    rules = state.rules
+    others = rules.servers - 1 if rules.copies else rules.backups
+    return holders([w.slot for w in _servers(state)], rules.servers, others)
+
+
+def _servers(state: Membership) -> list[Worker]:
+    return [w for w in state.members if w.phase is Phase.PARKED and w.role == "server"]
 
 
 def form(state: Membership, start_step: int, now: float) -> Step:
-    """Make the plan after the current one. Everybody in it is parked; the caller saw to `min`."""
-    workers = _choose(state, start_step)
-    servers = _choose_servers(state, start_step)
+    """Make the plan after the current one. Everybody in it is parked. Where they are fewer than `min` it is one for
+    saving, unless the attempt ends with it anyway."""
+    cause = _cause(state)
+    workers = _choose(state, start_step, cause)
+    servers = _choose_servers(state, start_step, cause)
     members = (*workers, *servers)
     plan = Plan(
         attempt=state.rules.attempt,
@@ -63,7 +79,7 @@ def form(state: Membership, start_step: int, now: float) -> Step:
         heals=_heals(workers, servers, start_step, level(state)),
         recorded_step=0,
         meeting=NOWHERE,
-        cause=_cause(state),
+        cause=cause,
         parts=state.rules.servers,
         backups=state.rules.backups,
         slots=tuple(s.slot for s in servers),
@@ -74,14 +90,14 @@ def form(state: Membership, start_step: int, now: float) -> Step:
     return state, (Form(plan), *dismissed, *_reports(plan, joined, state.formed_step))
 
 
-def _choose(state: Membership, start_step: int) -> tuple[Worker, ...]:
+def _choose(state: Membership, start_step: int, cause: str) -> tuple[Worker, ...]:
     """The workers of the plan in rank order: those who stay keep their order, joiners stand behind them.
 
     Who shall leave stays for one more generation where `min` or the newest state depends on it; of several those
     who can stay longest.
     """
     stay = [w for w in state.members if w.phase is Phase.PARKED and w.role == "worker"]
-    if state.closing or (state.pausing and stay):
+    if state.closing or cause == SHORT or (state.pausing and stay):
         return tuple(stay)
     chosen = [w for w in stay if not w.leaving]
     joiners = state.where(lambda w: w.ready and w.role == "worker")
@@ -96,13 +112,13 @@ def _choose(state: Membership, start_step: int) -> tuple[Worker, ...]:
     return (*chosen, *leaving[:needed]) if needed else tuple(chosen)
 
 
-def _choose_servers(state: Membership, start_step: int) -> tuple[Worker, ...]:
+def _choose_servers(state: Membership, start_step: int, cause: str) -> tuple[Worker, ...]:
     """All that are parked; a new one comes in when servers can heal it, who alone have the optimiser's state, and none
     of them is ahead of the others."""
     servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
     torn = any(not w.ready and w.step > level(state) for w in servers)
     healed = any(_holds(w, start_step) for w in servers) and not torn
-    if not state.closing and (start_step == 0 or healed):
+    if not (state.closing or cause == SHORT) and (start_step == 0 or healed):
         return servers
     return tuple(w for w in servers if not w.ready)
 
@@ -129,6 +145,8 @@ def _heals(
 def _cause(state: Membership) -> str:
     if state.plan is None:
         return "start"
+    if state.short and not state.pausing:
+        return SHORT
     if state.broken:
         return "lost"
     if state.pausing:  # everybody is parked at one boundary, and only then
@@ -154,7 +172,8 @@ def _seat(state: Membership, members: Sequence[Worker], plan: Plan, now: float) 
         )
     for left_out in state.where(lambda w: w.ready and w.level):  # the others go on without it
         state = state.put(replace(left_out, level=False))
-    recovery = state.recovery.mark("formed", now) if state.recovery else None
+    saves = plan.cause == SHORT  # whoever waits for others waits on: the recovery is the plan behind it
+    recovery = state.recovery if saves or not state.recovery else state.recovery.mark("formed", now)
     return replace(
         state,
         generation=plan.generation,
@@ -164,7 +183,7 @@ def _seat(state: Membership, members: Sequence[Worker], plan: Plan, now: float) 
         broken=False,
         resized=False,
         recovery=recovery,
-        short_since=None,
+        short_since=state.short_since if saves else None,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ringleader.elastic import events as ev
 from ringleader.elastic.facts import condemn, end, lose, note, report_losses
-from ringleader.elastic.forming import form, newest
+from ringleader.elastic.forming import alone, form, newest
 from ringleader.elastic.instructions import (
     Announce,
     Dismiss,
@@ -143,7 +143,7 @@ def _shadow(state: Membership, now: float) -> Step:
     """Who is ready to join follows a member first, each another one, while the group goes on."""
     donors = [m for m in state.members if m.phase is Phase.ACTIVE and m.role == "worker" and not m.leaving]
     ends = state.closing or state.pausing or state.cancel_by is not None
-    if not donors or ends or state.broken or state.announced or _filled(state):
+    if not donors or ends or state.broken or state.announced or state.resting or _filled(state):
         return state, ()
     out: tuple[Instruction, ...] = ()
     joiners = [w for w in state.where(lambda w: w.ready) if not state.due(w)]
@@ -162,7 +162,11 @@ def _announce(state: Membership, now: float) -> Step:
     if state.plan is None or state.broken or state.closing or state.announced:
         return state, ()
     ends = state.cancel_by is not None or (state.pausing and not state.saved)
-    if not ends and (state.pausing or not (_somebody_leaves(state) or _somebody_joins(state, now))):
+    if state.resting and not ends:
+        comes = len(state.pool) >= state.min
+    else:
+        comes = not state.pausing and (_somebody_leaves(state) or _somebody_joins(state, now))
+    if not (ends or comes):
         return state, ()
     state = replace(state, announced=state.generation + 1)
     return state, tuple(Announce(m.id, state.announced) for m in state.members)
@@ -210,11 +214,21 @@ def _form(state: Membership, now: float) -> Step:
         return state, out + more
     if not (state.closing or state.pausing) and len(state.pool) < state.min:
         short = now if state.short_since is None else state.short_since
-        return replace(state, short_since=short), out
+        state, more = _secure(replace(state, short_since=short), start_step, now)
+        return state, out + more
     state = _count_futile(state, now)
     hopeless = state.futile >= state.rules.futile and now - state.futile_since >= state.rules.futile_s
     state, more = _give_up(state, now) if hopeless else form(state, start_step, now)
     return state, out + more
+
+
+def _secure(state: Membership, start_step: int, now: float) -> Step:
+    """Too few are left to go on. What one of them alone holds is saved while they wait, once."""
+    saved = state.resting and not state.broken
+    nothing = not (state.committed or start_step)
+    if saved or nothing or not state.rules.secures or not alone(state):
+        return state, ()
+    return form(state, start_step, now)
 
 
 def _count_futile(state: Membership, now: float) -> Membership:

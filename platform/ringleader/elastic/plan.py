@@ -39,8 +39,8 @@ class Plan:
         heals: (receiver, donor) worker ids; a receiver takes the donor's whole committed state first.
         recorded_step: metrics and ledger rows of all steps below this are stored; rank 0 reports from here.
         meeting: where its members meet.
-        cause: what made this generation, in the words of `generation.formed`: start, lost, join, resize, drain; pause:
-            its members save what they hold and park again.
+        cause: what made this generation, in the words of `generation.formed`: start, lost, join, resize, drain; pause
+            and short: its members save what they hold and park again.
         parts: into how many the servers' state is cut, for the job's life; 0: as many as there are servers.
         backups: how many servers hold a part beside the one whose own it is.
         slots: which of the parts is each server's own, in rank order; empty: 0, 1, ...

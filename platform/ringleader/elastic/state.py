@@ -13,6 +13,8 @@ GIVES_BACK = 10
 """So many committed steps give one failure back: none is committed while newcomers that are needed keep dying."""
 PAUSE = "pause"
 """The cause of a plan whose members save what they hold and park again."""
+SHORT = "short"
+"""The cause of one in which those who are too few to go on do the same, until there are enough."""
 
 
 class Phase(StrEnum):
@@ -38,6 +40,7 @@ class Rules:
         backups: how many other servers hold each server's part of the state, see `parts`; not with `copies`.
         shadows: a joiner follows a member until it is level, and joins then; else all wait while it heals.
         unlevelled: each member counts the steps it has seen settled, so that a server may be behind a worker.
+        secures: what a single member is left with is saved at once where the group cannot go on without others.
         max_failures: how many workers may die before they ever committed a step, where the group needs them; one less
             counts with each `GIVES_BACK` steps that are committed since.
         grace_s: how long enough workers wait for those still starting before the first plan.
@@ -61,6 +64,7 @@ class Rules:
     backups: int = 0
     shadows: bool = False
     unlevelled: bool = False
+    secures: bool = False
     max_failures: int = 3
     grace_s: float = 5.0
     join_grace_s: float = 2.0
@@ -249,6 +253,11 @@ class Membership:
     def saved(self) -> bool:
         """Whether the current plan was made for saving, and nobody was lost in it."""
         return self.plan is not None and self.plan.cause == PAUSE and not self.broken
+
+    @property
+    def resting(self) -> bool:
+        """Whether the current plan was made for saving, because too few were left to go on."""
+        return self.plan is not None and self.plan.cause == SHORT
 
     @property
     def trained(self) -> bool:

@@ -157,6 +157,7 @@ class Attempt:
             backups=launch.spec.sync.server_backups or 0,
             shadows=launch.spec.followed,
             unlevelled=launch.spec.sync.circulates,
+            secures=launch.spec.checkpoint.every_s is not None,
             max_failures=launch.spec.max_failures,
         )
         self._state, out = begin(rules, minimum=workers.min, maximum=workers.max, now=now)

@@ -56,7 +56,7 @@ class Checkpoints:
             self._open, self._parts, self.newest_uri, self.slowest_s, self._recorded = pickle.loads(kept)  # noqa: S301 - our own file
         if self._open:
             self._begin()
-            self._queue.put(News(self._open, 0))
+            self._queue.put(News(self._open, _settled(self._open)))
 
     def kept(self) -> bytes:
         """What the supervisor after this one has to know: files that are no checkpoint yet, who has still to write, and
@@ -76,7 +76,7 @@ class Checkpoints:
         news = self._listen(beat, recorded_step)
         self._step = max(self._step, beat.step)
         # Whoever has applied a step had everybody's contribution to it: all had applied the one before.
-        settled = min(self._step, recorded_step) - 1
+        settled = max(min(self._step, recorded_step) - 1, _settled(beat.saved))
         if beat.saved or (self._thread is not None and settled > self._settled):
             self._settled = settled
             self._queue.put(News(beat.saved, settled))
@@ -189,6 +189,11 @@ class Checkpoints:
             data["not_removed"] = committed.not_removed
         self._tell("checkpoint.saved", committed.manifest.position.generation, data)
         return True
+
+
+def _settled(written: tuple[Saved, ...]) -> int:
+    """The newest step that nothing takes back, by what its writers say. Records that are not here yet are in it."""
+    return max((saved.position.step for saved in written if saved.settled), default=0)
 
 
 def _add(committer: "Committer", written: list[Saved]) -> None:

@@ -21,10 +21,9 @@ _GROUP_ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The steps after `start` and up to `stop` of an attempt."""
+    """The steps of an attempt up to `stop`, behind those that the attempt before has."""
 
     attempt: int
-    start: int
     stop: float
 
 
@@ -91,9 +90,9 @@ class Ledger:
         attempt, stop = self._attempt, inf
         while (origin := self._origin(attempt)).exists():
             before, start = json.loads(origin.read_text())
-            line.append(Stretch(attempt, start, stop))
+            line.append(Stretch(attempt, stop))
             attempt, stop = before, start
-        return [Stretch(attempt, 0, stop), *reversed(line)]
+        return [Stretch(attempt, stop), *reversed(line)]
 
     def _tables(self, schema: "object") -> Iterator["object"]:
         import numpy as np
@@ -115,9 +114,12 @@ class Ledger:
             yield pa.table([np.concatenate(c) for c in (steps, shards, rows)], schema=schema)
 
     def _records(self) -> Iterator[tuple[int, bytes, bytes]]:
+        last = 0
         for stretch in self._line():
             for step, shards, rows in _read(self._raw(stretch.attempt)):
-                if stretch.start < step <= stretch.stop:
+                # The last rows before a checkpoint may have come with it, and so be told by the attempt after it.
+                if last < step <= stretch.stop:
+                    last = step
                     yield step, shards, rows
 
 

@@ -137,10 +137,10 @@ def _ring(opening: Opening) -> Exchange:
 
 def _with_servers(make_routes: MakeRoutes, opening: Opening) -> Exchange:
     plan, copies = opening.plan, make_routes is between_copies
-    if not (plan.servers if copies else all(plan.held_by)):
-        return _ring(
-            opening
-        )  # somebody passed the last barrier, and servers have left: words are all that is to come
+    left = not (plan.servers if copies else all(plan.held_by))
+    if left or len(plan.members) == 1:
+        # Somebody passed the last barrier, and servers have left; or no worker is left: words are all that is to come.
+        return _ring(opening)
     if opening.transport is None:
         raise ValueError(
             "a parameter server and its workers are at least two members; this one has no transport"

@@ -119,10 +119,10 @@ class Spans:
                 span.owed.clear()
                 span.pending.zero_()
 
-    def stand(self, items: Items) -> None:
-        """This member's weights are the tokens, and hold these items."""
-        for span in self.held:
-            span.version, span.items, span.everywhere = 0, items.copy(), items.copy()
+    def stand(self, items: Sequence[Items]) -> None:
+        """This member's weights are the tokens, and hold these items, by span."""
+        for span, listed in zip(self.held, items, strict=True):
+            span.version, span.items, span.everywhere = 0, listed.copy(), listed.copy()
 
     @property
     def known(self) -> bool:
@@ -158,6 +158,14 @@ class Spans:
                     torch.add(span.weights, span.pending, out=span.before)
                     span.fresh = False
                 span.local.copy_(span.before)
+
+    @torch.no_grad()
+    def show(self) -> None:
+        """Local weights are the newest copies alone, until the next `take_over`."""
+        for span in self.held:
+            with self.changed:
+                span.local.copy_(span.weights)
+                span.fresh = True
 
     @property
     def local(self) -> Tensor:

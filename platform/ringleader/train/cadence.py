@@ -59,9 +59,15 @@ class Cadence:
         """Whether there is work that time would have secured."""
         return self._every_s is not None and step > self.step
 
-    def copied(self, step: int, pause_s: float) -> None:
-        """One was copied of `step`; training waited so long."""
-        self._since_s, self.step, self._least_s = self._clock(), step, SHARE * pause_s
+    def copied(self, step: int, pause_s: float, *, whole: bool) -> None:
+        """One was copied of `step`; training waited so long.
+
+        Args:
+            whole: by this member. Where others write a part of it, and one of them is lost, it may never be one.
+        """
+        self._since_s, self._least_s = self._clock(), SHARE * pause_s
+        if whole:
+            self.step = step
 
     def written(self, took_s: float) -> None:
         """Its files are there."""

@@ -9,7 +9,8 @@ from torch.nn import Parameter
 
 from ringleader.comm.buckets import Buckets as GradientBuckets
 from ringleader.comm.simulator import Costs
-from ringleader.elastic.state import PAUSE
+from ringleader.elastic import Plan
+from ringleader.elastic.state import PAUSE, SHORT
 from ringleader.errors import ExchangeBroken
 from ringleader.spec import JobSpec
 from ringleader.sync import Coding, Exchange, open_exchange
@@ -57,7 +58,9 @@ class Group:
         staleness: where items are leased: gradients by the versions between pull and update.
         level: called when a generation's exchange is open, before anybody heals.
         keeps: what a running loop's transaction knows beyond whole steps, at a boundary, for a checkpoint.
-        inside: the same of the checkpoint that this attempt began with.
+        stand: called where a generation begins, before what one member alone holds is copied: what members know of the
+            running loop is put together. All of them take part.
+        inside: what `keeps` gave, of the checkpoint that this attempt began with.
         boundary: the global step at the transaction before: what is due behind it has been copied for a checkpoint.
         coding: how gradients are coded, from the first exchange on; None where they are not.
         scaling: the loss scale of fp16; None in other precisions.
@@ -86,8 +89,7 @@ class Group:
         self.saver = saver
         self.step = 0
         self.applied = 0
-        self.samples = 0
-        self.epoch = 0
+        self.samples = self.epoch = 0
         self.loss: float | None = None
         self.costs: Costs | None = None
         self.updated = 0
@@ -95,6 +97,7 @@ class Group:
         self.staleness: list[int] = []
         self.level: Callable[[], None] = lambda: None
         self.keeps: Callable[[], dict[str, Any]] = dict
+        self.stand: Callable[[], None] = lambda: None
         self.inside: dict[str, Any] = {}
         self.boundary = 0
         self.heals = 0
@@ -336,10 +339,14 @@ class Group:
         # Where items are leased server 0 counts them, and so it speaks.
         speaker = plan.world if self.spec.sync.leased and plan.servers else 0
         self.reporter.take_office(speaks=self.seat.rank == speaker, recorded_step=plan.recorded_step)
-        if plan.cause == PAUSE:
-            self._pause()
+        try:
+            if plan.cause in (PAUSE, SHORT):
+                self._stop(plan)
+                return
+            self.securing.begun(plan)
+        except ExchangeBroken as error:
+            self.broke(error)
             return
-        self.securing.begun(plan)
         self.choice.tell()
         self.warnings.look()
 
@@ -359,20 +366,13 @@ class Group:
                 case shadow:
                     parked = self.shadowing.follow(shadow)
 
-    def _pause(self) -> None:
-        """The generation has no other purpose than to save the boundary at which it begins. How long that may take the
-        pause's own deadline says, which is the supervisor's."""
-        assert self.exchange is not None
-        given_up = self.coordinator.interrupted
-        try:
-            if self.saver.on:
-                self.comparison.before_saving()
-                self.saver.insist(self.securing.save, given_up, cancelled=self.coordinator.plan_pending)
-            self.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
-        except ExchangeBroken as error:
-            self.broke(error)
-            return
-        self.reporter.settle()
+    def _stop(self, plan: Plan) -> None:
+        """The generation has no other purpose than to save the boundary at which it begins. Raises ExchangeBroken."""
+        if plan.cause == SHORT:
+            self.securing.rest()
+        else:
+            self.securing.pause()
+            self.reporter.settle()
         self._must_park = True
 
     def _open(self) -> None:

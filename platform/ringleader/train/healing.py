@@ -106,7 +106,8 @@ class Healing:
         group = self._group
         assert group.exchange is not None
         if part.state == 0:
-            return group.held.state(self.rest(group.keeps()))
+            # A server that took over another one's state has opened no books of its own yet.
+            return group.held.state(self.rest(group.keeps() or group.inside))
         return group.held.state_of(group.exchange.part or [])
 
     def rest(self, inside: dict[str, Any], since: int = 0) -> dict[str, Any]:
@@ -188,6 +189,7 @@ class Healing:
         if found is not None:
             rest = group.held.take(joined(found.states))
             self.restore(rest | {"costs": None}, whole=True)
+            group.reporter.restore(rest["records"])  # the last of them may have been told nowhere
             group.saver.tell_start(found, plan.generation, len(group.calls.finished))
             return
         if plan.attempt > 1:

@@ -53,7 +53,7 @@ class Laps:
         self._open = self._finished = False
         self._stop = False
         self._loop: Loop | None = None
-        group.keeps = self._keeps
+        group.keeps, group.stand = self._keeps, self._stand
 
     @property
     def tokens(self) -> Tokens:
@@ -351,8 +351,12 @@ class Laps:
         self._progress(loop, "committed")
 
     def _keeps(self) -> dict[str, Any]:
-        """Between two stretches, or between two loops."""
-        return self.tokens.position()
+        """Where all stand at one state; of an attempt that has not met in its loop yet, what it began with."""
+        return self._group.inside or self.tokens.position()
+
+    def _stand(self) -> None:
+        assert self._group.exchange is not None
+        self.tokens.stand(self._group.exchange, self._loop)
 
     def _broke(self, error: ExchangeBroken) -> None:
         self._circulation = None

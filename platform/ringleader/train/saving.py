@@ -58,6 +58,11 @@ class Saver:
         return self._place is not None
 
     @property
+    def idle(self) -> bool:
+        """Whether nothing is being written."""
+        return self._idle.is_set()
+
+    @property
     def wish(self) -> Wish:
         """Whether one should be made now, by time."""
         return self.cadence.wish(busy=not self._idle.is_set())
@@ -70,9 +75,9 @@ class Saver:
         """Whether one made now would hold more than the one before, and wait for nothing."""
         return self.on and self._idle.is_set() and self.cadence.at_risk(step)
 
-    def save(self, state: Any, part: Part, position: Position) -> None:
+    def save(self, state: Any, part: Part, position: Position, *, settled: bool = False) -> None:
         """Copy, and go on. There is one copy at a time: where the one before is not written yet this waits for it, and
-        where that takes too long there is no checkpoint of this step."""
+        where that takes too long there is no checkpoint of this step. For `settled` see `Saved`."""
         if not self._ready(position.step):
             why = f"the checkpoint before it was not written within {self._patience_s:g} s"
             self._failed(position, why)
@@ -80,7 +85,8 @@ class Saver:
         self._waited = False
         now = time.perf_counter()
         spare_s, self._copied_at = now - self._copied_at, now
-        self._begin(partial(self._write, Snapshot(state, part, self._room), part, position, spare_s))
+        snapshot = Snapshot(state, part, self._room)
+        self._begin(partial(self._write, snapshot, part, position, spare_s, settled=settled))
 
     def expect(self, state: Any, part: Part) -> None:
         """Such a state will be saved: have the memory for its copy ready by then, and the process that writes."""
@@ -197,7 +203,9 @@ class Saver:
             if self._room.descriptor >= 0:
                 self._writer.prepare()
 
-    def _write(self, snapshot: Snapshot, part: Part, position: Position, spare_s: float) -> None:
+    def _write(
+        self, snapshot: Snapshot, part: Part, position: Position, spare_s: float, *, settled: bool
+    ) -> None:
         since = time.perf_counter()
         try:
             pieces = tuple(self._written(snapshot, position.name, spare_s))
@@ -209,7 +217,8 @@ class Saver:
         else:
             took_s = time.perf_counter() - since
             self.cadence.written(took_s)
-            self._outlet.saved(Saved(position, part.number, part.count, pieces, snapshot.took_s, took_s))
+            times = (snapshot.took_s, took_s)
+            self._outlet.saved(Saved(position, part.number, part.count, pieces, *times, settled))
 
     def _written(self, snapshot: Snapshot, name: str, spare_s: float) -> list[Piece]:
         assert self._place is not None

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import torch
+
 from ringleader.comm.objects import packed, unpacked
 from ringleader.elastic.items import Items
 from ringleader.elastic.tokens import ABSENT, Copy, Standing
@@ -90,17 +93,19 @@ class Tokens:
             self._group.inside = {}
 
     def position(self) -> dict[str, Any]:
-        """What the tokens list while all copies are equal, for a checkpoint: `call` is the loop whose items those are,
-        which may not be the one that is about to begin; -1 between two loops."""
+        """What each token lists while all members have the same copies, for a checkpoint: `call` is the loop whose
+        items those are, which may not be the one that is about to begin; -1 between two loops."""
         call = -1 if self._group.calls.is_finished(self._loop) else self._loop
-        return {"call": call, "items": self.spans.everywhere().encode(), "known": self.news.all()}
+        items = [copy.items.encode() for copy in self.spans.copies()]
+        return {"call": call, "items": items, "known": self.news.all()}
 
     def _go_on(self, loop: Loop, inside: dict[str, Any]) -> None:
         """The attempt begins with a checkpoint: its weights are the tokens, which hold the items listed there."""
         if not inside:
             return
         here = inside["call"] == loop.number
-        self.spans.stand(Items.decode(inside["items"]) if here else Items(0, absent(loop.epoch)))
+        nothing = [Items(0, absent(loop.epoch))] * len(self.spans)
+        self.spans.stand(_listed(inside["items"], len(self.spans)) if here else nothing)
         if here:
             self.news.join([inside["known"]])
 
@@ -126,6 +131,20 @@ class Tokens:
         if exchange.communicator is not None and group.seat.rank == 0:
             self._tell(group.seat.plan.generation)
         return standings
+
+    def stand(self, exchange: Exchange, loop: Loop | None) -> None:
+        """The same, to be saved at once, if all members have begun this loop: weights are the tokens as they are. What
+        is owed to them is computed again by whoever goes on from there. Raises ExchangeBroken."""
+        group = self._group
+        begun = loop is not None and group.opened == loop.number and not group.calls.is_finished(loop.number)
+        elsewhere = exchange.all_reduce(torch.tensor([float(not begun)], dtype=torch.float64))
+        if (
+            loop is None or elsewhere.any()
+        ):  # between two loops, or nobody has computed since what all began with
+            return
+        self.meet(exchange, loop)
+        if self.place.holds:
+            self.spans.show()
 
     def circulate(self, exchange: Exchange) -> tuple[Stretch, Crew | None]:
         """The tokens begin to go round. With whom this member computes; None: alone."""
@@ -234,3 +253,8 @@ class Tokens:
             group.reporter.catch_up(records)
             group.step += offsets[furthest] - group.calls.offset
             group.calls.offset = offsets[furthest]
+
+
+def _listed(items: list[np.ndarray] | np.ndarray, spans: int) -> list[Items]:
+    """What each token lists by a checkpoint; those of before have one list for all."""
+    return [Items.decode(items[span] if isinstance(items, list) else items) for span in range(spans)]
