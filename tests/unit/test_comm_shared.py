@@ -25,6 +25,7 @@ from rooms import SECRET, open_room
 from ringleader.comm.communicator import Communicator
 from ringleader.comm.schedules import Part
 from ringleader.comm.segments import Arena, Segment
+from ringleader.comm.transports.flags import Peers
 from ringleader.comm.transports.meeting import SHARED, Call, meet
 from ringleader.comm.transports.shared import LEAST_BYTES, SharedTransport
 from ringleader.comm.tree import tree_over
@@ -141,6 +142,28 @@ def test_who_leaves_ends_the_sums_in_place_that_wait_for_its_rows(servers, leave
         return not member.exchange.buckets.tainted
 
     assert all(on_members(plan, step, shared=True))
+
+
+class Read:
+    """A word that nobody writes, and how often it was looked at."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __getitem__(self, index: int) -> int:
+        self.times += 1
+        return 0
+
+
+def test_a_member_that_has_left_does_not_begin_to_spin():
+    """On a machine with many more threads than cores the turns of a spin take longer than a lane has to end."""
+    control, word = memoryview(bytearray(16)).cast("q"), Read()
+    peers = Peers(0, [control, control], [0, 0], 10.0)
+    peers.leave("the generation was given up")
+    with pytest.raises(ExchangeBroken, match="given up"):
+        peers.wait(word, 0, 1, peer=1)  # type: ignore[arg-type]
+    assert word.times <= 2
+    peers.close()
 
 
 def test_a_closed_group_leaves_no_segment_open():
