@@ -44,7 +44,8 @@ class Reader:
     def __init__(self, held: Held, known: _Known) -> None:
         self._known = known
         self._left_bytes = MOST_BYTES
-        self._storages = storages_of(held)
+        self._alive = storages_of(held)  # an identity is another storage's once its own is gone
+        self._storages = {storage._cdata for storage in self._alive}
         modules = (part for model in held.models for part in model.modules())
         optimizers = [optimizer for optimizer, _ in held.optimizers]
         groups = (group for optimizer in optimizers for group in optimizer.param_groups)
