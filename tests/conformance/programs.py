@@ -270,6 +270,83 @@ def freezing(session: Session) -> None:
 
 
 @program
+def unfreezing(session: Session) -> None:
+    """Gradual unfreezing: the optimiser has all parameters, and decays and remembers only those that are trained."""
+    net = session.model(network())
+    net[:2].requires_grad_(False)
+    session.optimizer(
+        torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1), clip_norm=1.0
+    )
+    for number in range(EPOCHS):
+        if number == 2:
+            net[:2].requires_grad_(True)
+        epoch(session, net, rows())
+
+
+@program
+def unfreezing_by_layers(session: Session) -> None:
+    """One layer more each epoch, a score by hand or by the session in between; at last the head stays as it is."""
+    net = session.model(network())
+    net[:2].requires_grad_(False)
+    session.optimizer(torch.optim.Adam(net.parameters(), lr=0.02))
+    for number in range(EPOCHS):
+        if number == 1:
+            net[1].requires_grad_(True)
+        if number == 2:
+            net[0].requires_grad_(True)
+            net[1].requires_grad_(False)
+        if number == 3:
+            net[1].requires_grad_(True)
+            net[3].requires_grad_(False)
+        accuracy(session, net)
+        epoch(session, net, rows())
+
+
+@program
+def unfreezing_into_a_group(session: Session) -> None:
+    """The body was frozen, and no optimiser had it."""
+    net = session.model(network())
+    body = [*net[0].parameters(), *net[1].parameters()]
+    for parameter in body:
+        parameter.requires_grad_(False)
+    optimizer = session.optimizer(torch.optim.SGD(net[3].parameters(), lr=0.05, momentum=0.9))
+    for number in range(EPOCHS):
+        if number == 2:
+            for parameter in body:
+                parameter.requires_grad_(True)
+            optimizer.add_param_group({"params": body, "lr": 0.01})
+        epoch(session, net, rows())
+
+
+@program
+def unfreezing_with_another_optimizer(session: Session) -> None:
+    """The head trains first, by SGD; then all of it, by Adam."""
+    net = session.model(network())
+    net[:2].requires_grad_(False)
+    session.optimizer(torch.optim.SGD(net[3].parameters(), lr=0.1, momentum=0.9))
+    for number in range(EPOCHS):
+        if number == 2:
+            net.requires_grad_(True)
+            adam = session.optimizer(torch.optim.Adam(net.parameters(), lr=0.01))
+            session.scheduler(StepLR(adam, 2, gamma=0.5))
+        epoch(session, net, rows())
+
+
+@program
+def unfreezing_on_a_score(session: Session) -> None:
+    """What is unfrozen, and when, follows from scores; a loop was left by `break` before."""
+    net = session.model(network())
+    net[:2].requires_grad_(False)
+    sgd(session, net)
+    for number in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            if session.global_step >= 3 * (number + 1):
+                break
+            session.step(F.cross_entropy(net(x), y))
+        net[1 if loss_by_hand(net) > 10 else 0].requires_grad_(number != 2)
+
+
+@program
 def added_group(session: Session) -> None:
     """The head trains first; the body comes in with a rate of its own."""
     net = session.model(network())
@@ -360,8 +437,8 @@ def optimizer_made_anew(session: Session) -> None:
     epoch(session, net, rows())
 
 
-ANEW = {"optimizer_made_anew"}
-"""Programs that register objects between loops, which local SGD refuses."""
+UNSETTLED = {"optimizer_made_anew", *(name for name in PROGRAMS if name.startswith("unfreezing"))}
+"""Programs that register objects or unfreeze parameters between loops, which is refused where items are leased."""
 
 
 class Trainer:

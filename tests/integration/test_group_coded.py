@@ -40,7 +40,7 @@ def train(session: Session) -> None:
     out = Path(session.params["out"])
 
     def write() -> None:
-        residuals = session._group.coding.residuals  # type: ignore[union-attr]
+        residuals = session._group.laying.coding.residuals  # type: ignore[union-attr]
         state = {
             "weights": net.matrix.detach(),
             "owed": residuals.owed("0.matrix"),

@@ -1,4 +1,4 @@
-"""Objects may be registered between loops where every member makes every update; elsewhere only at the top."""
+"""Objects may be registered between loops where all members are at the same step; elsewhere only at the top."""
 
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,18 @@ def in_a_body(session: Session) -> None:
         session.step(F.cross_entropy(net(x), y))
 
 
-def test_an_optimizer_takes_the_place_of_one_with_its_parameters(tmp_path: Path) -> None:
-    finished, _ = run_local(job(RING), late, tmp_path)
+@pytest.mark.parametrize("sync", [RING, ROUNDS], ids=["ring", "local_sgd"])
+def test_an_optimizer_takes_the_place_of_one_with_its_parameters(
+    sync: dict[str, Any], tmp_path: Path
+) -> None:
+    finished, _ = run_local(job(sync), late, tmp_path)
     assert finished.steps == 12
 
 
 @pytest.mark.parametrize(
     ("sync", "function", "said"),
     [
-        (ROUNDS, late, "after the first batches or evaluate call"),
+        ({"intra_node": "token_ring"}, late, "after the first batches or evaluate call"),
         (RING, some, "some parameters of one that was registered before"),
         (RING, in_a_body, "inside a loop"),
     ],

@@ -181,7 +181,7 @@ def test_a_healed_worker_takes_every_token_from_others() -> None:
     """Its donor's weights hold what the donor owes: they are nobody's copy of a token."""
     group: Any = SimpleNamespace(
         spec=JobSpec.parse({"name": "a", "entrypoint": "m:f", "sync": "token_ring"}),
-        parameters=[Parameter(torch.ones(20))],
+        trained=SimpleNamespace(parameters=[Parameter(torch.ones(20))]),
         heals=1,
         inside={},
     )

@@ -88,7 +88,12 @@ class Bucket:
 class Buckets:
     """The buckets of one list of parameters. One exchange at a time attaches to them.
 
+    Args:
+        active: the numbers of the parameters whose gradients travel; None: of those that are trainable. Others have no
+            bucket.
+
     Attributes:
+        active: those numbers.
         used: per parameter, whether a backward since `begin_step` reached it.
         tainted: a transfer may still write into the rows; nobody uses them again.
         arena: where rows live that other processes can map; None where no memory is shared.
@@ -105,12 +110,15 @@ class Buckets:
         shared: bool = False,
         owners: Sequence[int] | None = None,
         tables: Tables | None = None,
+        active: Sequence[int] | None = None,
     ) -> None:
         self.parameters = list(parameters)
+        trainable = (number for number, p in enumerate(self.parameters) if p.requires_grad)
+        self.active = tuple(trainable if active is None else active)
         self.owners = tuple(owners or [0] * len(self.parameters))
         self.arena = Arena() if shared else None
         self.tables = tables or Tables(self.parameters, {})
-        dense = [n for n, p in enumerate(self.parameters) if p.requires_grad and n not in self.tables.names]
+        dense = [number for number in self.active if number not in self.tables.names]
         self.buckets = _lay_out(self.parameters, dense, self.owners, capacity_bytes, alone_bytes)
         for bucket in self.buckets:
             bucket.arena = self.arena
@@ -123,9 +131,13 @@ class Buckets:
         self._adds = 0
         self._complete: Callable[[Bucket], None] = _ignore
         self._open = False
-        self._hooks = [self._hook(number) for number in [*self._home, *self.tables.names]]
+        self._hooks: list[RemovableHandle] = []
+        self._unhooked = [*self._home, *self.tables.names]
+        self._attach()
 
     def begin_step(self) -> None:
+        if self._unhooked:
+            self._attach()
         self.used = [False] * len(self.parameters)
         self._open = False
         self.tables.begin_step()
@@ -146,6 +158,9 @@ class Buckets:
 
     def end_slice(self) -> None:
         """Parameters that the backward did not reach count as zero."""
+        for number in self._unhooked:
+            if self.parameters[number].grad is not None:
+                self._arrived(number, self.parameters[number])
         for bucket in self.buckets:
             for k, number in enumerate(bucket.members):
                 if not self._reached[number]:
@@ -238,7 +253,14 @@ class Buckets:
         """Take the hooks off the parameters; idempotent. A backward then fills `.grad` as usual."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks = []
+        self._hooks, self._unhooked = [], []
+
+    def _attach(self) -> None:
+        """Hook on to what can be: torch takes no hooks of what is frozen, as a parameter may be that the program has
+        yet to unfreeze here."""
+        frozen = [number for number in self._unhooked if not self.parameters[number].requires_grad]
+        self._hooks += [self._hook(number) for number in self._unhooked if number not in frozen]
+        self._unhooked = frozen
 
     def _hook(self, number: int) -> RemovableHandle:
         def place(parameter: Tensor) -> None:

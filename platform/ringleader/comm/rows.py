@@ -95,6 +95,10 @@ class Tables:
             # Said explicitly: torch warns of everybody who leaves it open, its own optimisers among them.
             check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
 
+    def go_on(self, before: "Tables") -> None:
+        """What those of before changed and sent is still true."""
+        self.changed, self.wire_bytes = before.changed, before.wire_bytes
+
     @property
     def nbytes(self) -> int:
         """Of all partial sums that are held."""

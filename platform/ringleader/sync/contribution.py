@@ -112,21 +112,24 @@ def reusable(
     tables: Mapping[int, str],
     *,
     shared: bool,
+    active: Sequence[int] | None = None,
 ) -> Buckets:
-    """The buckets of the generation before where nothing can still write into them, else fresh ones.
+    """The buckets of before where nothing can still write into them, else fresh ones.
 
     Args:
         owners: the server of each parameter.
         tables: the names of the parameters whose gradients are rows, by number.
         shared: whether the members sum in shared memory, so that the rows have to be there.
+        active: the numbers of the parameters whose gradients travel; None: of those that are trainable.
     """
-    if buckets is not None and not buckets.tainted and _fits(buckets, parameters, owners, shared=shared):
-        return buckets
-    known = None
+    fresh = Tables(parameters, tables)
     if buckets is not None:
+        fresh.go_on(buckets.tables)
+        same = (active is None or buckets.active == tuple(active)) and buckets.tables.names == fresh.names
+        if same and not buckets.tainted and _fits(buckets, parameters, owners, shared=shared):
+            return buckets
         buckets.release()
-        known = buckets.tables  # what they changed and sent is still true
-    return Buckets(parameters, shared=shared, owners=owners, tables=known or Tables(parameters, tables))
+    return Buckets(parameters, shared=shared, owners=owners, tables=fresh, active=active)
 
 
 def _fits(buckets: Buckets, wanted: Sequence[Parameter], owners: Sequence[int], *, shared: bool) -> bool:

@@ -50,6 +50,10 @@ class Exchange(Protocol):
     def buckets(self) -> Buckets:
         """Handed to `open_exchange` for the next generation, which uses their memory again where that is safe."""
 
+    def lay(self, buckets: Buckets) -> None:
+        """From the next step on these are exchanged, in memory of the same kind. All members call this at the same
+        point, with the same layout; no step is open."""
+
     def begin_step(self, present: frozenset[int]) -> None:
         """Open a step. `present` are the shards of the whole batch with rows; absent ones are skipped in the sum."""
 

@@ -1,6 +1,6 @@
 """The registry of exchanges: from the words of the job file to what a session talks to."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -55,6 +55,8 @@ def open_exchange(
     tables: Mapping[int, str] = NO_TABLES,
     timeline: Timeline | None = None,
     leased: bool = False,
+    active: Sequence[int] | None = None,
+    later: Collection[int] = (),
 ) -> Exchange:
     """Open one generation's exchange.
 
@@ -70,10 +72,14 @@ def open_exchange(
         tables: the names of the parameters whose gradients come as rows, by number; the same in every generation.
         timeline: where to write down when what is exchanged; None: nowhere.
         leased: workers push and pull in their own time, so what all of them do together goes in messages.
+        active: the numbers of the parameters whose gradients travel, until the exchange is laid anew; None: of those
+            that are trainable.
+        later: the numbers of those that are not trained at first; the same in every generation.
     """
     refuse_coding(coding, architecture, algorithm, same_bits=same_bits)
     messages = (not plan.servers and algorithm != AUTO) or coding is not None or leased
     in_place = not messages and transport is not None and transport.shared
+    owners = share_out(parameters, _shares(architecture, plan), later)
     opening = Opening(
         admit(algorithm, same_bits=same_bits),
         same_bits,
@@ -82,9 +88,7 @@ def open_exchange(
         transport,
         parameters,
         word_length,
-        reusable(
-            buckets, parameters, share_out(parameters, _shares(architecture, plan)), tables, shared=in_place
-        ),
+        reusable(buckets, parameters, owners, tables, shared=in_place, active=active),
         coding,
         timeline,
     )

@@ -49,36 +49,48 @@ class ParameterServer:
     ) -> None:
         if plan.servers < 1:
             raise ValueError("this exchange needs a server, the plan has none; plan one or more")
-        self._buckets = buckets
+        self._plan = plan
         self._rank = rank
+        self._same_bits = same_bits
         self._servers = plan.servers
         self._first = plan.world
         self.updates = rank >= self._first
+        self._transport = transport
         self._communicator = Communicator(transport, timeline)
         self._side = Side(self._communicator)
+        self._routes = routes
         self._held = routes.held(rank) if self.updates else None
         self._copied = self.updates and routes.copied
+        self._tickets: list[Ticket] = []
+        self._closed = False
+        self.lay(buckets)
+
+    def lay(self, buckets: Buckets) -> None:
+        self._buckets, plan = buckets, self._plan
         self._mine = Contribution(
-            plan, rank, buckets, same_bits=same_bits, submit=self._push, submit_rows=self._push_rows
+            plan,
+            self._rank,
+            buckets,
+            same_bits=self._same_bits,
+            submit=self._push,
+            submit_rows=self._push_rows,
         )
-        slots = 2 * len(buckets.buckets)
-        board = transport.board(slots, self._mine.most_rows) if buckets.arena is not None else None
+        in_place, slots = buckets.arena is not None and bool(buckets.buckets), 2 * len(buckets.buckets)
+        board = self._transport.board(slots, self._mine.most_rows) if in_place else None
         self._in_place = board is not None
         self._delivery: Delivery = (
-            Messages(self._communicator, buckets, routes)
+            Messages(self._communicator, buckets, self._routes)
             if board is None
-            else InPlace(self._communicator, buckets, routes, board, workers=plan.world)
+            else InPlace(self._communicator, buckets, self._routes, board, workers=plan.world)
         )
         self._rows = RowSums(
             self._communicator,
             buckets.tables,
             {n: _ranks_of(plan, buckets.owners[n]) for n in buckets.tables.names},
-            rank=rank,
+            rank=self._rank,
             tag=BUCKETS + 2 * len(buckets.buckets),
             number=len(buckets.buckets),
         )
-        self._tickets: list[Ticket] = []
-        self._closed = False
 
     @property
     def buckets(self) -> Buckets:

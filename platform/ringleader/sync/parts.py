@@ -1,20 +1,25 @@
 """Which server owns which parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch.nn import Parameter
 
 
-def share_out(parameters: Sequence[Parameter], servers: int) -> tuple[int, ...]:
+def share_out(parameters: Sequence[Parameter], servers: int, later: Collection[int] = ()) -> tuple[int, ...]:
     """The server of each parameter, counted among the servers; all 0 where there is none or one.
 
     Whole parameters, so that every optimiser that treats them one by one makes the bits it makes in one process:
     the largest first, each to the server that has the fewest bytes so far.
+
+    Args:
+        later: the numbers of those that are not trained at first, maybe never: shared out among themselves, so that the
+            others are even.
     """
-    loads = [0] * max(1, servers)
     owners = [0] * len(parameters)
-    for number in sorted(range(len(parameters)), key=lambda n: (-parameters[n].nbytes, n)):
-        least = loads.index(min(loads))
-        owners[number] = least
-        loads[least] += parameters[number].nbytes
+    for numbers in ([n for n in range(len(parameters)) if n not in later], later):
+        loads = [0] * max(1, servers)
+        for number in sorted(numbers, key=lambda n: (-parameters[n].nbytes, n)):
+            least = loads.index(min(loads))
+            owners[number] = least
+            loads[least] += parameters[number].nbytes
     return tuple(owners)

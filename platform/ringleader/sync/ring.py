@@ -60,41 +60,49 @@ class Ring:
         coding: Coding | None = None,
         timeline: Timeline | None = None,
     ) -> None:
-        self._buckets = buckets
+        self._plan = plan
         self._algorithm = algorithm
         self._rank = rank
         self._same_bits = same_bits
+        self._coding = coding
         self._costs: Costs | None = None
+        self._transport = transport
         self._communicator = Communicator(transport, timeline) if transport is not None else None
         self._together = transport.together if transport is not None else None
         self._side = Side(self._communicator)
-        self._coded = CodedSums(coding, buckets, rank=rank, world=plan.world) if coding else None
         self._groups = transport.groups if transport is not None else ()
+        self._tickets: list[Ticket] = []
+        self._steps: dict[tuple[frozenset[int], int], tuple[str, tuple[Step, ...]]] = {}
+        self._closed = False
+        self.lay(buckets)
+
+    def lay(self, buckets: Buckets) -> None:
+        self._buckets, transport = buckets, self._transport
+        coding, world = self._coding, self._plan.world
+        self._coded = CodedSums(coding, buckets, rank=self._rank, world=world) if coding else None
         self._mine = Contribution(
-            plan,
-            rank,
+            self._plan,
+            self._rank,
             buckets,
-            same_bits=same_bits,
+            same_bits=self._same_bits,
             submit=self._submit,
             submit_rows=self._submit_rows,
             groups=self._groups,
         )
         self._board = (
             transport.board(len(buckets.buckets), self._mine.most_rows)
-            if transport is not None and buckets.arena is not None
+            if transport is not None and buckets.arena is not None and buckets.buckets
             else None
         )
         self._rows = RowSums(
             self._communicator,
             buckets.tables,
-            dict.fromkeys(buckets.tables.names, range(plan.world)),
-            rank=rank,
+            dict.fromkeys(buckets.tables.names, range(self._plan.world)),
+            rank=self._rank,
             tag=BUCKETS + 2 * len(buckets.buckets),
             number=len(buckets.buckets),
         )
-        self._tickets: list[Ticket] = []
-        self._steps: dict[tuple[frozenset[int], int], tuple[str, tuple[Step, ...]]] = {}
-        self._closed = False
+        self._steps.clear()
 
     @property
     def communicator(self) -> Communicator | None:
@@ -213,7 +221,7 @@ class Ring:
         self._closed = True
         ended = self._communicator is None or self._communicator.close()
         # This object stands in a circle: what it holds is let go now and not when the collector comes by.
-        self._communicator, self._side = None, Side(None)
+        self._communicator, self._transport, self._side = None, None, Side(None)
         self._rows.close()
         in_place, self._board = self._board is not None, None
         if ended:

@@ -60,7 +60,7 @@ class Commits:
             "staleness_mean": sum(staleness) / len(staleness),
             "staleness_max": float(max(staleness)),
             "comm_exposed_fraction": _exposed(counted),
-            **group.traffic(),
+            **group.laying.traffic(),
         }
         record = Record(group.step, group.seat.plan.generation, values)
         if group.spec.debug.ledger:

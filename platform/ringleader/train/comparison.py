@@ -138,7 +138,7 @@ class Comparison:
         group = self._group
         assert group.seat is not None
         assert group.exchange is not None
-        keep = group.exchange.part or [] if group.serves else []
+        keep = group.part or [] if group.serves else []
         group.healing.receive(payload, keep)
         what = first_difference(self._mine, self._prints())
         worker = group.seat.plan.members[group.seat.rank]

@@ -128,7 +128,7 @@ class Donations:
             return
         self._weights = self._group.held.weights
         size = room_for(take_apart(self._state())[1])
-        self._donations.append(Donation(transport, size, room_for(self._group.parameters)))
+        self._donations.append(Donation(transport, size, room_for(self._group.trained.parameters)))
 
     def _state(self) -> dict[str, Any]:
         group = self._group

@@ -82,7 +82,7 @@ class Recorder:
                 "samples_per_s": epoch.batch_rows(offset + k) / step_s,
                 "world_size": float(group.seat.plan.world),
                 "comm_exposed_fraction": exposed,
-                **group.traffic(),
+                **group.laying.traffic(),
                 **(group.scaling.told() if group.scaling else {}),
             }
             records.append(Record(first + k, group.seat.plan.generation, values))

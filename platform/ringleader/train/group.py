@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ringleader.comm.buckets import Buckets as GradientBuckets
 from ringleader.comm.simulator import Costs
 from ringleader.elastic import Plan
 from ringleader.elastic.state import PAUSE, SHORT
 from ringleader.errors import ExchangeBroken
 from ringleader.spec import JobSpec
-from ringleader.sync import Coding, Exchange, open_exchange
+from ringleader.sync import Exchange
 from ringleader.train.agreement import agreed
 from ringleader.train.beside import Beside
 from ringleader.train.buffers import Buffers
@@ -25,6 +24,7 @@ from ringleader.train.donating import Donations
 from ringleader.train.draws import Draws
 from ringleader.train.healing import Healing
 from ringleader.train.held import Held
+from ringleader.train.laying import Laying
 from ringleader.train.outer import Outer
 from ringleader.train.reporter import Reporter
 from ringleader.train.saving import Saver
@@ -33,7 +33,7 @@ from ringleader.train.seams import Coordinator, Parked, Seat
 from ringleader.train.sections import Sections
 from ringleader.train.securing import Securing
 from ringleader.train.shadowing import Shadowing
-from ringleader.train.tables import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
+from ringleader.train.trained import Trained
 from ringleader.train.unkept import Unkept
 from ringleader.train.warnings import Warnings
 from ringleader.train.word import WordLayout
@@ -62,7 +62,6 @@ class Group:
             running loop is put together. All of them take part.
         inside: what `keeps` gave, of the checkpoint that this attempt began with.
         boundary: the global step at the transaction before: what is due behind it has been copied for a checkpoint.
-        coding: how gradients are coded, from the first exchange on; None where they are not.
         scaling: the loss scale of fp16; None in other precisions.
     """
 
@@ -108,14 +107,10 @@ class Group:
         self.same_bits = spec.sync.same_bits
         self._leaving = ""
         self._must_park = True
-        self._buckets: GradientBuckets | None = None
         self._buffers: Buffers | None = None
-        self._parameters: list[Parameter] | None = None
-        self._tables: dict[int, str] | None = None
         self._layout: WordLayout | None = None
-        self.coding: Coding | None = None
-        self._counted_bytes = 0
-        self._outer: Outer | None = None
+        self.trained = Trained(self)
+        self.laying = Laying(self)
         self.scaling = Scaling() if spec.precision == "fp16" else None
         self.sections = Sections(self)
         self.comparison = Comparison(self)
@@ -137,33 +132,25 @@ class Group:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Every trainable parameter, as they were at the first exchange."""
-        if self._parameters is None:
-            self._parameters = self.held.parameters
-        return self._parameters
+        """Every parameter, frozen ones too. Which of them are trained `trained` knows."""
+        return self.laying.parameters
 
     @property
     def tables(self) -> dict[Parameter, str]:
-        """The names of the parameters whose gradients travel as rows."""
-        return {self.parameters[number]: name for number, name in self._table_names.items()}
-
-    @property
-    def _table_names(self) -> dict[int, str]:
-        if self._tables is None:
-            travel = self.spec.sync.architecture in ROWS_TRAVEL
-            held = self.held
-            self._tables = tables_of(held.models, held.spoken_parameters) if travel else {}
-            if not travel:
-                make_dense(self.parameters)
-        return self._tables
+        """The names of the trained parameters whose gradients travel as rows."""
+        return {self.parameters[number]: name for number, name in self.laying.tables.items()}
 
     @property
     def outer(self) -> Outer | None:
         """The outer step, where a round of several batches is the transaction."""
-        kind = self.spec.sync.outer_step
-        if self._outer is None and kind is not None and self.parameters:
-            self._outer = Outer(self.held, self.parameters, self.spec.shards, kind)
-        return self._outer
+        return self.laying.outer
+
+    @property
+    def part(self) -> list[Parameter] | None:
+        """What this member alone updates, or has updated, one server of several; None: all that anybody updates."""
+        assert self.exchange is not None
+        share = self.exchange.part
+        return None if share is None else self.held.ever_trained(share)
 
     @property
     def layout(self) -> WordLayout:
@@ -225,8 +212,7 @@ class Group:
 
     def own_weights(self) -> None:
         """The program is about to change weights: no peer reads them where they are."""
-        if self._buckets is not None:
-            self._buckets.move_out()
+        self.laying.own_weights()
 
     def call_back(self) -> None:
         """All weights are here: callbacks that waited for them run."""
@@ -251,15 +237,6 @@ class Group:
             self.buffers.adopt()
         if self.seat is not None:
             self.held.commit_kept()
-
-    def traffic(self) -> dict[str, float]:
-        """Where there are any, the bytes of coded gradients and of rows that this worker sent since the last call."""
-        if self.coding is None and not self._table_names:
-            return {}
-        coded = self.coding.wire_bytes if self.coding is not None else 0
-        rows = self._buckets.tables.wire_bytes if self._buckets is not None else 0
-        before, self._counted_bytes = self._counted_bytes, coded + rows
-        return {"comm_bytes": float(self._counted_bytes - before)}
 
     def leave_call(self, number: int) -> None:
         """The loop of that call was left at this committed step."""
@@ -292,16 +269,15 @@ class Group:
             self.split.exposed_s += self.exchange.exposed_s
             self.exchange.close()
             self.exchange = None
-        if self._buckets is not None:
-            self._buckets.release()
-            self._buckets = None
+        self.laying.release()
 
     def check(self, reduced: Tensor) -> bool:
         """Whether the step happens, and nobody left the loop before it. Raises CallMismatch where members differ."""
         assert self.seat is not None
         self.securing.hear(reduced, self.seat.plan)
         stays = agreed(self.layout, reduced, self.seat.plan, self.seat.rank)
-        return stays and not self.comparison.differs(reduced)
+        others = self.layout.lays(reduced, world=len(self.seat.plan.members))
+        return stays and not others and not self.comparison.differs(reduced)
 
     def _change_generation(self) -> None:
         generation = self.seat.plan.generation if self.seat else 0
@@ -326,10 +302,10 @@ class Group:
             self.timeline.end()
             self.timeline.begin("heal", generation=self.seat.plan.generation)
         try:
-            self._open()
+            self.securing.begin()
+            self.exchange = self.laying.open()
             self.level()
             self.healing.heal()
-            self._calibrate()
         except ExchangeBroken as error:
             self.broke(error)
             return
@@ -374,44 +350,3 @@ class Group:
             self.securing.pause()
             self.reporter.settle()
         self._must_park = True
-
-    def _open(self) -> None:
-        assert self.seat is not None
-        self.securing.begin()
-        if self._buckets is None:
-            refuse_optimizers(self.held.optimizers, self.tables, self.spec.sync.architecture)
-            self.held.commit_kept()
-            self.coding = self._agree_coding()
-        self.exchange = open_exchange(
-            architecture=self.spec.sync.architecture,
-            algorithm=self.spec.sync.algorithm or "auto",
-            same_bits=self.same_bits,
-            plan=self.seat.plan,
-            rank=self.seat.rank,
-            transport=self.seat.transport,
-            parameters=self.exchanged,
-            word_length=self.layout.length,
-            buckets=self._buckets,
-            coding=self.coding,
-            tables=self._table_names,
-            timeline=self.timeline,
-            leased=self.spec.sync.leased,
-        )
-        self._buckets = self.exchange.buckets
-
-    @property
-    def exchanged(self) -> list[Parameter]:
-        """What has gradients that are summed."""
-        if self.spec.sync.circulates:
-            return []
-        return self.outer.carriers if self.outer else self.parameters
-
-    def _agree_coding(self) -> Coding | None:
-        codec = self.spec.sync.codec
-        return None if codec == "none" else Coding(codec, list(self.held.named_parameters))
-
-    def _calibrate(self) -> None:
-        """The first generation that sends over links measures them; who joins later heals what it found."""
-        assert self.exchange is not None
-        self.costs = self.exchange.measure(self.costs)
-        self.exchange.go_by(self.costs)

@@ -49,6 +49,8 @@ class Healing:
                     group.updated = -1
         if group.spec.sync.leased and me not in [receiver for receiver, _ in plan.heals]:
             group.updated = max(group.updated, group.step)
+        if not group.outer:
+            group.laying.lay()
         if plan.servers > 1 and not (group.spec.sync.servers_are_copies or group.spec.sync.circulates):
             if plan.backups:
                 hand_over(group.seat, group.exchange, group.held, lacking=group.updated < 0)
@@ -108,7 +110,7 @@ class Healing:
         if part.state == 0:
             # A server that took over another one's state has opened no books of its own yet.
             return group.held.state(self.rest(group.keeps() or group.inside))
-        return group.held.state_of(group.exchange.part or [])
+        return group.held.state_of(group.part or [])
 
     def rest(self, inside: dict[str, Any], since: int = 0) -> dict[str, Any]:
         """The position of this member, and all else that no registered object holds.
@@ -130,6 +132,7 @@ class Healing:
             "costs": group.costs,
             "records": group.reporter.state(),
             "changed": group.changed,
+            "trained": group.trained.state(),
             "outer": group.outer.state_dict() if group.outer else {},
             "opened": group.opened,
             "ticked": group.ticked,
@@ -144,9 +147,9 @@ class Healing:
     def restore(self, rest: dict[str, Any], *, whole: bool) -> None:
         """Take a peer's position; not `whole` where this server kept the part that it alone updates."""
         group = self._group
-        if group.coding is not None:
+        if group.laying.coding is not None:
             # The step that the peers applied holds this worker's coded gradients: what they lost is owed.
-            group.coding.heal(steps=rest["step"] - group.step)
+            group.laying.coding.heal(steps=rest["step"] - group.step)
         group.calls.restore(rest["calls"])
         group.sections.restore(rest.get("boundaries", (0, [])))  # checkpoints of before have none
         group.sections.variables.restore(rest.get("variables", {}))
@@ -162,8 +165,10 @@ class Healing:
             group.reporter.restore(rest["records"])
         if new and group.spec.sync.leased:
             group.changed = rest["changed"]
+        if "trained" in rest:  # checkpoints of before have none, nor this
+            group.trained.restore(rest["trained"])
         if group.outer:
-            group.outer.load_state_dict(rest["outer"])
+            group.outer.load_state_dict(rest["outer"], group.trained.numbers)
         group.opened, group.ticked = rest["opened"], rest["ticked"]
         if group.scaling:
             group.scaling.load_state_dict(rest["scaling"])
@@ -218,7 +223,7 @@ class Healing:
         if group.updated <= 0 and not group.changed:
             return []
         served = group.seat.rank >= plan.world > plan.rank_of(donor)
-        return group.exchange.part or (group.parameters if served else [])
+        return group.part or (group.held.ever_trained(group.parameters) if served else [])
 
     def _level(self) -> None:
         """Where all servers are at the same step their weights go to everybody: a server has the newest ones of its own

@@ -31,7 +31,11 @@ class Stateful(Protocol):
 
 
 class Held:
-    """The registered objects, in the order the training function registered them."""
+    """The registered objects, in the order the training function registered them.
+
+    Attributes:
+        idle: parameters that are not trained now, see `Trained`: nobody updates or publishes them.
+    """
 
     def __init__(self) -> None:
         self.models: list[nn.Module] = []
@@ -40,6 +44,7 @@ class Held:
         self.kept: dict[str, Stateful] = {}
         self.callbacks: list[Callable[[], None]] = []
         self.committed_kept: dict[str, dict[str, Any]] = {}
+        self.idle: frozenset[nn.Parameter] = frozenset()
         self._owed: tuple[int, int] | None = None
         self._waiting = _Waiting()
         self._given: Sequence[dict[str, Any]] = ()
@@ -52,7 +57,7 @@ class Held:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Every trainable parameter once, in registration order."""
+        """Every parameter once, in registration order, frozen ones too."""
         return list(self.named_parameters.values())
 
     @property
@@ -61,8 +66,7 @@ class Held:
         seen: dict[int, tuple[str, nn.Parameter]] = {}
         for number, model in enumerate(self.models):
             for name, parameter in model.named_parameters():
-                if parameter.requires_grad:
-                    seen.setdefault(id(parameter), (f"{number}.{name}", parameter))
+                seen.setdefault(id(parameter), (f"{number}.{name}", parameter))
         return dict(seen.values())
 
     @property
@@ -71,8 +75,8 @@ class Held:
         named = self.named_parameters
         return {n.partition(".")[2]: p for n, p in named.items()} if len(self.models) == 1 else named
 
-    def check_covered(self, exchanged: list[nn.Parameter]) -> None:
-        """Every optimiser's parameters are exchanged, and nothing was unfrozen since the first exchange.
+    def check_covered(self) -> None:
+        """What the optimisers are to train belongs to a model, and all that a peer has is registered here.
 
         Raises:
             StepMisuse: naming what is wrong.
@@ -87,14 +91,13 @@ class Held:
             raise StepMisuse(
                 "no optimiser is registered.", hint="Call session.optimizer(...) before the first loop."
             )
-        known = {id(p) for p in exchanged}
+        known = {id(p) for p in self.weights}
         groups = (group["params"] for optimizer, _ in self.optimizers for group in optimizer.param_groups)
         strangers = sum(p.requires_grad and id(p) not in known for params in groups for p in params)
         if strangers:
             raise StepMisuse(
                 f"{strangers} trainable parameters of the optimisers are not exchanged between workers.",
-                hint="Pass every model through session.model(...). What is trained later must be trainable at the "
-                "first loop: leave it out of the optimiser until then, and call add_param_group between two loops.",
+                hint="Pass every model through session.model(...).",
             )
 
     @property
@@ -117,8 +120,7 @@ class Held:
         # All that can break comes before anything that changes a weight.
         for optimizer, clip_norm in self.optimizers:
             if clip_norm is not None:
-                parameters = [p for group in optimizer.param_groups for p in group["params"]]
-                clip(parameters, clip_norm, complete)
+                clip(self._clipped(optimizer), clip_norm, complete)
         for optimizer, _ in self.optimizers:
             if not applied:
                 step(optimizer, self.spoken_parameters)
@@ -188,8 +190,7 @@ class Held:
     def block_count(self) -> int:
         """How many `norm_blocks` there are."""
         clipped = [optimizer for optimizer, clip_norm in self.optimizers if clip_norm is not None]
-        groups = [group for optimizer in clipped for group in optimizer.param_groups]
-        return sum(-(-p.numel() // BLOCK) for group in groups for p in group["params"])
+        return sum(-(-p.numel() // BLOCK) for optimizer in clipped for p in self._clipped(optimizer))
 
     def norm_blocks(self) -> list[Tensor]:
         """() float64 squares by blocks of every norm that clips, one after the other, over the gradients here."""
@@ -197,8 +198,17 @@ class Held:
             block
             for optimizer, clip_norm in self.optimizers
             if clip_norm is not None
-            for block in block_sums([p for group in optimizer.param_groups for p in group["params"]])
+            for block in block_sums(self._clipped(optimizer))
         ]
+
+    def ever_trained(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        """Those of them that are trained, or of which an optimiser remembers that they were."""
+        known = [optimizer.state for optimizer, _ in self.optimizers]
+        return [p for p in parameters if p not in self.idle or any(p in state for state in known)]
+
+    def _clipped(self, optimizer: Optimizer) -> list[nn.Parameter]:
+        """Whose gradients count in its norm."""
+        return [p for group in optimizer.param_groups for p in group["params"] if p not in self.idle]
 
     def after_update(
         self, seed: int, step: int, *, published: bool = False, skipped: bool = False, later: bool = False
@@ -228,6 +238,7 @@ class Held:
         if self.callbacks:
             seed_all(owed[0], "commit", owed[1])
         named = self.spoken_parameters if published and self.callbacks else {}
+        named = {name: parameter for name, parameter in named.items() if parameter not in self.idle}
         before = {name: parameter._version for name, parameter in named.items()}
         for callback in self.callbacks:
             callback()

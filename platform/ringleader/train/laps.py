@@ -92,7 +92,8 @@ class Laps:
         group, self._loop, self.turns.running = self._group, loop, None
         group.epoch = loop.index
         self._stop, self._circulation = False, None
-        group.held.check_covered(group.parameters)
+        group.held.check_covered()
+        group.trained.check_settled()
         while self._enter(loop):
             yield from self._slices(loop)
             self._end_stretch(loop)
@@ -387,6 +388,7 @@ class Laps:
         share = len(turn.rows) / len(loop.epoch.rows_of(self._doing.offset, self._doing.shards))
         (loss * share).backward()  # type: ignore[no-untyped-call]
         part_gradients(self._group.parameters)
+        self._group.trained.check_reached()
         if timeline is not None:
             timeline.end()
 

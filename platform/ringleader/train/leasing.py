@@ -117,7 +117,8 @@ class Leasing:
     def _begin(self, loop: Loop) -> None:
         group, self._loop, self.turns.running = self._group, loop, None
         group.epoch = loop.index
-        group.held.check_covered(group.parameters)
+        group.held.check_covered()
+        group.trained.check_settled()
         check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)
         self._office = None
         self._tenant.begin(loop)

@@ -1,6 +1,7 @@
 """What every replica of a round starts from: weights, optimisers and schedules as the last round committed them."""
 
 import copy
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ States = dict[Any, dict[str, Any]]
 
 
 class Origin:
-    """A copy beside the live objects, which the inner steps change. Costs the weights and one optimiser state.
+    """A copy beside the live objects, which the inner steps change. Costs the trained weights and what
+    their optimisers keep.
 
     Attributes:
         weights: the committed values, by parameter.
@@ -33,7 +35,7 @@ class Origin:
         """What is live is committed."""
         if self.weights:
             torch._foreach_copy_(self.weights, [parameter.detach() for parameter in self._parameters])
-        self._optimizers = [_copied(optimizer) for optimizer, _ in self._held.optimizers]
+        self._optimizers = [_copied(optimizer, self._held.idle) for optimizer, _ in self._held.optimizers]
         self._schedulers = [copy.deepcopy(scheduler.state_dict()) for scheduler in self._held.schedulers]
 
     @torch.no_grad()
@@ -44,15 +46,17 @@ class Origin:
         for (optimizer, _), (groups, states) in zip(self._held.optimizers, self._optimizers, strict=True):
             for group, saved in zip(optimizer.param_groups, groups, strict=True):
                 group.update(copy.deepcopy(saved))
-            optimizer.state.clear()
+            for parameter in [key for key in optimizer.state if key not in self._held.idle]:
+                del optimizer.state[parameter]
             optimizer.state.update({key: copy.deepcopy(state) for key, state in states.items()})
         for scheduler, saved in zip(self._held.schedulers, self._schedulers, strict=True):
             scheduler.load_state_dict(copy.deepcopy(saved))
 
 
-def _copied(optimizer: Optimizer) -> tuple[Groups, States]:
+def _copied(optimizer: Optimizer, idle: Collection[Parameter]) -> tuple[Groups, States]:
     groups = [
         {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
         for group in optimizer.param_groups
     ]
-    return groups, {key: copy.deepcopy(state) for key, state in optimizer.state.items()}
+    states = optimizer.state.items()
+    return groups, {key: copy.deepcopy(state) for key, state in states if key not in idle}

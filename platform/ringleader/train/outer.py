@@ -10,7 +10,7 @@ steps.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,10 @@ OUTER: dict[str, Callable[[list[Parameter]], Optimizer]] = {
     "average": lambda parameters: SGD(parameters, lr=1.0),
     "nesterov": lambda parameters: SGD(parameters, lr=OUTER_LR, momentum=OUTER_MOMENTUM, nesterov=True),
 }
+
+
+Structure = tuple[tuple[int, ...], tuple[Any, ...]]
+"""What carriers are made for: the numbers of the parameters, and the optimisers' groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +65,43 @@ class Entry:
 class Outer:
     """Follows the replicas of a round one after the other, and makes the next committed state of their sum.
 
+    Args:
+        weights: every parameter. Which of them take part, and with what their optimisers keep, is said by `lay`.
+
     Attributes:
         carriers: what the exchange sums: the weights' moves, the averaged entries, and one table with a row for each
             replica: which parameters it used, and its counted entries.
     """
 
-    def __init__(self, held: Held, parameters: list[Parameter], shards: int, kind: str) -> None:
+    def __init__(self, held: Held, weights: list[Parameter], shards: int, kind: str) -> None:
         self._held = held
-        self._parameters = parameters
-        self._origin = Origin(held, parameters)
-        self._optimizer = OUTER[kind](parameters)
-        entries = list(self._first_entries()) if held.optimizers else []
-        self._averaged = [entry for entry in entries if entry.averaged]
-        self._counted = [entry for entry in entries if entry.counted]
-        self._entries = entries
+        self._weights = weights
+        self._shards = shards
+        self._make = OUTER[kind]
+        self._laid: Structure | None = None
+        self._momenta: dict[int, dict[str, Any]] = {}
+        self._parameters: list[Parameter] = []
+        self.carriers: list[Parameter] = []
+
+    def outdated(self, numbers: Sequence[int]) -> bool:
+        """Whether these parameters, or what the optimisers keep of them, are not what it was laid for."""
+        return self._laid != self._structure(numbers)
+
+    def lay(self, numbers: Sequence[int]) -> None:
+        """From now on the parameters of these numbers take part, with the optimisers that there are."""
+        if not self.outdated(numbers):
+            return
+        self._momenta, self._laid = self.state_dict(), self._structure(numbers)
+        self._parameters = parameters = [self._weights[number] for number in numbers]
+        self._origin = Origin(self._held, parameters)
+        self._optimizer = self._make(parameters)
+        self._remember()
+        self._entries = list(self._first_entries()) if self._held.optimizers else []
+        self._averaged = [entry for entry in self._entries if entry.averaged]
+        self._counted = [entry for entry in self._entries if entry.counted]
         self._touched = [False] * len(parameters)
-        device = parameters[0].device
-        self._table = _carrier((shards, len(parameters) + len(self._counted)), torch.float64, device)
+        device = self._weights[0].device
+        self._table = _carrier((self._shards, len(parameters) + len(self._counted)), torch.float64, device)
         states = [_carrier(e.like.shape, e.like.dtype, e.like.device) for e in self._averaged]
         self.carriers = [*parameters, *states, self._table]
 
@@ -87,14 +111,20 @@ class Outer:
 
     def rewind(self) -> None:
         """The next replica begins, or the round is given up."""
-        self._origin.put()
-        self._touched = [False] * len(self._parameters)
+        if self._laid is not None:
+            self._origin.put()
+            self._touched = [False] * len(self._parameters)
 
-    def inner_step(self, loss: Tensor) -> None:
-        """One step of the running replica, as in one process: backward, clip, optimisers, schedules."""
-        for parameter in self._parameters:
+    def inner_step(self, loss: Tensor, check: Callable[[], None]) -> None:
+        """One step of the running replica, as in one process: backward, clip, optimisers, schedules.
+
+        Args:
+            check: looks at the gradients before anything changes by them.
+        """
+        for parameter in self._weights:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
+        check()
         part_gradients(self._parameters)
         for number, parameter in enumerate(self._parameters):
             if parameter.grad is not None:
@@ -155,17 +185,61 @@ class Outer:
             if user is not None:
                 self._keep(entry, entry.filled(float(table[user, place])))
 
-    def state_dict(self) -> dict[str, Any]:
-        return self._optimizer.state_dict()
+    def state_dict(self) -> dict[int, dict[str, Any]]:
+        """What the outer step remembers of parameters, by their numbers."""
+        if self._laid is None:
+            return self._momenta
+        live = self._optimizer.state
+        return self._momenta | {n: live[p] for n, p in enumerate(self._weights) if p in live}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._optimizer.load_state_dict(state)
+    def load_state_dict(self, state: dict[Any, Any], numbers: Sequence[int]) -> None:
+        """Take over what `state_dict` gave; in checkpoints of earlier versions it counted the trained ones.
+
+        Args:
+            numbers: of those.
+        """
+        if "state" in state:
+            state = {numbers[place]: kept for place, kept in state["state"].items()}
+        self._momenta = dict(state)
+        if self._laid is not None:
+            self._remember()
+
+    def _remember(self) -> None:
+        """The outer step goes on with what it is known to remember."""
+        self._optimizer.state.clear()
+        trained = set(self._parameters)
+        for number, kept in self._momenta.items():
+            if (parameter := self._weights[number]) in trained:
+                self._optimizer.state[parameter] = {
+                    name: _beside(parameter, value) if isinstance(value, Tensor) else value
+                    for name, value in kept.items()
+                }
+
+    def _structure(self, numbers: Sequence[int]) -> Structure:
+        """On what the carriers depend: the parameters, and for each optimiser its groups and which options are on."""
+        places = {p: number for number, p in enumerate(self._weights)}
+        groups = [
+            (
+                type(optimizer).__name__,
+                tuple(places.get(p, -1) for p in group["params"]),
+                tuple(
+                    (name, bool(value)) for name, value in sorted(group.items()) if _is_option(name, value)
+                ),
+            )
+            for optimizer, _ in self._held.optimizers
+            for group in optimizer.param_groups
+        ]
+        return tuple(numbers), tuple(groups)
 
     def _first_entries(self) -> Iterator[Entry]:
-        """What the optimisers keep: seen after a step with zero gradients, which is then taken back."""
+        """What the optimisers keep: seen after a first step with zero gradients, which is then taken back."""
+        for parameter in self._weights:
+            parameter.grad = None
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
+        before = [dict(optimizer.state) for optimizer, _ in self._held.optimizers]
         for optimizer, _ in self._held.optimizers:
+            optimizer.state.clear()
             optimizer.step()
         for optimizer, _ in self._held.optimizers:
             for number, parameter in enumerate(self._parameters):
@@ -173,6 +247,9 @@ class Outer:
                     entry = Entry(optimizer, number, name, copy.deepcopy(value))
                     _check(entry)
                     yield entry
+        for (optimizer, _), states in zip(self._held.optimizers, before, strict=True):
+            optimizer.state.clear()
+            optimizer.state.update(states)
         self._origin.put()
         for parameter in self._parameters:
             parameter.grad = None
@@ -188,6 +265,16 @@ class Outer:
 
     def _keep(self, entry: Entry, value: Any) -> None:
         entry.optimizer.state[self._parameters[entry.number]][entry.name] = value
+
+
+def _beside(parameter: Parameter, value: Tensor) -> Tensor:
+    """A copy where the parameter lies."""
+    return laid_out_as(parameter, value.to(parameter.device, copy=True))
+
+
+def _is_option(name: str, value: Any) -> bool:
+    """Whether it may say what an optimiser keeps: a momentum does, a rate that a schedule changes does not."""
+    return name not in ("lr", "initial_lr") and isinstance(value, (bool, int, float, type(None)))
 
 
 def _carrier(shape: torch.Size | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Parameter:

@@ -61,6 +61,7 @@ class Pushes:
         buckets.begin_slice(0, 0, _ignore)
         loss.backward()  # type: ignore[no-untyped-call]
         buckets.end_slice()
+        self._group.trained.check_reached()
 
     def make(
         self, answer: Answer, report: SliceReport, names: Sequence[str], left: Tensor | None, *, stop: bool

@@ -4,7 +4,7 @@ the committed state; the replicas' moves are summed along the canonical tree and
 The loop body sees a replica's H slices in a row, then those of the next owned shard. Nothing travels in between.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -93,9 +93,7 @@ class Rounds:
         self._leaving.ask()
         if self._reports:  # a replica has moved
             self._outer.rewind()
-        self._reports, self._pieces, self._mine = {}, None, []
         while not loop.over(self._group):
-            self._outer.open()
             self._try(lambda: self._pass(loop))
 
     def undo(self) -> None:
@@ -111,14 +109,18 @@ class Rounds:
         group, self._loop, self.turns.running = self._group, loop, None
         group.epoch = loop.index
         self._stop = self._failed = False
-        group.held.check_covered(group.parameters)
+        group.held.check_covered()
+        group.trained.begin()
+        group.laying.make_dense()
         self._leaving.begin()
         self._pieces, generation = None, -1
         while not loop.over(self._group):
             assert group.seat is not None
+            if group.trained.due(loop.number):
+                self._try(partial(self._pass, loop))
+                continue
             if self._pieces is None or self._failed or generation != group.seat.plan.generation:
                 self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
-            self._outer.open()
             # Who has no replica sends its part of the sums at once.
             self._try(partial(self._begin_round, loop))
             if not self._failed:
@@ -127,6 +129,8 @@ class Rounds:
     def _begin_round(self, loop: Loop) -> Span:
         exchange = self._group.exchange
         assert exchange is not None
+        self._group.laying.lay_first()
+        self._outer.open()
         self._group.comparison.begin(loop.number)
         span = self._span = self._span_at(loop, self._group.calls.offset)
         exchange.begin_step(frozenset(span.present(span.offsets.start)))
@@ -136,6 +140,7 @@ class Rounds:
         """Take part in the next round with nothing but the word."""
         exchange = self._group.exchange
         assert exchange is not None
+        self._reports, self._pieces, self._mine = {}, None, []
         for shard in self._owned(self._begin_round(loop)):
             exchange.begin_slice(shard)
             exchange.end_slice()
@@ -191,7 +196,7 @@ class Rounds:
         group.draws.begin(*turn.stream)
         if group.timeline is not None:
             group.timeline.begin("inner step", slice=turn.shard)
-        self._outer.inner_step(loss)
+        self._outer.inner_step(loss, group.trained.check_reached)
         if group.timeline is not None:
             group.timeline.end()
         if self._offset == span.offsets_of(turn.shard)[-1]:
@@ -272,6 +277,7 @@ class Rounds:
                 stop=self._stop,
                 wish=group.securing.wish,
                 fingerprint=group.comparison.said,
+                lays=group.trained.due(loop.number),
                 stance=self._leaving.stance(turns=bool(self._mine)),
                 slices=self._reports,
                 buffers=group.buffers.encode(),
@@ -288,6 +294,9 @@ class Rounds:
         group.comparison.agreed(loop.number)
         if report.left:
             self._leave(loop, report)
+            return
+        if report.lays:
+            self._lay_anew(loop, report, seen=seen)
             return
         if report.unseen:
             self._look_first(report, seen=seen)
@@ -317,7 +326,15 @@ class Rounds:
             self._group.leave_at_boundary()
         self._progress(loop, "between")
 
-    def _look_first(self, report: StepReport, *, seen: bool) -> None:
+    def _lay_anew(self, loop: Loop, report: StepReport, *, seen: bool) -> None:
+        """What is trained, and by which optimisers, has changed before this loop: the round is trained with that."""
+        trained = self._group.trained
+        numbers = trained.agree()
+        self._look_first(report, lambda: trained.go_by(numbers, loop.number), seen=seen)
+        if not report.pending:  # the next generation is laid so
+            self._group.laying.lay_anew()
+
+    def _look_first(self, report: StepReport, end: Callable[[], None] = lambda: None, *, seen: bool) -> None:
         """Nobody's loop body has seen the end of the round before. It does behind this turn; where nobody leaves then,
         the round is trained again."""
         group = self._group
@@ -325,7 +342,7 @@ class Rounds:
         self._finished.forget()
         self._outer.rewind()
         group.held.rewind_kept()
-        group.pass_over()
+        group.pass_over(end)
         self._leaving.committed(turns=seen)
         if report.pending:
             group.leave_at_boundary()

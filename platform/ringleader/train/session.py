@@ -133,8 +133,8 @@ class Session:
     def optimizer(self, optimizer: O, *, clip_norm: float | None = None) -> O:
         """Register an optimiser; the session steps it. `clip_norm` bounds the 2-norm of its whole gradient.
 
-        Between two loops another one may take the place of one with the same parameters, in a ring and on synchronous
-        servers.
+        Between two loops another one may take the place of one with the same parameters, in a ring, on synchronous
+        servers and with local SGD.
 
         Raises:
             StepMisuse: for `clip_norm` with several `ssp` servers, unless each holds everything; for an optimiser that
@@ -338,6 +338,7 @@ class Session:
                 if not self._closed:  # an iterator that a traceback held
                     self._left(number)
                 raise
+        self._group.trained.left()
         self._after(number)
 
     def _turns(self, loop: Loop, place: Place) -> Iterator[Any]:
@@ -401,6 +402,7 @@ class Session:
 
     def _left(self, number: int) -> None:
         """The loop was left by `break`, or by an exception: the lines behind it begin on the committed state."""
+        self._group.trained.left()
         if self._calls.is_finished(number):
             self._after(number)
             return
@@ -447,16 +449,15 @@ class Session:
         return number
 
     def _between(self, what: str) -> None:
-        """At the top of the function or between two loops. Where workers step optimisers on their own, or whenever an
-        item comes, only at the top."""
+        """At the top of the function or between two loops. Where optimisers step whenever an item comes, only at the
+        top."""
         sync = self._spec.sync
         if self._inside:
             raise StepMisuse(
                 f"session.{what} was called inside a loop over session.batches.",
                 hint="Register objects at the top of the training function, or between two loops.",
             )
-        at_top = sync.leased or sync.circulates or sync.architecture == "local_sgd"
-        if at_top and what != "keep":
+        if (sync.leased or sync.circulates) and what != "keep":
             self._before_first_call(what)
 
     def _before_first_call(self, what: str) -> None:

@@ -1,6 +1,6 @@
 """The step transaction: slices go to the loop body, the last one finishes the exchange, all commit or none."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,6 @@ class Steps:
         assert loop.number == number
         self.turns.leave()
         self._leaving.ask()
-        self._reports, self._pieces, self._last_lane = {}, None, -1
         while not loop.over(self._group):
             self._try(lambda: self._pass(loop))
 
@@ -117,7 +116,9 @@ class Steps:
         group, self._loop, self.turns.running = self._group, loop, None
         group.epoch = loop.index
         self._stop = self._stops_later = False
-        group.held.check_covered(group.parameters)
+        group.held.check_covered()
+        group.trained.begin()
+        group.laying.make_dense()
         check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)
         self._leaving.begin()
         self._pieces = None
@@ -125,6 +126,9 @@ class Steps:
         self._failed = False
         while not loop.over(self._group):
             assert group.seat is not None
+            if group.trained.due(loop.number):
+                self._try(lambda: self._pass(loop))
+                continue
             if self._pieces is None or self._failed or generation != group.seat.plan.generation:
                 self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
             self._try(lambda: self._begin_step(loop))  # who has no slice sends its part of the sums at once
@@ -142,6 +146,7 @@ class Steps:
         """Take part in the next step with nothing but the word."""
         exchange = self._group.exchange
         assert exchange is not None
+        self._reports, self._pieces, self._last_lane = {}, None, -1
         self._begin_step(loop)
         for lane in self._mine(loop.epoch, self._group.calls.offset):
             exchange.begin_slice(lane)
@@ -188,6 +193,7 @@ class Steps:
         scale = self._group.scaling.scale if self._group.scaling else 1.0
         (loss * (share * scale)).backward()  # type: ignore[no-untyped-call]
         exchange.end_slice()
+        self._group.trained.check_reached()
         if timeline is not None:
             timeline.end()
         if lane == self._last_lane:
@@ -223,6 +229,7 @@ class Steps:
                 stop=self._stop,
                 wish=group.securing.wish,
                 fingerprint=group.comparison.said,
+                lays=group.trained.due(loop.number),
                 stance=self._leaving.stance(turns=self._last_lane >= 0),
                 slices=self._reports,
                 used=exchange.used,
@@ -240,6 +247,9 @@ class Steps:
         group.comparison.agreed(loop.number)
         if report.left:
             self._leave(loop, report)
+            return
+        if report.lays:
+            self._lay_anew(loop, report)
             return
         if report.unseen:
             self._look_first(report)
@@ -279,11 +289,19 @@ class Steps:
             self._group.leave_at_boundary()
         self._progress(loop, "between")
 
-    def _look_first(self, report: StepReport) -> None:
+    def _lay_anew(self, loop: Loop, report: StepReport) -> None:
+        """Parameters were frozen or unfrozen before this loop: all agree on them, and make the step with those."""
+        trained = self._group.trained
+        numbers = trained.agree()
+        self._look_first(report, lambda: trained.go_by(numbers, loop.number))
+        if not report.pending:  # the next generation is laid so
+            self._group.laying.lay_anew()
+
+    def _look_first(self, report: StepReport, end: Callable[[], None] = lambda: None) -> None:
         """No loop body has seen the end of the step before: all do behind this turn, and make it again or leave."""
         group, self._reports, self._failed = self._group, {}, True
         group.held.rewind_kept()
-        group.pass_over()
+        group.pass_over(end)
         self._leaving.committed(turns=self._last_lane >= 0)
         if report.pending:
             group.leave_at_boundary()

@@ -1,6 +1,6 @@
 """Which parameters are tables, whose gradients come and travel as rows, and which optimisers take them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any
 
@@ -25,13 +25,16 @@ TAKE_ROWS = (
 )
 
 
-def tables_of(models: Sequence[nn.Module], parameters: Mapping[str, nn.Parameter]) -> dict[int, str]:
-    """The weights of embeddings with sparse=True, by their number among the trainable parameters.
+def tables_of(
+    models: Sequence[nn.Module], parameters: Mapping[str, nn.Parameter], trained: Sequence[int]
+) -> dict[int, str]:
+    """The weights of embeddings with sparse=True that are trained, by their number.
 
-    As DistributedDataParallel, by the modules: all members know before the first step what has no bucket.
+    As DistributedDataParallel, by the modules: all members know before a step what has no bucket.
 
     Args:
-        parameters: all trainable ones, by name.
+        parameters: all of them, by name.
+        trained: numbers of those that are trained.
 
     Raises:
         StepMisuse: a forward of one changes its weight (`max_norm`), which nobody would publish.
@@ -39,7 +42,7 @@ def tables_of(models: Sequence[nn.Module], parameters: Mapping[str, nn.Parameter
     sparse = {id(module.weight): module for model in models for module in _sparse_embeddings(model)}
     tables = {}
     for number, (name, parameter) in enumerate(parameters.items()):
-        if id(parameter) in sparse:
+        if id(parameter) in sparse and number in trained:
             tables[number] = name
             if sparse[id(parameter)].max_norm is not None:
                 raise StepMisuse(
@@ -50,7 +53,7 @@ def tables_of(models: Sequence[nn.Module], parameters: Mapping[str, nn.Parameter
     return tables
 
 
-def make_dense(parameters: Sequence[nn.Parameter]) -> None:
+def make_dense(parameters: Iterable[nn.Parameter]) -> None:
     """From now on sparse gradients of these become dense ones: for architectures that have no way for rows."""
     for parameter in parameters:
         parameter.register_post_accumulate_grad_hook(_densify)  # type: ignore[no-untyped-call]

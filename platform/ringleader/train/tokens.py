@@ -73,7 +73,7 @@ class Tokens:
         sync = group.spec.sync
         # A server without a token would hear of nobody's end.
         least = sync.server_count if sync.holds_spans else 1
-        self.spans = Spans(group.parameters, sync.tokens or max(group.spec.workers.max, least))
+        self.spans = Spans(group.trained.parameters, sync.tokens or max(group.spec.workers.max, least))
         if len(self.spans) < least:
             raise StepMisuse(
                 f"sync.servers: {least} servers cannot share {len(self.spans)} spans of the weights.",

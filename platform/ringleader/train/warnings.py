@@ -42,7 +42,7 @@ class Warnings:
         assert group.seat is not None
         workers = group.spec.workers
         devices = bool(workers.gpus) and (workers.device != "auto" or group.device.type == "cuda")
-        summed = [parameter for parameter in group.exchanged if parameter not in group.tables]
+        summed = [parameter for parameter in group.laying.exchanged if parameter not in group.tables]
         for found in unmet(group.spec, summed, group.seat.transport, on_devices=devices):
             self.add(*found)
         self.tell()

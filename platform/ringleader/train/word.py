@@ -15,7 +15,7 @@ from ringleader.train.cadence import Wish
 
 MAX_METRICS = 12
 _EXACT = 1 << 24
-_MEMBER = 9
+_MEMBER = 10
 _HALF = 24
 """Bits of a fingerprint in one entry."""
 _SHARD = 4 + MAX_METRICS
@@ -69,6 +69,7 @@ class StepReport:
         used: per parameter, whether any slice anywhere gave it a gradient.
         left: the loop was left by `break`: this step does not happen.
         unseen: no loop body has seen what came of the step before and could leave: this step does not happen yet.
+        lays: other parameters are to be trained from here on: the step happens once all agree on them.
     """
 
     pending: bool
@@ -81,6 +82,7 @@ class StepReport:
     used: list[bool]
     left: bool = False
     unseen: bool = False
+    lays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class WordLayout:
         stance: Stance = Stance.FOLLOWS,
         wish: Wish = Wish.OBJECTS,
         fingerprint: int = 0,
+        lays: bool = False,
         slices: Mapping[int, SliceReport] = NOTHING,
         used: Sequence[bool] = (),
         buffers: Tensor | None = None,
@@ -119,7 +122,7 @@ class WordLayout:
         word[start : start + _MEMBER] = torch.tensor(
             [
                 *(call, kind, step % _EXACT, pending, stop, stance, wish),
-                *(fingerprint >> _HALF, fingerprint % _EXACT),
+                *(fingerprint >> _HALF, fingerprint % _EXACT, lays),
             ],
             dtype=torch.float32,
         )
@@ -158,6 +161,10 @@ class WordLayout:
         """What each of `world` members says about a checkpoint, by rank."""
         return [Wish(int(w)) for w in word[: world * _MEMBER].view(world, _MEMBER)[:, 6].tolist()]
 
+    def lays(self, word: Tensor, *, world: int) -> bool:
+        """Whether any member has other parameters to be trained."""
+        return bool(word[: world * _MEMBER].view(world, _MEMBER)[:, 9].any())
+
     def pending(self, word: Tensor, *, world: int) -> bool:
         """Whether any member knows of a newer plan."""
         return bool(word[: world * _MEMBER].view(world, _MEMBER)[:, 3].any())
@@ -180,6 +187,7 @@ class WordLayout:
             stop=any(m[4] for m in members),
             left=any(m[5] == Stance.LEAVES for m in members),
             unseen=all(m[5] == Stance.FOLLOWS for m in members),
+            lays=any(m[9] for m in members),
             weight=total,
             loss=float(means[0]),
             values=means[3:].tolist(),

@@ -25,8 +25,8 @@ from ringleader.comm.transports.flags import Peers
 from ringleader.comm.transports.transport import Work
 from ringleader.errors import ExchangeBroken
 
-NONCE, BOARD, BOARD_DESCRIPTOR, HEAD_WORDS = 0, 2, 3, 8
-"""Head of a control segment: who this is, `Peers.OVER`, and the board's key once there is one (numbers start at 1)."""
+NONCE, BOARD, BOARD_DESCRIPTOR, BOARDS, HEAD_WORDS = 0, 2, 3, 4, 8
+"""Head of a control segment: who this is, `Peers.OVER`, the board's key once there is one, and how many there were."""
 
 POSTS = 1024
 """Posts to one member that may wait to be taken; a further one waits for the oldest."""
@@ -87,6 +87,7 @@ class SharedTransport:
         self._pids: list[int] = []
         self._segments: dict[tuple[int, Key], Segment] = {}
         self._board: Board | None = None
+        self._boards = 0
         self._lock = threading.Lock()
         self._outbox = _Outbox()
         self._posted = [0] * size
@@ -162,15 +163,17 @@ class SharedTransport:
         raise ValueError("shared memory has no library underneath: meet over gloo for `algorithm: native`")
 
     def board(self, slots: int, rows: int) -> Board:
-        if self._board is None:
-            self._board = Board(
-                self.rank,
-                self._peers,
-                slots=slots,
-                rows=rows,
-                publish=self._publish_board,
-                find=self._find,
-            )
+        if self._board is not None:
+            self._board.close()
+        self._boards += 1
+        self._board = Board(
+            self.rank,
+            self._peers,
+            slots=slots,
+            rows=rows,
+            publish=self._publish_board,
+            find=self._find,
+        )
         return self._board
 
     def abort(self) -> None:
@@ -268,12 +271,13 @@ class SharedTransport:
         head = self._words[self.rank]
         head[BOARD_DESCRIPTOR] = key[1]
         head[BOARD] = key[0]
+        head[BOARDS] = self._boards
 
     def _find(self, rank: int, key: Key | None) -> Segment:
-        """A segment of `rank` (None: its board)."""
+        """A segment of `rank` (None: its board, the one that came with the newest of this member)."""
         if key is None:
             head = self._words[rank]
-            self._peers.wait(head, BOARD, 1, rank)
+            self._peers.wait(head, BOARDS, self._boards, rank)
             key = head[BOARD], head[BOARD_DESCRIPTOR]
         known = self._segments.get((rank, key))
         if known is None:

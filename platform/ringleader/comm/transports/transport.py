@@ -77,7 +77,8 @@ class Transport(Protocol):
 
     def board(self, slots: int, rows: int) -> "Board | None":
         """Where up to `rows` rows a member of `slots` buckets are summed in place, if the members share memory; else
-        None. All members ask for the same."""
+        None. All members ask for the same, and again at the same moment: then nothing is under way on the one of
+        before, which is over."""
 
     def abort(self) -> None:
         """From any thread: this generation is over; waits end with ExchangeBroken as soon as the library lets them."""
