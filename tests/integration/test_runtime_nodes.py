@@ -3,18 +3,21 @@ nodes have, reserve and install."""
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from integration.ray_home import IngestServer, living, ray_node
+from integration.ray_home import IngestServer, address, living, ray_node
 from integration.runtime_job import TRAIN, Run, start, write_training
+from integration.test_api_process import process
 from pace import gates
 from waiting import wait_for
 from wheels import wheel
 
+from ringleader import Client
 from ringleader.runtime.cluster import Cluster
 from ringleader.wire.package import pack
 
@@ -80,6 +83,41 @@ def test_tokens_on_two_levels_train_a_job_on_two_nodes_and_lose_no_row(
     assert [lost["worker"] for lost in ingest.events("worker.lost")] == victims
     assert not ingest.events("warning"), "there is something between the nodes"
     run.leave_nothing()
+
+
+JOB_FILE = """
+name: digits
+entrypoint: ringleader_jobs.digits:train
+params: {lr: 0.05, epochs: 10}
+workers: {min: 4, max: 4, placement: spread}
+batch: {global_size: 64}
+sync: {inter_node: parameter_server, intra_node: token_ring, servers: 2}
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_job_file_whose_rings_push_to_servers_trains_digits_on_two_nodes_over_rest(
+    cluster: Cluster, away: str, tmp_path: Path
+) -> None:
+    """Through API, scheduler and supervisor, as users submit it."""
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB_FILE)
+    with process(tmp_path / "home", RINGLEADER_RAY_ADDRESS=address(), RINGLEADER_WARM_PER_NODE="3") as (
+        _,
+        plane,
+    ):
+        token = (tmp_path / "home" / "token").read_text().strip()
+        with Client(str(plane.base_url), token) as client:
+            job = client.submit(file)
+            assert job.wait(timeout=180).steps == 10 * 23
+            accuracy = [point.value for point in job.metrics("accuracy")]
+            assert len(accuracy) == 10
+            assert accuracy[-1] > 0.9, "chance is 0.1"
+            told = list(job.events())
+            (formed,) = (event for event in told if event.type == "generation.formed")
+            assert Counter(name[0] for name in formed.data["members"]) == {"w": 4, "s": 2}
+            assert not [event for event in told if event.type == "warning"], "it is between the nodes, too"
+        wait_for("free CPUs", lambda: cluster.capacity().available.get("CPU", 0) == cluster.capacity().cpus)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
