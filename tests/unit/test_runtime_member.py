@@ -1,5 +1,6 @@
 """How a member meets the others."""
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -101,3 +102,12 @@ def test_a_check_has_a_private_folder_with_the_package_beside_the_copies(
     assert [(file.name, file.read_text()) for file in (folder / WORK).iterdir()] == [
         ("program.py", "the program")
     ]
+
+
+def test_what_trains_has_no_part_of_ray_in_it():
+    """Its supervisor is all that a member knows of the cluster, so that it can be another process, and another's."""
+    program = "import sys, ringleader.runtime.member; print(*(name for name in sys.modules if name == 'ray'))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.strip() == ""

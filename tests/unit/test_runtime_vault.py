@@ -9,8 +9,8 @@ import pytest
 from integration.ray_home import IngestServer
 
 from ringleader.runtime import vault
-from ringleader.runtime.messages import Launch
-from ringleader.runtime.vault import Handed, Vault
+from ringleader.runtime.messages import Handed, Launch
+from ringleader.runtime.vault import Vault
 from ringleader.spec import JobSpec
 
 SPEC = JobSpec.parse({"name": "n", "entrypoint": "m:f", "secrets": {"HF_TOKEN": "hub"}})

@@ -38,10 +38,11 @@ def working() -> "Worker":
     """In the middle of its task."""
     from ringleader.runtime.member import Member
     from ringleader.runtime.pulse import Pulse
+    from ringleader.runtime.superior import OverRay
     from ringleader.runtime.worker import Worker
 
     worker = Worker()
-    worker._member = Member(TASK, WHO, Told(), Pulse())
+    worker._member = Member(TASK, WHO, OverRay(Told()), Pulse())
     worker._busy.set()
     worker._ready.set()
     return worker

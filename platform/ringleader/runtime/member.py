@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,6 +30,7 @@ from ringleader.runtime.lines import captured
 from ringleader.runtime.messages import Attendance, Ended, Identity, Standing, Task
 from ringleader.runtime.node_scratch import copies_of, private_scratch
 from ringleader.runtime.seats import Connect, Pair, Seats
+from ringleader.runtime.superior import Superior
 from ringleader.runtime.vault import secrets_of
 from ringleader.spec.entrypoint import python_path
 from ringleader.train.beside import WORK, Workspace
@@ -50,14 +51,14 @@ WAIT_S = 3600.0
 class Member:
     """Everything of `task` in this process. `run` is called once."""
 
-    def __init__(self, task: Task, identity: Identity, supervisor: Any, pulse: "Pulse") -> None:
+    def __init__(self, task: Task, identity: Identity, superior: Superior, pulse: "Pulse") -> None:
         self._task = task
         self._pulse = pulse
-        self._supervisor = supervisor
+        self._superior = superior
         self._identity = identity
         self._copies = copies_of(task.scratch.name) / identity.node
         self._desk = Desk(task.worker, identity, pulse.hurry)
-        teller = _Teller(task.worker, identity, supervisor, self._desk)
+        teller = _Teller(task.worker, identity, superior, self._desk)
         self.seats = Seats(task.worker, teller, *_connect(task, identity.host))
 
     def attendance(self) -> Attendance:
@@ -73,7 +74,7 @@ class Member:
 
     def run(self, package: bytes | None) -> Ended:
         """Until the training function returns, raises or is dismissed. Then everything it left has been told."""
-        self._pulse.start(self._desk, self._supervisor, self._orphaned)
+        self._pulse.start(self._desk, self._superior, self._orphaned)
         with captured(self._desk.lines):
             ended = _ended(lambda: self._train(package))
         self._leave()
@@ -82,7 +83,7 @@ class Member:
         return ended
 
     def _train(self, package: bytes | None) -> Ended:
-        secrets = secrets_of(self._task, self._supervisor)
+        secrets = secrets_of(self._task, self._superior)
         self._desk.lines.hide(secrets.values())
         where = f"node {self._identity.host} ({self._task.role} {self._task.worker})"
         device = device_of(self._task.spec, where, server=self._task.role == "server")
@@ -111,10 +112,10 @@ class Member:
 class _Teller:
     """Says to the supervisor where this worker stands."""
 
-    def __init__(self, worker: str, identity: Identity, supervisor: Any, desk: Desk) -> None:
+    def __init__(self, worker: str, identity: Identity, superior: Superior, desk: Desk) -> None:
         self._worker = worker
         self._identity = identity
-        self._supervisor = supervisor
+        self._superior = superior
         self._desk = desk
 
     def parked(self, parked: Parked) -> None:
@@ -129,14 +130,14 @@ class _Teller:
             astray=parked.astray,
         )
         self._desk.park(standing)
-        self._supervisor.parked.remote(standing)
+        self._superior.parked(standing)
 
     def seated(self, generation: int) -> None:
         self._desk.enter(generation)
-        self._supervisor.seated.remote(self._worker, generation)
+        self._superior.seated(self._worker, generation)
 
     def level(self, pair: int) -> None:
-        self._supervisor.level.remote(self._worker, pair)
+        self._superior.level(self._worker, pair)
 
 
 def _connect(task: Task, host: str) -> tuple[Connect, Pair]:

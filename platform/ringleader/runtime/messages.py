@@ -263,6 +263,14 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
+class Handed:
+    """The values of a job's secrets, as a worker is answered. `refused` is why it gets nothing, for good."""
+
+    values: dict[str, str] = field(default_factory=dict, repr=False)
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """How a worker's run ended. `result` is what `train.run.Finished` holds, where it finished."""
 

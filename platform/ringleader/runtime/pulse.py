@@ -7,13 +7,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import ray
-from ray.exceptions import ActorDiedError, RayError
-
 from ringleader.runtime.messages import AWAY_S, BEAT_S, GONE_S
 
 if TYPE_CHECKING:
     from ringleader.runtime.desk import Desk
+    from ringleader.runtime.superior import Superior
 
 ORPHANED = 70
 AGAIN_S = 0.05
@@ -28,12 +26,12 @@ class Pulse:
         self._sending = threading.Lock()
         self._pause = threading.Event()
         self._desk: Desk | None = None
-        self._supervisor: Any = None
+        self._superior: Superior | None = None
         self._clean: Callable[[], None] = lambda: None
 
-    def start(self, desk: "Desk", supervisor: Any, clean: Callable[[], None]) -> None:
+    def start(self, desk: "Desk", superior: "Superior", clean: Callable[[], None]) -> None:
         """`clean` removes what this process must not leave behind when it ends itself."""
-        self._desk, self._supervisor, self._clean = desk, supervisor, clean
+        self._desk, self._superior, self._clean = desk, superior, clean
         threading.Thread(target=self._run, name="pulse", daemon=True).start()
 
     def hurry(self) -> None:
@@ -53,28 +51,18 @@ class Pulse:
 
     def _beat(self) -> None:
         """Tell it until it is heard: a supervisor that was killed comes back, and training does not wait for it."""
-        assert self._desk is not None
+        desk, superior = self._desk, self._superior
+        assert desk is not None
+        assert superior is not None
         with self._sending:
             until = monotonic() + AWAY_S
-            while (recorded := self._answer()) is None:
+            while (recorded := superior.beat(desk.beat())) is None:
                 if monotonic() > until:
                     self._end()
                 self._pause.wait(AGAIN_S)
             if recorded < 0:  # it is gone for good, or does not count this worker in any more
                 self._end()
-            self._desk.heard(recorded)
-
-    def _answer(self) -> int | None:
-        """Below which step the supervisor has the records; negative where this worker has none, None without an
-        answer."""
-        assert self._desk is not None
-        try:
-            answer = ray.get(self._supervisor.beat.remote(self._desk.beat()), timeout=GONE_S)
-        except ActorDiedError:
-            return -1
-        except (RayError, ConnectionError):
-            return None
-        return None if answer is None else int(answer)
+            desk.heard(recorded)
 
     def _end(self) -> None:
         self._clean()
@@ -83,6 +71,9 @@ class Pulse:
 
 def guard_idle(answers: Callable[[], Any], busy: threading.Event) -> None:
     """End this idle process when the pool that keeps it is gone. Returns when it is `busy`."""
+    import ray
+    from ray.exceptions import RayError
+
     while not busy.wait(2.0):
         try:
             ray.get(answers(), timeout=GONE_S)

@@ -22,11 +22,11 @@ from ringleader.runtime.attempt import MEMBERSHIP, Attempt, server_count
 from ringleader.runtime.crew import Crew
 from ringleader.runtime.faults import Struck
 from ringleader.runtime.hands import parked
-from ringleader.runtime.messages import Beat, Launch, Standing
+from ringleader.runtime.messages import Beat, Handed, Launch, Standing
 from ringleader.runtime.notices import Drained, draining_nodes
 from ringleader.runtime.outlet import Outlet
 from ringleader.runtime.placement import Places, remove_leftovers
-from ringleader.runtime.vault import Handed, Vault
+from ringleader.runtime.vault import Vault
 
 THREADS = 16
 LIVES = 100

@@ -1,14 +1,13 @@
 """A job's secrets on their way: the supervisor asks the control plane for them, workers ask the supervisor."""
 
 import threading
-from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
 
 import httpx
 
 from ringleader.errors import RingleaderError
-from ringleader.runtime.messages import GONE_S, Launch, Task
+from ringleader.runtime.messages import Handed, Launch, Task
+from ringleader.runtime.superior import Superior
 from ringleader.wire.ingest import JobSecrets
 from ringleader.wire.states import Reason
 
@@ -20,14 +19,6 @@ class SecretMissing(RingleaderError):
     """A job names a secret that was not there when its attempt began."""
 
     code = Reason.SECRET_MISSING
-
-
-@dataclass(frozen=True, slots=True)
-class Handed:
-    """What a worker is answered. `refused` is why it gets nothing, for good."""
-
-    values: dict[str, str] = field(default_factory=dict, repr=False)
-    refused: str = ""
 
 
 class Vault:
@@ -76,12 +67,12 @@ class Vault:
             return None
 
 
-def secrets_of(task: Task, supervisor: Any) -> dict[str, str]:
+def secrets_of(task: Task, superior: Superior) -> dict[str, str]:
     """The worker's side: waits for as long as its supervisor does. Raises SecretMissing."""
     if not task.spec.secrets:
         return {}
     while True:
-        handed = _ask(supervisor)
+        handed = superior.secrets()
         if handed is not None and handed.refused:
             raise SecretMissing(handed.refused)
         if handed is not None:
@@ -89,14 +80,3 @@ def secrets_of(task: Task, supervisor: Any) -> dict[str, str]:
         threading.Event().wait(
             AGAIN_S
         )  # heartbeats go on meanwhile, and end this process without a supervisor
-
-
-def _ask(supervisor: Any) -> Handed | None:
-    import ray
-    from ray.exceptions import RayError
-
-    try:
-        handed: Handed | None = ray.get(supervisor.secrets.remote(), timeout=GONE_S)
-    except (RayError, ConnectionError):  # it is coming back
-        return None
-    return handed

@@ -18,6 +18,7 @@ from ringleader.runtime.imports import import_engine
 from ringleader.runtime.messages import GONE_S, Attendance, Ended, Identity, Task
 from ringleader.runtime.notices import TERM_GRACE_S, on_sigterm
 from ringleader.runtime.pulse import ORPHANED, Pulse, guard_idle
+from ringleader.runtime.superior import OverRay
 
 if TYPE_CHECKING:
     from ringleader.runtime.member import Member
@@ -75,7 +76,7 @@ class Worker:
         from ringleader.runtime.member import Member
 
         self._listen(start)
-        member = Member(task, self.who(), supervisor, self._pulse)
+        member = Member(task, self.who(), OverRay(supervisor), self._pulse)
         self._id, self._supervisor = task.worker, supervisor
         self._member = member
         self._ready.set()
