@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ringleader.accounts import RunAs
 from ringleader.errors import RingleaderError
 from ringleader.runtime import cluster, messages, spool
 from ringleader.runtime.cluster_process import ClusterProcess, OutOfReach
@@ -18,7 +19,7 @@ from ringleader_api.scheduling import Demand, Need, Node, Seen
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Everything an attempt starts from. Names nothing that changes while it runs, and holds no secret of the job: its
-    supervisor asks for those with the ingest token."""
+    supervisor asks for those with the ingest token. `run_as` is None where the job runs under the stack's account."""
 
     job_id: str
     attempt: int
@@ -27,6 +28,7 @@ class Launch:
     ingest_url: str
     ingest_token: str
     home: Path
+    run_as: RunAs | None = None
 
 
 REACH_S = 3.0
@@ -134,6 +136,7 @@ class RayBackend:
             ingest_url=launch.ingest_url,
             ingest_token=launch.ingest_token,
             home=launch.home,
+            run_as=launch.run_as,
         )
         try:
             self._call("start", order)

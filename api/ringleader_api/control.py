@@ -23,6 +23,7 @@ from ringleader_api.edge.rate import Allowance, Streams
 from ringleader_api.edge.refusals import COUNTED_EVERY_S, Refusals
 from ringleader_api.log import Log
 from ringleader_api.reconciling import Growing, Inheriting, Launching, Leased, Reconciler
+from ringleader_api.services.accounts import Accounts
 from ringleader_api.services.artifacts import Artifacts
 from ringleader_api.services.audit import AuditLog
 from ringleader_api.services.checkpoints import Exports
@@ -182,6 +183,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
     """Open the home folder and the database, and put the parts together."""
     home = settings.home
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    accounts = Accounts.of(settings)
     store = Store.at(home, settings.database_url)
     require_shared(store, home)
     lease = lease_for(store, home, "reconciler", settings.lease_s)
@@ -204,6 +206,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         now=now,
         ingest_base=settings.ingest_url,
         home=home,
+        accounts=accounts,
     )
     intake = Intake(
         store,
@@ -229,7 +232,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         projects=Projects(store, now),
         secrets=secrets,
         audit=AuditLog(store),
-        submissions=Submissions(store, now, secrets),
+        submissions=Submissions(store, now, secrets, accounts),
         jobs=Jobs(store, now, settings.url),
         faults=Faults(store, backend, now, allowed=settings.allow_faults),
         intake=intake,
@@ -237,7 +240,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         curves=Curves(store),
         packages=packages,
         artifacts=Artifacts(store, home),
-        exports=Exports(store),
+        exports=Exports(store, accounts=accounts),
         streams=_streams(settings),
         reconciler=_reconciler(
             settings,
@@ -283,6 +286,7 @@ def _reconciler(
         inheriting=Inheriting(backend, intake, settings.home),
         lease=lease,
         home=settings.home,
+        open_home=settings.run_as_folder if settings.run_as else None,
         limits=settings.limits,
         exporting=bool(settings.mlflow_url),
         kept=timedelta(days=settings.jobs_kept_days) if settings.jobs_kept_days else None,

@@ -27,6 +27,8 @@ HINTS = {
     "database_unavailable": "Ask again; the control plane's log says what the database refuses.",
     "disk_full": "Make room on the disk of RINGLEADER_HOME.",
     "faults_refused": "Say `debug: {faults: true}` in the job file, or RINGLEADER_ALLOW_FAULTS=true to the API.",
+    "no_account": "Ask an operator to name one in RINGLEADER_RUN_AS.",
+    "not_exported": "Read the files as the account that they belong to.",
     "no_such_member": "GET /jobs/{id}/workers lists the members.",
     "not_at_work": "Faults need a job that is starting, running or recovering.",
     "job_ended": "Submit a new job; `init_from` begins with this one's weights.",

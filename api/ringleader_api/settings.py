@@ -54,6 +54,9 @@ class Settings(BaseModel):
         packages_per_user, package_bytes_per_user: packages that one user has uploaded and that are still here, whether
             jobs refer to them or not: so many, of so many bytes together.
         logs_kept, logs_kept_bytes: log lines stored per job, the newest: so many, of no more bytes together.
+        run_as: under which account of this machine jobs run: one for all, or USER=ACCOUNT by commas, * for all others;
+            empty: under the stack's own. Root's stacks alone can.
+        run_as_folder: where such jobs write, apart from the home, in a folder of root's; nodes share it.
         allow_faults: whether faults may be injected into jobs that do not say so themselves.
         warm_per_node: idle worker processes kept ready on each node.
         autoscale_cpus, autoscale_gpus: what Ray's autoscaler may be asked to let the cluster grow to, all its nodes
@@ -95,6 +98,8 @@ class Settings(BaseModel):
     packages_per_user: Annotated[int, Field(ge=1)] = 1000
     package_bytes_per_user: Annotated[int, Field(ge=1)] = 10 << 30
     max_package_bytes: Annotated[int, Field(ge=1)] = MAX_PACKED_BYTES
+    run_as: str = ""
+    run_as_folder: Path | None = None
     allow_faults: bool = False
     warm_per_node: Annotated[int, Field(ge=0)] = 3
     autoscale_cpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,13 +27,21 @@ class Running:
 
 
 @contextmanager
-def whole_stack(*options: str, settings: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """Everything `ringleader up` starts with these options and variables."""
+def whole_stack(
+    *options: str, settings: Mapping[str, str] | None = None, before: Sequence[str] = ()
+) -> Iterator[Running]:
+    """Everything `ringleader up` starts with these options and variables; `before` stands before that command."""
     with tempfile.TemporaryDirectory(prefix="rl-e2e-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         try:
             said = json.loads(
-                _ringleader(home, UP_DEADLINE_S, "up", "--detach", "-o", "json", *options, settings=settings)
+                _ringleader(
+                    home,
+                    UP_DEADLINE_S,
+                    *("up", "--detach", "-o", "json", *options),
+                    settings=settings,
+                    before=before,
+                )
             )
             token = (home / "token").read_text(encoding="utf-8").strip()
             with Client(said["url"], token) as client:
@@ -43,12 +51,16 @@ def whole_stack(*options: str, settings: Mapping[str, str] | None = None) -> Ite
 
 
 def _ringleader(
-    home: Path, deadline_s: float, *arguments: str, settings: Mapping[str, str] | None = None
+    home: Path,
+    deadline_s: float,
+    *arguments: str,
+    settings: Mapping[str, str] | None = None,
+    before: Sequence[str] = (),
 ) -> str:
     """Run a command on that home; its words are the error when it fails."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RINGLEADER_")}
     done = subprocess.run(
-        [sys.executable, "-m", "ringleader.cli.main", *arguments],
+        [*before, sys.executable, "-m", "ringleader.cli.main", *arguments],
         env={**environ, **(settings or {}), "RINGLEADER_HOME": str(home)},
         capture_output=True,
         text=True,

@@ -25,6 +25,7 @@ class Forgetting:
         exporting: a tracker has to get everything of a job before its rows go.
         kept: how long an ended job stays; None: until somebody deletes it.
         packages_kept: how long a package stays that no job refers to.
+        open_home: where jobs under other accounts write, if there are such.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class Forgetting:
         *,
         kept: timedelta | None,
         packages_kept: timedelta = KEPT,
+        open_home: Path | None = None,
     ) -> None:
         self._store = store
         self._let_go = let_go
         self._home = home
+        self._homes = [home] if open_home is None else [home, open_home]
         self._exporting = exporting
         self._now = now
         self._kept = kept
@@ -91,8 +94,9 @@ class Forgetting:
 
     def _remove_files(self, job_id: str) -> None:
         """Also what its attempts left: records as they were before secrets were masked, a copy of the package."""
-        folders = [self._home / folder / job_id for folder in ("jobs", "checkpoints")]
-        for folder in ("spool", "scratch"):
-            folders += (self._home / folder).glob(f"{job_id}-a*")
+        folders = [home / folder / job_id for home in self._homes for folder in ("jobs", "checkpoints")]
+        for home in self._homes:
+            for folder in ("spool", "scratch"):
+                folders += (home / folder).glob(f"{job_id}-a*")
         for path in folders:
             shutil.rmtree(path, ignore_errors=True)

@@ -5,15 +5,17 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
-from ringleader.wire.states import State
+from ringleader.wire.states import Reason, State
 from ringleader.wire.views import Why
 from ringleader_api.backend import Backend, Launch
 from ringleader_api.clock import Clock
 from ringleader_api.edge.credentials import sha256
 from ringleader_api.log import Log
+from ringleader_api.services.accounts import OWN, Accounts, NoAccount
 from ringleader_api.services.attempts import attempt_failed
-from ringleader_api.services.checkpoints import NoneLeft, beginning_of
+from ringleader_api.services.checkpoints import NoneLeft, beginning_of, checkpoints_of
 from ringleader_api.services.claims import allowed
 from ringleader_api.services.packages import Packages
 from ringleader_api.services.secrets import SecretMissing, Secrets
@@ -23,6 +25,12 @@ from ringleader_api.telemetry import Telemetry
 from ringleader_api.tracing import UNTRACED, Traces
 
 log = Log("ringleader.launching")
+
+
+class CheckpointsElsewhere(RingleaderError):
+    """A job's checkpoints lie where its next attempt does not look, since jobs run under other accounts than before."""
+
+    code = Reason.CHECKPOINT_UNREADABLE
 
 
 class Launching:
@@ -44,6 +52,7 @@ class Launching:
         now: Clock,
         ingest_base: str,
         home: Path,
+        accounts: Accounts = OWN,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -54,6 +63,7 @@ class Launching:
         self._now = now
         self._ingest_base = ingest_base
         self._home = home
+        self._accounts = accounts
 
     def admit(self, job_id: str, workers: int | None = None, *, overtakes: bool = False) -> int | None:
         """Give the queued job its next attempt with up to `workers` (None: as many as it wants); None when it is not
@@ -79,9 +89,12 @@ class Launching:
                 return
             session.merge(IngestToken(job_id=job_id, attempt=attempt, sha256=sha256(token)))
             try:
-                spec = _begun(session, job, self._home)
+                run_as = self._accounts.run_as(job.owner, JobSpec.model_validate(job.spec))
+                home = self._home if run_as is None else run_as.folder
+                spec = _begun(session, job, home)
+                _checkpoints_in_reach(session, job, home)
                 self._secrets.values(session, job.project, spec.secrets)
-            except (SecretMissing, NoneLeft) as error:
+            except (SecretMissing, NoneLeft, NoAccount, CheckpointsElsewhere) as error:
                 why = Why(code=error.code, message=error.message, hint=error.hint)
                 attempt_failed(session, job, why, at=self._now(), who="scheduler")
                 return
@@ -95,6 +108,7 @@ class Launching:
             ingest_url=f"{self._ingest_base}/api/v1/jobs/{job_id}/ingest",
             ingest_token=token,
             home=self._home,
+            run_as=run_as,
         )
         began = self._now()
         self._backend.start(launch)
@@ -126,7 +140,8 @@ class Launching:
 
 
 def _begun(session: Session, job: Job, home: Path) -> JobSpec:
-    """The job file of a job that starts: later attempts begin with the same weights as the first. Raises NoneLeft."""
+    """The job file of a job that starts: later attempts begin with the same weights as the first. `home`: below which
+    its program finds what others have left. Raises NoneLeft."""
     spec = JobSpec.model_validate(job.spec)
     beginning = beginning_of(session, spec.init_from, home)
     if beginning != spec.init_from:
@@ -134,3 +149,19 @@ def _begun(session: Session, job: Job, home: Path) -> JobSpec:
         job.spec = spec.model_dump(mode="json")
         job.version += 1
     return spec
+
+
+def _checkpoints_in_reach(session: Session, job: Job, home: Path) -> None:
+    """An attempt that finds none would begin from nothing. Raises CheckpointsElsewhere."""
+    if job.attempt == 1 or job.spec.get("checkpoint", {}).get("uri"):
+        return
+    newest = next(iter(checkpoints_of(session, job.id)), None)
+    if newest is None:
+        return
+    folder = home / "checkpoints" / job.id
+    if Path(newest.uri).is_dir() and not (folder / Path(newest.uri).name).is_dir():
+        raise CheckpointsElsewhere(
+            f"the job's newest checkpoint is {newest.uri}, and its attempts look in {folder} since RINGLEADER_RUN_AS "
+            f"or RINGLEADER_RUN_AS_FOLDER was changed.",
+            hint="Set it back, and begin another job with the checkpoint: init_from.",
+        )

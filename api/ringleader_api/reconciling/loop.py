@@ -55,6 +55,7 @@ class Reconciler:
         lease: the role; without it a round only looks.
         kept: how long ended jobs stay; None: until they are deleted.
         packages_kept: how long packages stay that no job refers to.
+        open_home: where jobs under other accounts write, if there are such.
         exporting: whether a tracker has to get everything of a deleted job before its rows go.
     """
 
@@ -73,6 +74,7 @@ class Reconciler:
         exporting: bool,
         kept: timedelta | None = None,
         packages_kept: timedelta = KEPT,
+        open_home: Path | None = None,
         cluster_seen: Callable[[bool], None],
         took: Callable[[float], None] = lambda seconds: None,
     ) -> None:
@@ -84,7 +86,14 @@ class Reconciler:
         self._growing = growing
         self._inheriting = inheriting
         self._forgetting = Forgetting(
-            store, backend.forget, home, exporting, now, kept=kept, packages_kept=packages_kept
+            store,
+            backend.forget,
+            home,
+            exporting,
+            now,
+            kept=kept,
+            packages_kept=packages_kept,
+            open_home=open_home,
         )
         self._now = now
         self._lease = lease

@@ -20,6 +20,7 @@ from ringleader.wire.views import View
 from ringleader_api.log import Log
 from ringleader_api.problems import Conflict, NotFound, TooMany
 from ringleader_api.services.access import load
+from ringleader_api.services.accounts import OWN, Accounts
 from ringleader_api.services.artifacts import weights_file
 from ringleader_api.store import Store
 from ringleader_api.store.tables import Event, Job
@@ -91,8 +92,9 @@ class Export:
 class Exports:
     """Weights as safetensors files, few at once: each is read through before, and holds its files open."""
 
-    def __init__(self, store: Store, at_once: int = AT_ONCE) -> None:
+    def __init__(self, store: Store, at_once: int = AT_ONCE, accounts: Accounts = OWN) -> None:
         self._store = store
+        self._accounts = accounts
         self._at_once = at_once
         self._free = threading.BoundedSemaphore(at_once)
 
@@ -101,7 +103,8 @@ class Exports:
 
         Raises:
             NotFound: the job has no such checkpoint.
-            Conflict: it is there, and cannot be read.
+            Conflict: it is there, and cannot be read, or lies where a job under another account writes: this process
+                goes to no place that such a job has named.
             TooMany: as many as may are being exported.
         """
         from ringleader.checkpoint.export import (
@@ -109,6 +112,12 @@ class Exports:
         )  # only now: the file systems' library takes its time
 
         uri = self._uri(job_id, name)
+        if self._accounts.table:
+            raise Conflict(
+                f"the files of {uri} belong to the account that the job runs under: they are not exported from here.",
+                hint="Read them there as that account, or begin another job of that user with them (`init_from`).",
+                code="not_exported",
+            )
         if not self._free.acquire(blocking=False):
             raise TooMany(
                 AGAIN_S, f"{self._at_once} checkpoints are being exported, and no more are at once."

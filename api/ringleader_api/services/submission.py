@@ -19,11 +19,12 @@ from ringleader.spec.job import JOB_ID, PACKAGE
 from ringleader.wire.states import State
 from ringleader.wire.views import View, Why
 from ringleader_api.clock import Clock, new_job_id
-from ringleader_api.problems import Conflict, NotFound, Unprocessable
+from ringleader_api.problems import Conflict, Forbidden, NotFound, Unprocessable
 from ringleader_api.rights import Action, Caller, may
 from ringleader_api.scheduling import Claim, Hold, Seen, decide, fits, most, reaches
 from ringleader_api.services import packages
 from ringleader_api.services.access import have_project, load, permit, permit_job
+from ringleader_api.services.accounts import OWN, Accounts, NoAccount
 from ringleader_api.services.checkpoints import checkpoints_of, leaves_weights
 from ringleader_api.services.claims import Register, claim_of_spec, snapshot_of
 from ringleader_api.services.secrets import Secrets
@@ -66,10 +67,11 @@ class Accepted:
 class Submissions:
     """`seen` is the cluster as last seen, None while it is out of reach."""
 
-    def __init__(self, store: Store, now: Clock, secrets: Secrets) -> None:
+    def __init__(self, store: Store, now: Clock, secrets: Secrets, accounts: Accounts = OWN) -> None:
         self._store = store
         self._now = now
         self._secrets = secrets
+        self._accounts = accounts
         self._together: Together[_Asked, Accepted] = Together(self._store_all, most=MOST_AT_ONCE)
 
     def accept(self, who: Caller, body: Any, key: str | None, seen: Seen | None) -> Accepted:
@@ -79,7 +81,8 @@ class Submissions:
             SpecInvalid: the body is no job file.
             Unprocessable: the package is missing, or the cluster can never hold the job.
             Conflict: the key was used for another body.
-            NotFound, Forbidden: `who` may not submit to the project, or read what the key has made no more.
+            NotFound, Forbidden: `who` may not submit to the project, has no account where jobs have some, or may read
+                what the key has made no more.
         """
         if key is not None and not 0 < len(key) <= MAX_KEY:
             raise Unprocessable(
@@ -155,6 +158,10 @@ class Submissions:
     def _checked(self, who: Caller, body: Any, seen: Seen | None) -> JobSpec:
         spec = resolved(JobSpec.parse(body))
         permit(who, Action.SUBMIT, spec.project)
+        try:
+            self._accounts.run_as(who.name, spec)
+        except NoAccount as error:
+            raise Forbidden(error.message, hint=error.hint, code="no_account") from None
         if spec.priority > 0:  # it takes room from others
             permit(who, Action.STEER, spec.project)
         if spec.working_dir is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from ringleader.accounts import files_as
 from ringleader.checkpoint.manifest import Position, Saved
 from ringleader.runtime.messages import Beat, Launch
 
@@ -43,6 +44,7 @@ class Checkpoints:
 
     def __init__(self, launch: Launch, tell: Tell, *, kept: bytes | None = None) -> None:
         self._launch = launch
+        self._account = launch.run_as.account if launch.run_as else None
         self._tell = tell
         self._queue: queue.SimpleQueue[News | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -156,7 +158,8 @@ class Checkpoints:
 
         spec = self._launch.spec
         try:
-            folder = Folder(self._launch.checkpoints)
+            with files_as(self._account):
+                folder = Folder(self._launch.checkpoints)
         except Exception as error:  # of whatever file system
             if not told:
                 self._tell("checkpoint.failed", 0, {"why": str(error)})
@@ -166,7 +169,8 @@ class Checkpoints:
     def _settle(self, committer: "Committer", step: float) -> bool:
         """Whether nothing is left to be done. The same failure is told once."""
         try:
-            committed = committer.settle(step)
+            with files_as(self._account):
+                committed = committer.settle(step)
         except Exception as error:  # of whatever file system: it may be done with the next news
             if (why := str(error)) != self._why:
                 self._tell("checkpoint.failed", 0, {"why": why})

@@ -330,8 +330,8 @@ class Crew:
 
     def _task(self, worker: str, role: Role) -> Task:
         launch = self._launch
-        folders = (launch.artifacts, launch.scratch, launch.checkpoints)
-        return Task(launch.job_id, launch.attempt, worker, role, launch.spec, *folders)
+        folders = (launch.left, launch.scratch, launch.checkpoints)
+        return Task(launch.job_id, launch.attempt, worker, role, launch.spec, *folders, launch.run_as)
 
     def _over(self, worker: str, returned: Return) -> None:
         """A run returned, or its process died."""

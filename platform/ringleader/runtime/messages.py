@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ringleader.accounts import RunAs
 from ringleader.checkpoint.manifest import Saved
 from ringleader.comm.timeline import Stretch
 from ringleader.elastic.instructions import Role
@@ -37,6 +38,7 @@ class Launch:
         ingest_url: where settled records are posted, with `ingest_token`.
         home: RINGLEADER_HOME; spools and artifacts lie below it.
         api_gone_s: an attempt whose control plane never answered for so long gives up.
+        run_as: under which account the job's program runs; None: the stack's own.
     """
 
     job_id: str
@@ -47,14 +49,25 @@ class Launch:
     ingest_token: str
     home: Path
     api_gone_s: float = 86_400.0
+    run_as: RunAs | None = None
 
     @property
     def name(self) -> str:
         return attempt_name(self.job_id, self.attempt)
 
     @property
+    def open_home(self) -> Path:
+        """Below it lies what the job's program writes: where that has another account, apart from the home."""
+        return Path(self.home) if self.run_as is None else self.run_as.folder
+
+    @property
     def artifacts(self) -> Path:
         return Path(self.home) / "jobs" / self.job_id / "artifacts"
+
+    @property
+    def left(self) -> Path:
+        """Where members leave them."""
+        return self.open_home / "jobs" / self.job_id / "artifacts"
 
     @property
     def ledgers(self) -> Path:
@@ -64,7 +77,7 @@ class Launch:
     @property
     def checkpoints(self) -> str:
         """The URI of their folder."""
-        uri = self.spec.checkpoint.uri or str(Path(self.home) / "checkpoints")
+        uri = self.spec.checkpoint.uri or str(self.open_home / "checkpoints")
         return f"{uri.rstrip('/')}/{self.job_id}"
 
     @property
@@ -89,7 +102,7 @@ class Launch:
     @property
     def scratch(self) -> Path:
         """Private folders of the workers of this attempt, one a worker, on each node."""
-        return Path(self.home) / "scratch" / f"{self.job_id}-a{self.attempt}"
+        return self.open_home / "scratch" / f"{self.job_id}-a{self.attempt}"
 
 
 def spool_of(home: Path, job_id: str, attempt: int) -> Path:
@@ -145,6 +158,7 @@ class Task:
     artifacts: Path
     scratch: Path
     checkpoints: str
+    run_as: RunAs | None = None
 
     @property
     def folder(self) -> Path:

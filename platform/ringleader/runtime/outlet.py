@@ -14,6 +14,7 @@ from ringleader.comm.chrome import TraceFile
 from ringleader.comm.seal import new_secret
 from ringleader.elastic.instructions import SAVED, End
 from ringleader.runtime.checkpoints import Checkpoints
+from ringleader.runtime.fetching import fetch
 from ringleader.runtime.ledger import Ledger
 from ringleader.runtime.messages import Beat, Launch, Line, Metrics
 from ringleader.runtime.poster import Poster
@@ -217,6 +218,7 @@ class Outlet:
             reason = {"code": end.reason, "message": end.message, "hint": end.hint}
         result = None
         if end.outcome == "succeeded" and finished is not None:
+            fetch(self._launch, WEIGHTS)
             result = self._result(finished, trace, newest).model_dump(mode="json")
         record = {"at": _now(), "outcome": end.outcome, "reason": reason, "result": result}
         with self._taking, self.together():

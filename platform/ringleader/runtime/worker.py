@@ -21,6 +21,7 @@ from ringleader.runtime.pulse import ORPHANED, Pulse, guard_idle
 from ringleader.runtime.superior import OverRay
 
 if TYPE_CHECKING:
+    from ringleader.runtime.apart import Apart
     from ringleader.runtime.member import Member
 
 TERM_AGAIN_S = 0.5
@@ -40,7 +41,7 @@ class Worker:
         self._changed = threading.Condition()
         self._start = 0
         self._ended: Ended | None = None
-        self._member: Member | None = None
+        self._member: Member | Apart | None = None
         self._pulse = Pulse()
         self._supervisor: Any = None
         self._id = ""
@@ -73,10 +74,8 @@ class Worker:
             self._busy.set()
         if again:
             return self._over(start)
-        from ringleader.runtime.member import Member
-
         self._listen(start)
-        member = Member(task, self.who(), OverRay(supervisor), self._pulse)
+        member = self._member_of(task, supervisor)
         self._id, self._supervisor = task.worker, supervisor
         self._member = member
         self._ready.set()
@@ -85,6 +84,16 @@ class Worker:
             self._ended = ended
             self._changed.notify_all()
         return ended
+
+    def _member_of(self, task: Task, supervisor: Any) -> "Member | Apart":
+        superior = OverRay(supervisor)
+        if task.run_as is not None:
+            from ringleader.runtime.apart import Apart
+
+            return Apart(task, self.who(), superior)
+        from ringleader.runtime.member import Member
+
+        return Member(task, self.who(), superior, self._pulse)
 
     def attendance(self, start: int) -> Attendance:
         """Where this worker stands, for a supervisor that is new."""
@@ -146,7 +155,7 @@ class Worker:
             self._changed.notify_all()
         return newer
 
-    def _words(self) -> "Member":
+    def _words(self) -> "Member | Apart":
         self._ready.wait(timeout=30)
         assert self._member is not None
         return self._member

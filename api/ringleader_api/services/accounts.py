@@ -1,0 +1,72 @@
+"""Under which account of the machine the jobs of each user run: the operator's table, never a submitter's choice."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ringleader.accounts import EVERYBODY, Account, RunAs, accounts_of, owner_only
+from ringleader.errors import RingleaderError
+from ringleader.spec import JobSpec
+from ringleader.wire.states import Reason
+from ringleader_api.settings import Settings, SettingsInvalid
+
+
+class NoAccount(RingleaderError):
+    """The jobs of this user have no account to run under, or ask for what it does not have."""
+
+    code = Reason.PLATFORM_ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """Empty: all jobs run under the stack's own.
+
+    Attributes:
+        folder: below which jobs write.
+    """
+
+    table: Mapping[str, Account] = field(default_factory=dict)
+    folder: Path | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Accounts":
+        """As the settings say. Raises RunAsImpossible, SettingsInvalid: not on this machine."""
+        table, folder = accounts_of(settings.run_as), settings.run_as_folder
+        if not table and folder is None:
+            return cls()
+        if not table:
+            raise SettingsInvalid(
+                "RINGLEADER_RUN_AS_FOLDER is for jobs of other accounts: set RINGLEADER_RUN_AS too"
+            )
+        if folder is None or not folder.is_absolute() or folder.is_relative_to(settings.home.resolve()):
+            raise SettingsInvalid(
+                "RINGLEADER_RUN_AS needs RINGLEADER_RUN_AS_FOLDER, an absolute path apart from RINGLEADER_HOME: there "
+                "jobs write, and the home is closed to them",
+                hint="For one machine /var/lib/ringleader-jobs; several nodes have to share it.",
+            )
+        if settings.home.stat().st_mode & 0o077:
+            raise SettingsInvalid(f"{settings.home} is open to other accounts, which jobs have: chmod 700 it")
+        owner_only(folder)
+        return cls(table, folder)
+
+    def run_as(self, owner: str, spec: JobSpec) -> RunAs | None:
+        """How a job of this user runs; None: under the stack's own account. Raises NoAccount."""
+        if not self.table or self.folder is None:
+            return None
+        account = self.table.get(owner) or self.table.get(EVERYBODY)
+        if account is None:
+            raise NoAccount(
+                f"jobs run under accounts of their own here, and the user {owner} has none.",
+                hint="Ask an operator to name one in RINGLEADER_RUN_AS.",
+            )
+        uri = spec.checkpoint.uri
+        if uri is not None and "://" in uri and not uri.startswith("file://"):
+            raise NoAccount(
+                f"checkpoint.uri {uri} cannot be used: jobs run under accounts of their own here, and the credentials "
+                "of the stack's nodes are not theirs.",
+                hint=f"Leave it out, or name a folder in which {account.name} may write.",
+            )
+        return RunAs(account, self.folder)
+
+
+OWN = Accounts()

@@ -1,0 +1,84 @@
+"""An actor without Ray: one member of one job under another account, and what its supervisor hears, a line each.
+
+`python apart_script.py FOLDER PROGRAM`: FOLDER is root's and every account may pass through it; PROGRAM is the body of
+a module with a function `train`.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from ringleader.accounts import Account, RunAs
+from ringleader.elastic import Meeting, Plan
+from ringleader.runtime.apart import Apart
+from ringleader.runtime.messages import Beat, Handed, Identity, Launch, Standing, Task
+from ringleader.spec import JobSpec
+from ringleader.wire.package import pack
+
+NOBODY = Account("nobody", 65534, 65534)
+SPEC = JobSpec.parse(
+    {
+        "name": "apart",
+        "entrypoint": "program:train",
+        "workers": {"max": 1},
+        "batch": {"global_size": 4},
+        "secrets": {"HF_TOKEN": "hub"},
+    }
+)
+
+SAYING = threading.Lock()
+
+
+class Hears:
+    """The supervisor; it is away when it is asked for the secrets a second time."""
+
+    asked = 0
+
+    def parked(self, standing: Standing) -> None:
+        say("parked", worker=standing.worker, pid=standing.identity.pid, life=standing.identity.life)
+
+    def seated(self, worker: str, generation: int) -> None:
+        say("seated", worker=worker, generation=generation)
+
+    def level(self, worker: str, pair: int) -> None:
+        say("level", worker=worker, pair=pair)
+
+    def beat(self, beat: Beat) -> int | None:
+        for line in beat.lines:
+            say("line", worker=beat.worker, pid=beat.identity.pid, text=line.text)
+        return 10**9
+
+    def secrets(self) -> Handed | None:
+        self.asked += 1
+        if self.asked > 1:
+            threading.Event().wait(60)
+        return Handed({"HF_TOKEN": "hf_value"})
+
+
+def say(kind: str, **values: Any) -> None:
+    with SAYING:  # `print` writes a line and its end one after the other, and several threads say something
+        print(json.dumps({"kind": kind, **values}), flush=True)
+
+
+def main(folder: Path, program: str) -> None:
+    run_as = RunAs(NOBODY, folder)
+    launch = Launch("job_1", 1, SPEC, None, "", "", Path("/nowhere"), run_as=run_as)
+    task = Task("job_1", 1, "w0", "worker", SPEC, launch.left, launch.scratch, launch.checkpoints, run_as)
+    apart = Apart(task, Identity(os.getpid(), "node", "127.0.0.1", 9), Hears())
+    plan = Plan(1, 1, ("w0",), 0, SPEC.shards, 0, (), 0, Meeting(), "start")
+    threading.Thread(target=apart.take, args=(plan,), daemon=True).start()
+    with tempfile.TemporaryDirectory() as work:
+        (Path(work) / "program.py").write_text(program)
+        package = pack(Path(work))
+    say("attendance", busy=apart.attendance().busy)
+    ended = apart.run(package)
+    said = apart.attendance() if ended.kind != "failed" else None
+    say("ended", end=ended.kind, message=ended.message, generation=said and said.generation)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
