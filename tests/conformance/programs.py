@@ -441,6 +441,123 @@ UNSETTLED = {"optimizer_made_anew", *(name for name in PROGRAMS if name.startswi
 """Programs that register objects or unfreeze parameters between loops, which is refused where items are leased."""
 
 
+def norm_free() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def short_rows() -> TensorDataset:
+    """The last batch has two rows: not every shard has one, and not every worker runs the body for it."""
+    return rows(count=ROWS + 2)
+
+
+@program
+def rate_by_step(session: Session) -> None:
+    """The schedule that most scripts write by hand."""
+    net = session.model(norm_free())
+    optimizer = sgd(session, net)
+    for _ in range(EPOCHS):
+        for x, y in session.batches(short_rows()):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.05 / (1 + session.global_step)
+            session.step(F.cross_entropy(net(x), y))
+
+
+@program
+def rate_lowered_in_a_body(session: Session) -> None:
+    """A factor with each batch, whose product goes on between loops; another one at a step."""
+    net = session.model(norm_free())
+    optimizer = session.optimizer(torch.optim.AdamW(net.parameters(), lr=0.02))
+    for _ in range(EPOCHS):
+        for x, y in session.batches(short_rows()):
+            optimizer.param_groups[0]["lr"] *= 0.95
+            if session.global_step == 7:
+                optimizer.param_groups[0]["betas"] = (0.8, 0.99)
+            session.step(F.cross_entropy(net(x), y))
+        print(optimizer.param_groups[0]["lr"])
+        optimizer.param_groups[0]["lr"] *= 1.1
+
+
+@program
+def rate_tensor_filled_in_a_body(session: Session) -> None:
+    net = session.model(norm_free())
+    rate = torch.tensor(0.05)
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9))
+    for _ in range(EPOCHS):
+        for x, y in session.batches(short_rows()):
+            rate.fill_(0.05 / (1 + session.global_step))
+            session.step(F.cross_entropy(net(x), y))
+
+
+RATES = {"rate_by_step", "rate_lowered_in_a_body", "rate_tensor_filled_in_a_body"}
+"""Programs whose bodies set rates, which servers that lease items refuse."""
+
+
+@program
+def optimizer_state_kept_and_put_back(session: Session) -> None:
+    """The momentum of an epoch comes back later."""
+    net = session.model(network())
+    optimizer = sgd(session, net)
+    kept: Any = None
+    for number in range(EPOCHS):
+        epoch(session, net, rows())
+        if number == 1:
+            kept = copy.deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(kept)
+    epoch(session, net, rows())
+
+
+@program
+def momentum_set_by_hand(session: Session) -> None:
+    net = session.model(network())
+    optimizer = sgd(session, net)
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+        for parameter in net.parameters():
+            optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, 0.01)
+
+
+@program
+def step_of_an_optimizer_of_its_own(session: Session) -> None:
+    """Between loops the program trains by itself, on rows that it has in hand."""
+    net = session.model(network())
+    sgd(session, net)
+    own = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    x, y = rows(3, 16).tensors
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+        own.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        own.step()
+
+
+@program
+def step_by_hand(session: Session) -> None:
+    """The same with the registered one."""
+    net = session.model(network())
+    optimizer = sgd(session, net)
+    x, y = rows(3, 16).tensors
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+
+
+BY_HAND = {"step_by_hand"}
+"""Programs that step a registered optimiser, which servers refuse."""
+
+
+@program
+def activation_added(session: Session) -> None:
+    """A layer without weights comes in later."""
+    net = session.model(network())
+    sgd(session, net)
+    for number in range(EPOCHS):
+        if number == 2:
+            net.add_module("4", nn.Tanh())
+        epoch(session, net, rows())
+
+
 class Trainer:
     """A class as people write it, with its state in attributes and a method that nests functions."""
 

@@ -61,13 +61,15 @@ def test_names_of_a_body_are_there_on_servers_and_joiners_and_cost_no_bit(
 
 
 def meddle(session: Session) -> None:
-    """The body changes all that an optimiser holds, at the step at which a rehearsal of the loop stands."""
+    """The body changes all that an optimiser holds, at the step at which a rehearsal of the loop stands; weights in the
+    rehearsal only, as a turn that changes them is refused."""
     net, data = made(session), rows()
     optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
     for _ in range(4):
         for x, y in session.batches(data):
             if session.global_step == 6:
-                net[2].bias.data.fill_(0.5)
+                if session._rehearsal.runs:
+                    net[2].bias.data.fill_(0.5)
                 optimizer.param_groups[0]["lr"] = 0.01
                 for state in optimizer.state.values():
                     state["momentum_buffer"].zero_()

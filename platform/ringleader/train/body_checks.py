@@ -19,11 +19,16 @@ from torch.utils.hooks import RemovableHandle
 
 from ringleader.errors import StepMisuse
 from ringleader.train.held import Held
+from ringleader.train.lines import calling_line, line_matching
+from ringleader.train.served_states import ServedStates
 from ringleader.train.unkept import looked_at
 
 SMALL = 1 << 14
 """Elements of a parameter that is watched: others would cost memory."""
 WATCHED = 64
+
+CHANGES = r"\.data\b.*(= |\.\w+_\()|\.\w*[a-z]_\(|load_state_dict\("
+"""What changes a tensor in place."""
 
 IN_A_LOOP = "inside a loop over session.batches"
 
@@ -35,14 +40,24 @@ class BodyChecks:
         held: where the models are.
         accumulates: whether gradients of turns before are in the parameters, and those of others will come to them.
         warn: is told once of a line that does nothing: about what, a sentence, what to do.
+        states: of the optimisers, closed while the program's lines run.
     """
 
     def __init__(
-        self, held: Held, *, accumulates: Callable[[], bool], warn: Callable[[str, str, str], None]
+        self,
+        held: Held,
+        *,
+        accumulates: Callable[[], bool],
+        warn: Callable[[str, str, str], None],
+        states: ServedStates,
     ) -> None:
         self._held = held
         self._accumulates = accumulates
         self._warn = warn
+        self._states = states
+        self._weights: list[Parameter] = []
+        self._marks: list[tuple[int, int]] = []
+        self._values: list[tuple[Parameter, Tensor]] = []
         self._body = False
         self._turns = 0
         self._hooks: dict[Parameter, RemovableHandle] = {}
@@ -82,6 +97,7 @@ class BodyChecks:
         for parameter in self._small():
             if parameter not in self._hooks:
                 self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._reached)  # type: ignore[no-untyped-call]
+        self._weights = [p for p in self._held.weights if p.layout is torch.strided]
         try:
             for batch in turns:
                 self._turns += 1
@@ -89,7 +105,8 @@ class BodyChecks:
                 yield batch
                 self._leave()
         finally:
-            self._body = False
+            self._body, self._values = False, []
+            self._states.show()
             self._put_back()
 
     def release(self) -> None:
@@ -101,8 +118,11 @@ class BodyChecks:
     def _enter(self) -> None:
         """The program goes on: whatever it does to gradients will show."""
         self._body = True
+        self._states.hide()
+        self._marks = [_mark(p) for p in self._weights]
         if not looked_at(self._turns):
             return
+        self._values = [(p, p.detach().clone()) for p in self._hooks]
         for parameter in self._hooks:
             if parameter.requires_grad:
                 self._seen.append(_Seen.of(parameter))
@@ -110,6 +130,8 @@ class BodyChecks:
     def _leave(self) -> None:
         """The program is done for now. Raises StepMisuse for what it did to gradients."""
         self._body = False
+        self._states.show()
+        self._check_weights()
         marks = [(seen, mark) for seen in self._seen if (mark := seen.mark())]
         lost = any(mark == "cleared" and not seen.ours for seen, mark in marks)
         self._put_back()
@@ -123,6 +145,27 @@ class BodyChecks:
         if marks:
             self._cleared()
 
+    def _check_weights(self) -> None:
+        """Raises StepMisuse: the body has changed a weight."""
+        values, self._values = self._values, []
+        changed = next(
+            (p for p, mark in zip(self._weights, self._marks, strict=True) if _mark(p) != mark), None
+        )
+        if changed is None:
+            changed = next((p for p, value in values if not _same(p, value)), None)
+        self._marks = [_mark(p) for p in self._weights]
+        if changed is None:
+            return
+        name = next(
+            (name for name, p in self._held.spoken_parameters.items() if p is changed), "a frozen one"
+        )
+        raise StepMisuse(
+            f"the weights {name!r} were changed {IN_A_LOOP} ({line_matching(CHANGES)}): a worker runs the body for "
+            f"some slices of a batch, another one for others or none, and what servers publish knows nothing of it.",
+            hint="Change weights between two loops, or, with sync: ring, once a step in session.on_commit(callback). "
+            "What a forward changes belongs into a buffer.",
+        )
+
     def _put_back(self) -> None:
         for seen in self._seen:
             seen.put_back()
@@ -135,6 +178,12 @@ class BodyChecks:
         return [p for p in fit if p.numel() <= SMALL][:WATCHED] or fit[:1]
 
     def _refuse_step(self, optimizer: Optimizer, _arguments: Any, _named: Any) -> None:
+        if not self._body and self._states.closed:
+            raise StepMisuse(
+                f"{type(optimizer).__name__}.step() was called between session calls ({calling_line()}): parameter "
+                f"servers keep its state, so that it would make another update on every member.",
+                hint="Make such a step with an optimiser of your own, which is not registered, or with sync: ring.",
+            )
         if not self._body:
             return
         raise StepMisuse(
@@ -192,6 +241,16 @@ class _Seen:
     def put_back(self) -> None:
         if self.ours and self.parameter.grad is self.gradient:
             self.parameter.grad = None
+
+
+def _same(parameter: Parameter, value: Tensor) -> bool:
+    """Bit for bit, but for NaN, which all are one."""
+    return torch.allclose(parameter.detach(), value, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+def _mark(parameter: Parameter) -> tuple[int, int]:
+    """Differs once somebody has changed it in place, or put another tensor there."""
+    return parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version
 
 
 def _can_be_watched(parameter: Parameter) -> bool:

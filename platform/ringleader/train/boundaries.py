@@ -33,6 +33,9 @@ KINDS = frozenset((MODELS, OPTIMIZERS, KEPT))
 Tensors = dict[str, Any]
 """{"models": [state_dict, …], "optimizers": [{parameter number: state}, …], "kept": {name: state}}, or some of it."""
 
+States = list[dict[int, dict[str, Any]]]
+"""Of each optimiser what it keeps, by the numbers of the parameters."""
+
 
 @dataclass(slots=True)
 class Boundary:
@@ -77,6 +80,22 @@ class Boundary:
         the other kinds with them."""
         few = size_bytes(live_tensors(held)) <= IN_MEMORY_BYTES
         self.tensors |= copied_tensors(held, (KINDS if few else {kind}) - self.tensors.keys())
+        self.tensor_bytes = size_bytes(self.tensors)
+
+    @property
+    def states(self) -> States | None:
+        """What is recorded of optimisers' states; None: nothing was touched; empty: it was too much."""
+        return [] if self.line else self.tensors.get(OPTIMIZERS)
+
+    def add_states(self, states: States) -> None:
+        """Record states of further parameters: where servers update, each records those of its own."""
+        if not states:
+            self.tensors.pop(OPTIMIZERS, None)
+            self.line = self.line or "on another server"
+            return
+        mine = self.tensors.setdefault(OPTIMIZERS, [{} for _ in states])
+        for own, given in zip(mine, states, strict=False):
+            own |= {number: state for number, state in given.items() if number not in own}
         self.tensor_bytes = size_bytes(self.tensors)
 
     def put_back(self, held: Held) -> None:

@@ -15,6 +15,7 @@ from ringleader.spec import JobSpec
 from ringleader.sync import Exchange
 from ringleader.train.agreement import agreed
 from ringleader.train.beside import Beside
+from ringleader.train.body_settings import BodySettings
 from ringleader.train.buffers import Buffers
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.choice import Choice
@@ -25,6 +26,7 @@ from ringleader.train.draws import Draws
 from ringleader.train.healing import Healing
 from ringleader.train.held import Held
 from ringleader.train.laying import Laying
+from ringleader.train.lines import line_setting
 from ringleader.train.outer import Outer
 from ringleader.train.reporter import Reporter
 from ringleader.train.saving import Saver
@@ -105,8 +107,7 @@ class Group:
         self.seat: Seat | None = None
         self.exchange: Exchange | None = None
         self.same_bits = spec.sync.same_bits
-        self._leaving = ""
-        self._must_park = True
+        self._leaving, self._must_park = "", True
         self._buffers: Buffers | None = None
         self._layout: WordLayout | None = None
         self.trained = Trained(self)
@@ -115,6 +116,7 @@ class Group:
         self.sections = Sections(self)
         self.comparison = Comparison(self)
         self.unkept = Unkept(self)
+        self.settings = BodySettings(self, line_setting)
         self.draws = Draws(self)
         self.healing = Healing(self)
         self.donations = Donations(self)

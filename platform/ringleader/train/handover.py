@@ -1,6 +1,7 @@
 """How servers that are new to their slots get what they shall update: from those that hold it."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import Parameter
@@ -9,9 +10,9 @@ from ringleader.comm.buckets import Buckets
 from ringleader.comm.objects import packed, unpacked_of_any_type
 from ringleader.elastic import Plan
 from ringleader.elastic.parts import gifts
-from ringleader.sync import Exchange
-from ringleader.train.held import Held
-from ringleader.train.seams import Seat
+
+if TYPE_CHECKING:
+    from ringleader.train.group import Group
 
 
 def lacks(plan: Plan, rank: int, donor: str, *, updated: bool) -> bool:
@@ -26,7 +27,7 @@ def lacks(plan: Plan, rank: int, donor: str, *, updated: bool) -> bool:
     return any(me in servers and other not in servers for servers in plan.held_by)
 
 
-def hand_over(seat: Seat, exchange: Exchange, held: Held, *, lacking: bool) -> None:
+def hand_over(group: "Group", *, lacking: bool) -> None:
     """Called by all members together, when all servers that have their parts are at the same step.
 
     Args:
@@ -35,18 +36,24 @@ def hand_over(seat: Seat, exchange: Exchange, held: Held, *, lacking: bool) -> N
     Raises:
         ExchangeBroken: the parts that came until then stay.
     """
+    seat, exchange, held = group.seat, group.exchange, group.held
+    assert seat is not None
+    assert exchange is not None
     plan, me = seat.plan, seat.rank - seat.plan.world
     said = torch.zeros(len(plan.members), dtype=torch.float64)
     said[seat.rank] = lacking
     without = {rank - plan.world for rank in exchange.all_reduce(said).nonzero().flatten().tolist()}
     for receiver, donor, parts in gifts(plan.held_by, without):
         if donor == me:
-            payload = packed(held.state_of(_parameters(exchange.buckets, parts)), exchange.seal)
-            exchange.send_state(plan.world + receiver, payload)
+            state = held.state_of(_parameters(exchange.buckets, parts)) | {
+                "boundaries": group.sections.states()
+            }
+            exchange.send_state(plan.world + receiver, packed(state, exchange.seal))
         elif receiver == me:
             given = _parameters(exchange.buckets, parts)
-            received = exchange.receive_state(plan.world + donor)
-            held.take_part(unpacked_of_any_type(received, exchange.seal), given)
+            received = unpacked_of_any_type(exchange.receive_state(plan.world + donor), exchange.seal)
+            held.take_part(received, given)
+            group.sections.add_states(received["boundaries"])
             exchange.buckets.tables.all_changed(given)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ringleader.landlock import confine
-from ringleader.train.sections import calling_line
+from ringleader.train.lines import calling_line
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")

@@ -53,7 +53,7 @@ class Healing:
             group.laying.lay()
         if plan.servers > 1 and not (group.spec.sync.servers_are_copies or group.spec.sync.circulates):
             if plan.backups:
-                hand_over(group.seat, group.exchange, group.held, lacking=group.updated < 0)
+                hand_over(group, lacking=group.updated < 0)
                 group.updated = group.step if group.updated < 0 else group.updated
             self._level()
         self.machines.meet(group.exchange, plan, group.seat.rank)
@@ -110,7 +110,7 @@ class Healing:
         if part.state == 0:
             # A server that took over another one's state has opened no books of its own yet.
             return group.held.state(self.rest(group.keeps() or group.inside))
-        return group.held.state_of(group.part or [])
+        return group.held.state_of(group.part or []) | {"boundaries": group.sections.states()}
 
     def rest(self, inside: dict[str, Any], since: int = 0) -> dict[str, Any]:
         """The position of this member, and all else that no registered object holds.

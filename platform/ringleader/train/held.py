@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,6 +35,7 @@ class Held:
 
     Attributes:
         idle: parameters that are not trained now, see `Trained`: nobody updates or publishes them.
+        calling_back: what stands around each of the program's callbacks.
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,7 @@ class Held:
         self.callbacks: list[Callable[[], None]] = []
         self.committed_kept: dict[str, dict[str, Any]] = {}
         self.idle: frozenset[nn.Parameter] = frozenset()
+        self.calling_back: Callable[[], AbstractContextManager[None]] = nullcontext
         self._owed: tuple[int, int] | None = None
         self._waiting = _Waiting()
         self._given: Sequence[dict[str, Any]] = ()
@@ -241,7 +243,8 @@ class Held:
         named = {name: parameter for name, parameter in named.items() if parameter not in self.idle}
         before = {name: parameter._version for name, parameter in named.items()}
         for callback in self.callbacks:
-            callback()
+            with self.calling_back():
+                callback()
         changed = [name for name, parameter in named.items() if parameter._version != before[name]]
         if changed:
             raise StepMisuse(

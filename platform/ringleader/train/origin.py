@@ -9,6 +9,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from ringleader.train.held import Held
+from ringleader.train.optimizer_states import assign
 
 Groups = list[dict[str, Any]]
 States = dict[Any, dict[str, Any]]
@@ -45,7 +46,7 @@ class Origin:
             torch._foreach_copy_([parameter.detach() for parameter in self._parameters], self.weights)
         for (optimizer, _), (groups, states) in zip(self._held.optimizers, self._optimizers, strict=True):
             for group, saved in zip(optimizer.param_groups, groups, strict=True):
-                group.update(copy.deepcopy(saved))
+                assign(group, copy.deepcopy(saved))
             for parameter in [key for key in optimizer.state if key not in self._held.idle]:
                 del optimizer.state[parameter]
             optimizer.state.update({key: copy.deepcopy(state) for key, state in states.items()})

@@ -9,6 +9,7 @@ from torch import Tensor
 from ringleader.comm.objects import packed, unpacked
 from ringleader.elastic import Plan
 from ringleader.sync import Exchange
+from ringleader.train.body_settings import Said
 from ringleader.train.seams import Seat
 from ringleader.train.word import SliceReport
 
@@ -21,11 +22,13 @@ class Replica:
         moves: the gradients of the outer step's carriers, by number.
         reports: of its slices, by their place in the control word.
         left: (bytes,) uint8 of the buffers that it left, where it is they that count.
+        said: what the loop's body has set in its slices, where it was in all batches of the round.
     """
 
     moves: Mapping[int, Tensor]
     reports: Mapping[int, SliceReport]
     left: Tensor | None
+    said: Said = (False, None)
 
 
 @dataclass(slots=True)

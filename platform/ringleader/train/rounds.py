@@ -132,6 +132,7 @@ class Rounds:
         self._group.laying.lay_first()
         self._outer.open()
         self._group.comparison.begin(loop.number)
+        self._group.settings.begin_transaction()
         span = self._span = self._span_at(loop, self._group.calls.offset)
         exchange.begin_step(frozenset(span.present(span.offsets.start)))
         return span
@@ -170,6 +171,7 @@ class Rounds:
                     return
                 continue
             self._outer.rewind()
+            self._group.settings.begin_replica()
             self._group.buffers.rewind()
             for offset in span.offsets_of(shard):
                 self._offset = offset
@@ -197,6 +199,7 @@ class Rounds:
         if group.timeline is not None:
             group.timeline.begin("inner step", slice=turn.shard)
         self._outer.inner_step(loss, group.trained.check_reached)
+        group.settings.inner_step()
         if group.timeline is not None:
             group.timeline.end()
         if self._offset == span.offsets_of(turn.shard)[-1]:
@@ -218,7 +221,9 @@ class Rounds:
             self._group.buffers.keep_left()
             left = self._group.buffers.left_bytes()
         reports = {slot: self._reports[slot] for slot in slots}
-        return Replica(self._outer.moves(shard, weight / span.rows), reports, left)
+        whole = span.offsets_of(shard)[-1] == span.offsets[-1]
+        said = self._group.settings.replica if whole else (False, None)
+        return Replica(self._outer.moves(shard, weight / span.rows), reports, left, said)
 
     def _bring(self, shard: int, replica: Replica, *, seen: bool) -> None:
         """A finished replica enters the sum; with the worker's last one the round ends.
@@ -230,6 +235,7 @@ class Rounds:
         exchange = self._group.exchange
         assert exchange is not None
         self._reports |= replica.reports
+        self._group.settings.bring(replica.said)
         if replica.left is not None:
             self._group.buffers.put_left(replica.left)
         exchange.begin_slice(shard)
@@ -278,6 +284,7 @@ class Rounds:
                 wish=group.securing.wish,
                 fingerprint=group.comparison.said,
                 lays=group.trained.due(loop.number),
+                sets=group.settings.sets,
                 stance=self._leaving.stance(turns=bool(self._mine)),
                 slices=self._reports,
                 buffers=group.buffers.encode(),
@@ -305,7 +312,10 @@ class Rounds:
         if group.timeline is not None:
             group.timeline.begin("update")
         reports = [self._read(reduced, span, offset) for offset in span.offsets]
+        row = group.settings.agree(exchange) if report.sets else None
         self._outer.commit(span.rows / sum(report.weight for report in reports))
+        if row is not None:
+            group.settings.take(row)
         if 0 in span.present(span.offsets.start):
             group.buffers.commit(group.layout.buffers_of(reduced))
         else:  # the last batch may have fewer rows than there are shards
@@ -372,6 +382,7 @@ class Rounds:
             group.held.after_update(group.spec.seed, group.step)
             if group.held.callbacks:
                 group.buffers.adopt()  # what they have set in buffers is committed with the step
+        group.settings.committed()
         names = self.turns.names
         group.reporter.open(self.recorder.records(loop.epoch, span.offsets.start, reports, names))
         if reports[0].stop:

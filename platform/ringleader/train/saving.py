@@ -16,6 +16,7 @@ from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.snapshot import Found, Room, Snapshot, newest, size_of
 from ringleader.checkpoint.writer import NotWritten, Writer, give_way
 from ringleader.spec import JobSpec
+from ringleader.train.boundaries import Boundary, States
 from ringleader.train.cadence import Cadence, Wish
 from ringleader.train.seams import Outlet
 
@@ -251,4 +252,15 @@ def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
             mine.update(theirs)
         for mine, theirs in zip(first["optimizers"], other["optimizers"], strict=True):
             mine["state"].update(theirs["state"])
+        _join_boundaries(first["rest"], other.get("boundaries", {}))  # checkpoints of before have none
     return first
+
+
+def _join_boundaries(rest: dict[str, Any], states: dict[int, States]) -> None:
+    """What a server recorded of its optimiser states between calls belongs beside what the first one recorded."""
+    since, plain = rest.get("boundaries", (0, []))
+    boundaries = [Boundary.of_plain(values) for values in plain]
+    for number, given in states.items():
+        if since <= number < since + len(boundaries):
+            boundaries[number - since].add_states(given)
+    rest["boundaries"] = since, [boundary.plain() for boundary in boundaries]

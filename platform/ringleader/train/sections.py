@@ -6,17 +6,15 @@ call. Where it reaches the call in which the state was given, it takes that stat
 """
 
 import copy
-import linecache
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ringleader.train.boundaries import (
     Boundary,
+    States,
     Tensors,
     copied_tensors,
     put_settings,
@@ -25,8 +23,9 @@ from ringleader.train.boundaries import (
     storages_of,
 )
 from ringleader.train.held import Held
+from ringleader.train.lines import calling_line
 from ringleader.train.touches import Touches
-from ringleader.train.variables import INSTALLED, PACKAGES, Variables
+from ringleader.train.variables import Variables
 
 if TYPE_CHECKING:
     from ringleader.train.group import Group
@@ -156,8 +155,22 @@ class Sections:
     def restore(self, state: tuple[int, list[tuple[Any, ...]]]) -> None:
         """Take over a peer's boundaries. What this member recorded itself stays where the peer sent none."""
         since, plain = state
+        own = self.states()
         given = [Boundary.of_plain(values) for values in plain]
         self._boundaries[since : since + len(given)] = given
+        self.add_states(own)
+
+    def states(self) -> dict[int, States]:
+        """What is recorded of optimisers' states, by call: on one server of several those that it makes."""
+        return {
+            n: boundary.states for n, boundary in enumerate(self._boundaries) if boundary.states is not None
+        }
+
+    def add_states(self, states: Mapping[int, States]) -> None:
+        """Record what another server has recorded of its part."""
+        for number, given in states.items():
+            if number < len(self._boundaries):
+                self._boundaries[number].add_states(given)
 
     @property
     def count(self) -> int:
@@ -279,12 +292,3 @@ class _Newest:
         for scheduler, state in zip(held.schedulers, self._schedulers, strict=False):
             scheduler.load_state_dict(state)
         held.set_kept(self._kept)
-
-
-def calling_line() -> str:
-    """The program's line that runs now, as "file:line: text"."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((*PACKAGES, *INSTALLED)):
-        frame = frame.f_back
-    name, number = frame.f_code.co_filename, frame.f_lineno
-    return f"{Path(name).name}:{number}: {linecache.getline(name, number).strip()}"

@@ -34,10 +34,12 @@ from ringleader.train.rounds import Rounds
 from ringleader.train.saving import Saver
 from ringleader.train.schedules import give_back
 from ringleader.train.seams import Coordinator, Outlet
+from ringleader.train.served_states import ServedStates
 from ringleader.train.short_batch import check_last_batch
 from ringleader.train.slices import Collate, check_dataset
 from ringleader.train.steps import Loop, Steps
 from ringleader.train.streams import seed_all
+from ringleader.train.structure import Structure
 from ringleader.train.warnings import WARNING
 from ringleader.train.weights import check_writable
 
@@ -90,7 +92,15 @@ class Session:
         self._casting = Casting(spec.precision, self._device)
         self._evaluation = Evaluation(self._group, outlet, self._device, self._casting)
         self._rehearsal = Rehearsal(self._group, self._device)
-        self._checks = BodyChecks(self._held, accumulates=self._accumulates, warn=self._warn)
+        self._structure = Structure(self._held)
+        self._states = ServedStates(self._held, on=bool(spec.sync.server_count))
+        self._held.calling_back = self._states.hidden
+        self._checks = BodyChecks(
+            self._held,
+            accumulates=self._accumulates,
+            warn=self._warn,
+            states=self._states,
+        )
         self._epochs = 0
         self._total_steps: int | None = None
         self._open_call: int | None = None
@@ -149,6 +159,7 @@ class Session:
             )
         self._held.add_optimizer(optimizer, clip_norm)
         self._checks.optimizer(optimizer)
+        self._states.add(optimizer)
         return optimizer
 
     def scheduler(self, scheduler: S) -> S:
@@ -268,7 +279,11 @@ class Session:
             self._past = self._rehearsed
             return
         with self._checks.session_steps():
+            if self._steps.turns.running is not None:
+                self._structure.check_body()
+                self._group.settings.end_turn()
             self._steps.step(loss, weight, metrics)
+            self._group.settings.step_returned()
 
     def evaluate(
         self, dataset: Any, score: Score, *, collate: Collate | None = None, loader_workers: int = 0
@@ -287,6 +302,7 @@ class Session:
         check_dataset(dataset)
         if self._near is not None:
             self._near(dataset)
+        self._structure.check()
         number = self._begin_call()
         if self._calls.is_finished(number):
             self._scores = dict(self._calls.finished[number].result)
@@ -312,6 +328,7 @@ class Session:
         loader_workers: int,
         drop_last: bool,
     ) -> Iterator[Any]:
+        self._structure.check()
         number = self._begin_call()
         index, self._epochs = self._epochs, self._epochs + 1
         if index == 0:
@@ -349,11 +366,20 @@ class Session:
         self._inside, self._past = True, None
         try:
             turns = self._rehearsal.watch(place, loop.number, self._steps.run(loop))
-            yield from self._checks.turns(self._casting.turns(turns))
+            yield from self._checks.turns(self._settled(self._casting.turns(turns)))
             self._tell_between()
         finally:
             self._inside = False
             self._past = None
+
+    def _settled(self, turns: Iterator[Any]) -> Iterator[Any]:
+        """The same turns; each begins with the committed settings, and sets what it does before its step."""
+        settings = self._group.settings
+        settings.begin_loop()
+        for batch in turns:
+            settings.begin_turn()
+            yield batch
+            settings.behind_turn()
 
     def _rehearse(self, loop: Loop, place: Place) -> Iterator[Any]:
         """The loop is over: a turn for its names where there was none."""
@@ -382,9 +408,11 @@ class Session:
     def _close(self) -> None:
         """The program is over; idempotent."""
         self._closed = True
+        self._states.show()
         self._casting.leave()
         self._group.sections.end()
         self._checks.release()
+        self._structure.release()
         self._loaders.close()
         for scheduler in self._held.schedulers:
             give_back(scheduler)
@@ -403,6 +431,7 @@ class Session:
     def _left(self, number: int) -> None:
         """The loop was left by `break`, or by an exception: the lines behind it begin on the committed state."""
         self._group.trained.left()
+        self._group.settings.left()
         if self._calls.is_finished(number):
             self._after(number)
             return
@@ -417,6 +446,7 @@ class Session:
             self._group.forget_gradients()
         self._group.sections.begin(number)
         self._outlet.between(number + 1)
+        self._states.hide()
 
     def _begin_call(self) -> int:
         """Number the next call; a loop that was left by `break` is finished at its committed step."""
@@ -426,8 +456,10 @@ class Session:
                 hint="Evaluate after the loop, or leave it first: break, or session.stop(). A loop that was left goes "
                 "on while a variable holds its iterator: write for batch in tqdm(session.batches(…)), without one.",
             )
+        self._states.show()
         sections = self._group.sections
         sections.end()
+        self._group.settings.check_left()
         if self._open_call is not None and not self._calls.is_finished(self._open_call):
             if self._steps.mid_batch:
                 raise StepMisuse(

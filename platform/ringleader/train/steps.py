@@ -139,6 +139,7 @@ class Steps:
         exchange = self._group.exchange
         assert exchange is not None
         self._group.comparison.begin(loop.number)
+        self._group.settings.begin_transaction()
         self._present = sorted(self._lanes_present(loop.epoch, self._group.calls.offset))
         exchange.begin_step(frozenset(self._present))
 
@@ -205,6 +206,7 @@ class Steps:
             act()
         except ExchangeBroken as error:
             self._failed = True
+            self._group.settings.forget()
             self._group.broke(error)
             self._outlet.replayed()
 
@@ -230,6 +232,7 @@ class Steps:
                 wish=group.securing.wish,
                 fingerprint=group.comparison.said,
                 lays=group.trained.due(loop.number),
+                sets=group.settings.sets,
                 stance=self._leaving.stance(turns=self._last_lane >= 0),
                 slices=self._reports,
                 used=exchange.used,
@@ -256,6 +259,8 @@ class Steps:
             return
         slices = {lane: self._shards_of_lane(lane) for lane in self._present}
         check(report, loop.epoch, group.calls.offset, group.step + 1, slices)
+        if report.sets:
+            group.settings.take(group.settings.agree(exchange))
         group.draws.begin(group.step)
         skipped = self._overflowed(report)
         # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
@@ -284,6 +289,7 @@ class Steps:
     def _leave(self, loop: Loop, report: StepReport) -> None:
         """The loop is over for all, before this step: its gradients are dropped, the weights stay."""
         self._reports = {}
+        self._group.settings.forget()
         self._group.leave_call(loop.number)
         if report.pending:
             self._group.leave_at_boundary()
@@ -301,6 +307,7 @@ class Steps:
         """No loop body has seen the end of the step before: all do behind this turn, and make it again or leave."""
         group, self._reports, self._failed = self._group, {}, True
         group.held.rewind_kept()
+        group.settings.forget()
         group.pass_over(end)
         self._leaving.committed(turns=self._last_lane >= 0)
         if report.pending:
@@ -381,6 +388,7 @@ class Steps:
         )
         if group.held.callbacks:
             group.buffers.adopt()  # what they have set in buffers is committed with the step
+        group.settings.committed()
         if group.scaling is not None:
             group.scaling.commit(overflowed=skipped)
         group.reporter.open(self.recorder.records(loop.epoch, offset, [report], self.turns.names))

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ringleader.train.boundaries import storages_of
 from ringleader.train.held import Held
 from ringleader.train.prints import fingerprint
+from ringleader.train.served_states import Closed
 
 MOST_BYTES = 64 << 20
 """Of all tensors and arrays of a look together; those that have not changed since the last one do not count."""
@@ -73,6 +74,8 @@ class Reader:
                 text = self._tensor(value)
             case np.ndarray():
                 text = self._array(value)
+            case Closed():
+                text = None  # each member has another part of it
             case Mapping():
                 text = self._items([part for item in value.items() for part in item], depth, "{}")
             case set() | frozenset():

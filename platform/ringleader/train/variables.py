@@ -6,7 +6,6 @@ loop's body. The job goes on, and its result says so.
 """
 
 import sys
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import ringleader
 from ringleader.train.bodies import Escape, Text, text_of
 from ringleader.train.boundaries import MODELS
+from ringleader.train.lines import INSTALLED, PACKAGES, running_frames
 from ringleader.train.values import Reader, is_generator
 
 if TYPE_CHECKING:
@@ -35,9 +34,6 @@ CURE = (
     "make it of session.params, session.loss or what session.evaluate returns, give generators a seed, and put what "
     "lives outside of the program into session.keep(name, object)"
 )
-PACKAGES = (str(Path(ringleader.__file__).parent), str(Path(torch.__file__).parent))
-_RUN = str(Path(__file__).with_name("run.py"))
-INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 Texts = dict[str, str]
 DIFFERS = "program.differs"
 NO_HARM = "nothing has gone wrong yet"
@@ -107,7 +103,7 @@ class Variables:
 
     def warn(self) -> None:
         """The first loop begins: name what the program's text says will differ from worker to worker."""
-        for escape, file in escapes(list(_frames())):
+        for escape, file in escapes(list(running_frames())):
             name, place = escape.key[1].lstrip("."), Path(file).name
             self._group.warnings.add(
                 "variable",
@@ -170,7 +166,7 @@ class Variables:
         return True
 
     def _read(self, number: int, reader: Reader) -> None:
-        frames = list(_frames())
+        frames = list(running_frames())
         for frame in frames:
             text = text_of(frame.f_code.co_filename)
             if text is not None and frame.f_code.co_name != "<module>":
@@ -260,23 +256,6 @@ def escapes(frames: list[FrameType]) -> Iterator[tuple[Escape, str]]:
 def _globals_of(text: Text, scope: str) -> frozenset[str]:
     """What the function names, and those that it calls."""
     return frozenset(text.names_in(text.reached_from({scope})))
-
-
-def _frames() -> Iterator[FrameType]:
-    """Those of the program that are under way, from the session call to the training function."""
-    frame: FrameType | None = sys._getframe(1)
-    found = []
-    while frame is not None:
-        if frame.f_code.co_filename == _RUN:  # above the training function, or behind its end
-            break
-        if not frame.f_code.co_filename.startswith(PACKAGES):
-            found.append(frame)
-        frame = frame.f_back
-    own = str(found[-1].f_globals.get("__name__", "")).partition(".")[0] if found else ""
-    for each in found:
-        package = str(each.f_globals.get("__name__", "")).partition(".")[0]
-        if package == own or not each.f_code.co_filename.startswith(INSTALLED):
-            yield each
 
 
 def _is_users(value: Any) -> bool:

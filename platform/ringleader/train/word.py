@@ -15,7 +15,7 @@ from ringleader.train.cadence import Wish
 
 MAX_METRICS = 12
 _EXACT = 1 << 24
-_MEMBER = 10
+_MEMBER = 11
 _HALF = 24
 """Bits of a fingerprint in one entry."""
 _SHARD = 4 + MAX_METRICS
@@ -68,6 +68,7 @@ class StepReport:
         names: the checksums of the metrics' names that slices gave; one where all agree.
         used: per parameter, whether any slice anywhere gave it a gradient.
         left: the loop was left by `break`: this step does not happen.
+        sets: some loop body has set something in an optimiser's settings.
         unseen: no loop body has seen what came of the step before and could leave: this step does not happen yet.
         lays: other parameters are to be trained from here on: the step happens once all agree on them.
     """
@@ -83,6 +84,7 @@ class StepReport:
     left: bool = False
     unseen: bool = False
     lays: bool = False
+    sets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class WordLayout:
         wish: Wish = Wish.OBJECTS,
         fingerprint: int = 0,
         lays: bool = False,
+        sets: bool = False,
         slices: Mapping[int, SliceReport] = NOTHING,
         used: Sequence[bool] = (),
         buffers: Tensor | None = None,
@@ -122,7 +125,7 @@ class WordLayout:
         word[start : start + _MEMBER] = torch.tensor(
             [
                 *(call, kind, step % _EXACT, pending, stop, stance, wish),
-                *(fingerprint >> _HALF, fingerprint % _EXACT, lays),
+                *(fingerprint >> _HALF, fingerprint % _EXACT, lays, sets),
             ],
             dtype=torch.float32,
         )
@@ -188,6 +191,7 @@ class WordLayout:
             left=any(m[5] == Stance.LEAVES for m in members),
             unseen=all(m[5] == Stance.FOLLOWS for m in members),
             lays=any(m[9] for m in members),
+            sets=any(m[10] for m in members),
             weight=total,
             loss=float(means[0]),
             values=means[3:].tolist(),

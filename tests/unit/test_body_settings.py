@@ -1,0 +1,241 @@
+"""What a loop's body sets in an optimiser's parameter groups: it counts for the batch's update on every member, or it
+is refused before that."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_body_checks import MODES, job
+from threaded_cast import ThreadedCast
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import TensorDataset
+
+from ringleader import Session
+from ringleader.errors import StepMisuse
+from ringleader.spec import JobSpec
+from ringleader.train.local import run_local
+
+torch.set_num_threads(1)
+BATCH = 16
+EXACT = ["ring", "servers", "local_sgd"]
+
+
+def rows(count: int = 50) -> TensorDataset:
+    """Of the last batch two shards of four have a row."""
+    x = torch.randn(count, 5, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(x, (x.sum(dim=1) > 0).long())
+
+
+Line = Callable[[Session, torch.optim.Optimizer, Tensor], Any]
+
+
+class Body:
+    """A training function whose loop has one more line, before or behind `session.step`."""
+
+    def __init__(self, line: Line, *, behind: bool = False, clip: float | None = None) -> None:
+        self.line, self.behind, self.clip = line, behind, clip
+
+    def __call__(self, session: Session) -> None:
+        net = session.model(nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)))
+        for weight in net.parameters():  # the cast's members are threads, which share their generator
+            nn.init.constant_(weight, 0.1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        session.optimizer(optimizer, clip_norm=self.clip)
+        for _ in range(2):
+            for x, y in session.batches(rows()):
+                loss = F.cross_entropy(net(x), y)
+                if not self.behind:
+                    self.line(session, optimizer, loss)
+                session.step(loss)
+                if self.behind:
+                    self.line(session, optimizer, loss)
+
+
+def by_step(session: Session, optimizer: torch.optim.Optimizer, _loss: Tensor) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1 / (1 + session.global_step)
+
+
+def by_loss(session: Session, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimizer.param_groups[0]["lr"] = loss.item()
+
+
+def without_momentum(session: Session, optimizer: torch.optim.Optimizer, _loss: Tensor) -> None:
+    optimizer.param_groups[0]["momentum"] = "none"
+
+
+def add_group(session: Session, optimizer: torch.optim.Optimizer, _loss: Tensor) -> None:
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+
+def drop_group(session: Session, optimizer: torch.optim.Optimizer, _loss: Tensor) -> None:
+    optimizer.param_groups.pop()
+
+
+class Own:
+    """A loop as torch has it, for what the session must come to."""
+
+    @staticmethod
+    def weights(rate: Callable[[int], float]) -> list[Tensor]:
+        net = nn.Linear(3, 1, bias=False)
+        nn.init.constant_(net.weight, 0.5)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(4):
+            optimizer.param_groups[0]["lr"] = rate(step)
+            optimizer.zero_grad()
+            net(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+        return [p.detach() for p in net.parameters()]
+
+
+def test_a_rate_by_the_step_is_the_one_that_torch_would_have_taken(tmp_path: Path) -> None:
+    found = []
+
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(3, 1, bias=False))
+        nn.init.constant_(net.weight, 0.5)
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for (x,) in session.batches(TensorDataset(torch.ones(4 * BATCH, 3))):
+            optimizer.param_groups[0]["lr"] = 0.1 / (1 + session.global_step)
+            session.step(net(x).mean())
+        found.extend(p.detach().clone() for p in net.parameters())
+
+    run_local(job("ring"), train, tmp_path)
+    assert torch.allclose(found[0], Own.weights(lambda step: 0.1 / (1 + step))[0])
+
+
+@pytest.mark.parametrize("mode", EXACT)
+def test_who_has_no_slice_makes_the_update_with_the_same_rate(mode: str, tmp_path: Path) -> None:
+    spec = job(MODES[mode]) | {"workers": {"min": 4, "max": 4}}
+    alone, _ = run_local(spec, Body(by_step), tmp_path / "alone")
+    play = ThreadedCast(JobSpec.parse(spec), Body(by_step), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.digest == alone.digest
+    assert play.reported("member.differed") == []
+    assert {end.reproducible_why for end in play.finished.values()} == {""}
+
+
+def test_slices_begin_with_the_same_rate(tmp_path: Path) -> None:
+    """Four of them halve it in each batch, which is one halving a batch."""
+    rates = []
+
+    def halve(session: Session, optimizer: torch.optim.Optimizer, _loss: Tensor) -> None:
+        optimizer.param_groups[0]["lr"] *= 0.5
+        rates.append((session.global_step, optimizer.param_groups[0]["lr"]))
+
+    run_local(job("ring"), Body(halve), tmp_path)
+    assert set(rates) == {(step, 0.1 * 0.5 ** (step + 1)) for step in range(8)}
+
+
+@pytest.mark.parametrize("mode", [*EXACT, "leased"])
+def test_what_is_set_behind_the_step_is_refused_with_its_line(mode: str, tmp_path: Path) -> None:
+    why = r"'lr' was set to 0\.\d+ behind session\.step.*test_body_settings\.py:\d+.*before session\.step\(loss\)"
+    with pytest.raises(StepMisuse, match=why):
+        run_local(job(MODES[mode]), Body(by_step, behind=True), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
+def test_a_schedule_that_the_body_steps_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    known: dict[int, LambdaLR] = {}
+
+    def step(session: Session, optimizer: torch.optim.Optimizer, _loss: Tensor) -> None:
+        known.setdefault(0, LambdaLR(optimizer, lambda step: 0.5**step)).step()
+
+    with pytest.raises(StepMisuse, match=r"'lr' was set to .*session\.scheduler\(schedule\)"):
+        run_local(job("ring"), Body(step, behind=True), tmp_path)
+
+
+@pytest.mark.parametrize(("mode", "of"), [("ring", "slice of a batch"), ("local_sgd", "replica of a round")])
+def test_slices_that_set_different_things_are_named(mode: str, of: str, tmp_path: Path) -> None:
+    with pytest.raises(StepMisuse, match=f"'lr' was set to 0.* in one {of} and to 0.* in another"):
+        run_local(job(MODES[mode]), Body(by_loss), tmp_path)
+
+
+@pytest.mark.parametrize("mode", EXACT)
+def test_workers_that_set_different_things_are_named(mode: str, tmp_path: Path) -> None:
+    spec = JobSpec.parse(job(MODES[mode]) | {"workers": {"min": 4, "max": 4}})
+    play = ThreadedCast(spec, Body(by_loss), artifacts=tmp_path).play()
+    assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
+    assert "'lr' was set to 0" in play.message
+    assert " on w" in play.message
+
+
+@pytest.mark.parametrize("mode", ["leased", "async"])
+def test_servers_that_lease_items_refuse_it_and_name_the_schedule_to_register(
+    mode: str, tmp_path: Path
+) -> None:
+    leased = MODES["leased"] | ({"consistency": "async", "staleness": None} if mode == "async" else {})
+    play = ThreadedCast(JobSpec.parse(job(leased)), Body(by_step), artifacts=tmp_path).play()
+    assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
+    assert "where servers step the optimiser" in play.message
+    assert "LambdaLR" in play.message
+
+
+def test_a_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StepMisuse, match=r"'momentum' was set to 'none', which is no number"):
+        run_local(job("ring"), Body(without_momentum), tmp_path)
+
+
+@pytest.mark.parametrize("line", [add_group, drop_group])
+def test_groups_are_not_changed_in_a_body(line: Line, tmp_path: Path) -> None:
+    with pytest.raises(StepMisuse, match="parameters came to an optimiser, or left it"):
+        run_local(job("ring"), Body(line), tmp_path)
+
+
+@pytest.mark.parametrize("mode", EXACT)
+def test_what_the_turn_set_in_which_a_loop_is_left_is_refused(mode: str, tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for x, y in session.batches(rows()):
+            if session.global_step == 2:
+                optimizer.param_groups[0]["lr"] *= 0.5
+                break
+            session.step(F.cross_entropy(net(x), y))
+        assert optimizer.param_groups[0]["lr"] == 0.1
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+
+    with pytest.raises(StepMisuse, match=r"in the turn in which the loop was left.*Set it behind the loop"):
+        run_local(job(MODES[mode]), train, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["ring", "local_sgd"])
+def test_a_rate_that_is_a_tensor_stays_the_programs_own(mode: str, tmp_path: Path) -> None:
+    """What the program sets through its name counts like a number set in the group."""
+
+    def train(session: Session, rate: Any) -> None:
+        net = session.model(nn.Linear(5, 2))
+        nn.init.constant_(net.weight, 0.1)
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=rate))
+        for number in range(3):
+            for x, y in session.batches(rows()):
+                session.step(F.cross_entropy(net(x), y))
+            if isinstance(rate, Tensor):
+                rate.fill_(0.5**number)
+            else:
+                optimizer.param_groups[0]["lr"] = 0.5**number
+
+    digests = [
+        run_local(job(MODES[mode]), partial(train, rate=rate), tmp_path)[0].digest
+        for rate in (0.5, torch.tensor(0.5))
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_a_registered_schedule_and_the_body_do_not_meet_in_a_round(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        session.scheduler(LambdaLR(optimizer, lambda step: 0.5**step))
+        for x, y in session.batches(rows()):
+            optimizer.param_groups[0]["lr"] = 0.01
+            session.step(F.cross_entropy(net(x), y))
+
+    with pytest.raises(StepMisuse, match="beside a registered schedule"):
+        run_local(job(MODES["local_sgd"]), train, tmp_path)
