@@ -51,10 +51,11 @@ def job(sync: Any, **changes: Any) -> JobSpec:
 
 
 class Train:
-    """A loop whose third turn takes as long as work may be at risk."""
+    """A loop whose turns from the third on take as long as work may be at risk, until some is saved: a member may still
+    be busy with the files of what it expects to save."""
 
-    def __init__(self, *, waits: bool = True) -> None:
-        self.waits = waits
+    def __init__(self, place: Path | None = None) -> None:
+        self.place = place
 
     def __call__(self, session: Session) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -65,10 +66,13 @@ class Train:
         session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
         rows = TensorDataset(given, (given.sum(dim=1) > 0).long())
         for turn, (x, y) in enumerate(session.batches(rows)):
-            if self.waits and turn == 2:
-                until = time.monotonic() + 1.2 * EVERY_S
-                wait_for("work at risk", lambda until=until: time.monotonic() > until)
+            if self.place is not None and turn >= 2:
+                self.wait(self.place)
             session.step(F.cross_entropy(net(x), y))
+
+    def wait(self, place: Path) -> None:
+        until = time.monotonic() + 1.2 * EVERY_S
+        wait_for("work at risk", lambda: saved(place) or time.monotonic() > until)
 
 
 def saved(place: Path) -> list[int]:
@@ -79,27 +83,23 @@ def saved(place: Path) -> list[int]:
 @pytest.mark.parametrize("mode", MODES)
 def test_all_members_save_the_same_step_before_more_work_is_at_risk(mode: str, tmp_path: Path) -> None:
     spec, place = job(MODES[mode]), tmp_path / "saved"
-    play = ThreadedCast(spec, Train(), artifacts=tmp_path / "1", checkpoints=str(place)).play()
+    play = ThreadedCast(spec, Train(place), artifacts=tmp_path / "1", checkpoints=str(place)).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     steps = saved(place)
     assert steps, "whole ones only: a part that somebody did not save would be missing"
     assert all(2 <= step <= STEPS for step in steps)
     assert not play.reported("checkpoint.failed")
-    again = ThreadedCast(
-        spec, Train(waits=False), artifacts=tmp_path / "2", checkpoints=str(place), attempt=2
-    ).play()
+    again = ThreadedCast(spec, Train(), artifacts=tmp_path / "2", checkpoints=str(place), attempt=2).play()
     assert again.outcome == "succeeded", (again.reason, again.message)
     assert [told["step"] for told in again.reported("checkpoint.restored")] == [steps[-1]]
     if spec.sync.same_bits:
-        assert again.digest == play.digest == run_local(spec, Train(waits=False), tmp_path / "3")[0].digest
+        assert again.digest == play.digest == run_local(spec, Train(), tmp_path / "3")[0].digest
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_job_that_is_quicker_than_that_saves_nothing_by_time(mode: str, tmp_path: Path) -> None:
     quick = job(MODES[mode], checkpoint={"every_steps": None, "every_s": 3600})
-    play = ThreadedCast(
-        quick, Train(waits=False), artifacts=tmp_path, checkpoints=str(tmp_path / "saved")
-    ).play()
+    play = ThreadedCast(quick, Train(), artifacts=tmp_path, checkpoints=str(tmp_path / "saved")).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert saved(tmp_path / "saved") == []
 
@@ -108,9 +108,7 @@ def test_what_a_single_member_is_left_with_after_a_loss_is_saved_at_once(tmp_pat
     """Before it makes another step; who waits for nobody else has lost nothing then."""
     alone = job("ring", checkpoint={"every_steps": None, "every_s": 3600})
     faults = FaultPlan().kill("w1", at_step=3).hold("w0", at_step=5, for_generation=3)
-    play = ThreadedCast(
-        alone, Train(waits=False), faults, tmp_path / "1", checkpoints=str(tmp_path / "saved")
-    ).play()
+    play = ThreadedCast(alone, Train(), faults, tmp_path / "1", checkpoints=str(tmp_path / "saved")).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert play.worlds[1] == 1
     assert len(saved(tmp_path / "saved")) == 1
@@ -120,9 +118,7 @@ def test_what_a_single_member_is_left_with_after_a_loss_is_saved_at_once(tmp_pat
 def test_with_neither_steps_nor_seconds_nothing_is_saved_after_a_loss(tmp_path: Path) -> None:
     never = job("ring", checkpoint={"every_steps": None})
     faults = FaultPlan().kill("w1", at_step=3).hold("w0", at_step=5, for_generation=3)
-    play = ThreadedCast(
-        never, Train(waits=False), faults, tmp_path / "1", checkpoints=str(tmp_path / "saved")
-    ).play()
+    play = ThreadedCast(never, Train(), faults, tmp_path / "1", checkpoints=str(tmp_path / "saved")).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert saved(tmp_path / "saved") == []
 
