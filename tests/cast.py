@@ -70,7 +70,7 @@ class Cast:
     """The stage: the membership machine with processes at its edge.
 
     Attributes:
-        shadows: joiners follow a member while the group goes on, so nobody may `hold` for them.
+        shadows: joiners ask and follow a member while the group goes on, so nobody may `hold` for them.
         beside: where the program is checked beside the job; forwards wait for the check.
         nodes: who believes to live elsewhere than on node 0: members of different nodes share no memory.
     """
@@ -105,7 +105,7 @@ class Cast:
             servers=self.spec.sync.server_count,
             copies=self.spec.sync.servers_are_copies,
             backups=self.spec.sync.server_backups or 0,
-            shadows=self.shadows and self.spec.followed,
+            shadows=self.shadows and self.spec.briefed,
             unlevelled=self.spec.sync.circulates,
             secures=self.checkpoints is not None and self.spec.checkpoint.every_s is not None,
             max_failures=self.spec.max_failures,
@@ -166,8 +166,12 @@ class Cast:
         match kind:
             case "parked":
                 said = content
+                worker = self._state.find(name)
+                if worker is not None and worker.phase is Phase.SHADOWING and said.call > worker.call:
+                    self._play.briefed.append(name)
                 place = (said.generation, said.applied, said.step)
-                self._handle(ev.Parked(name, *place, said.why, now, said.followed, said.astray))
+                program = (said.followed, said.astray, said.call, said.caught_up)
+                self._handle(ev.Parked(name, *place, said.why, now, *program))
             case "level":
                 self._play.levels.append(name)
                 self._handle(ev.Level(name, now, content))

@@ -29,6 +29,11 @@ class Play:
     stretches: list[tuple[str, Stretch]] = field(default_factory=list)
     pairs: list[do.Shadow] = field(default_factory=list)
     levels: list[str] = field(default_factory=list)
+    briefed: list[str] = field(default_factory=list)
+
+    def tries(self, worker: str) -> int:
+        """How often it began to follow somebody, but for the times when it was told of lines to run first."""
+        return len([pair for pair in self.pairs if pair.worker == worker]) - self.briefed.count(worker)
 
     @property
     def digest(self) -> str:

@@ -53,7 +53,7 @@ class Prompter:
         self._followed = 0
         self._members: tuple[str, ...] = ()
         self._generation = 0
-        self._interrupted = 0
+        self._interrupted = self._interrupts = self._heeded = 0
         self._recorded = 0
         self._met: list[Transport] = []
         self._donates = False
@@ -68,7 +68,7 @@ class Prompter:
         while True:
             kind, content = self._receive()
             if kind == "follow":
-                self._followed = content
+                self._followed, self._heeded = content, self._interrupts
                 try:
                     return Shadow(self._pair(content, JOINER), partial(self._level, content))
                 except ExchangeBroken as error:
@@ -83,6 +83,8 @@ class Prompter:
             self._receive()
         if self._donates:
             self._cue(ANY, "donating")
+        if self._met:
+            self._cue(ANY, "met")
         met, self._met = self._met, []
         self._donates = self._donates or bool(met)
         return met
@@ -95,6 +97,8 @@ class Prompter:
     def interrupted(self) -> bool:
         while self._pipe.poll():
             self._receive()
+        if not self._generation:
+            return self._interrupts > self._heeded
         return self._interrupted >= self._generation
 
     def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
@@ -170,6 +174,7 @@ class Prompter:
             self._pending = content
         if kind == "interrupt":
             self._interrupted = content
+            self._interrupts += 1
         if kind == "donate":
             with suppress(ExchangeBroken):
                 self._met.append(self._pair(content, DONOR))

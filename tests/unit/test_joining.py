@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from waiting import wait_for
 
 from ringleader.comm.communicator import Communicator
-from ringleader.comm.objects import unpacked_of_any_type
+from ringleader.comm.objects import packed, unpacked_of_any_type
 from ringleader.comm.transports.inprocess import Hub, InProcessTransport
 from ringleader.spec import JobSpec
 from ringleader.sync.side import Side
 from ringleader.train import donating
-from ringleader.train.donating import DONOR, Donation, room_for, views
+from ringleader.train.briefing import Brief
+from ringleader.train.donating import DONOR, Donation, Rooms, room_for, views
 
 GUARD_S = 30.0
 
@@ -48,7 +49,8 @@ def test_a_joiner_whose_donor_is_killed_follows_another_one(tmp_path: Path):
     cues = FaultPlan().resize(at_step=2, minimum=1, maximum=3).hold(**NEVER_LEVEL)
     cues = cues.kill("w1", at_step=ANY, phase="donating", past=2)
     play = perform((2, 2), cues.dawdle("w0", from_step=3, for_generation=3), tmp_path)
-    assert [pair.donor for pair in play.pairs if pair.worker == "w2"] == ["w1", "w0"]
+    donors = [pair.donor for pair in play.pairs if pair.worker == "w2"]
+    assert (donors[0], set(donors[1:])) == ("w1", {"w0"})
     assert [loss["worker"] for loss in play.reported("worker.lost")] == ["w1"]
     assert play.worlds[:2] == [2, 1]
     assert "w2" not in healed(play)
@@ -80,7 +82,7 @@ def test_a_joiner_that_is_too_slow_twice_is_healed_while_the_others_wait(
     monkeypatch.setattr(donating, "SPARE_STEPS", 0)
     cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
     play = perform((1, 1), cues, tmp_path)
-    assert [pair.number for pair in play.pairs] == [1, 2]
+    assert play.tries("w1") == 2
     assert healed(play) == {"w1"}
     assert play.digest == undisturbed(tmp_path)
 
@@ -104,7 +106,7 @@ def test_what_the_program_changes_in_a_large_kept_object_reaches_who_follows(ste
 def test_who_follows_a_program_that_changes_weights_is_healed_while_the_others_wait(tmp_path: Path):
     cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
     play = perform((1, 1), cues, tmp_path, touches=True)
-    assert [pair.number for pair in play.pairs] == [1, 2]
+    assert play.tries("w1") == 2
     assert healed(play) == {"w1"}
     assert play.digest == undisturbed(tmp_path, touches=True)
 
@@ -128,7 +130,7 @@ def test_weights_clamped_through_data_while_a_joiner_follows_cost_a_heal_and_no_
 ):
     cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
     play = perform((1, 1), cues, tmp_path, **how)
-    assert [pair.number for pair in play.pairs] == [1]
+    assert play.tries("w1") == 1
     assert play.worlds == [1, 2]
     assert healed(play) == {"w1"}
     ((worker, what),) = [(t["worker"], t["what"]) for t in play.reported("worker.astray")]
@@ -211,7 +213,13 @@ def test_no_update_begins_before_what_it_changes_has_been_copied(monkeypatch: py
     monkeypatch.setattr(donating, "copy_all", slow)
     hub = Hub(2)
     weights, buffers = torch.ones(1000), torch.ones(1000)
-    donation = Donation(InProcessTransport(hub, 0), room_for([weights, buffers]), room_for([weights]))
+    brief, rooms = (
+        Brief(0, (), (), (), {"seen": {}}),
+        Rooms(room_for([weights, buffers]), room_for([weights])),
+    )
+    donation = Donation(InProcessTransport(hub, 0), brief, rooms)
+    joiner = Side(Communicator(InProcessTransport(hub, 1)))
+    joiner.send_state(DONOR, packed({"call": 0, "known": 0}, joiner.seal))
     wait_for("room for the copy", lambda: donation.waits)
     donation.copy(b"", [weights, buffers], late={weights.data_ptr()})
     buffers.zero_()
@@ -225,7 +233,6 @@ def test_no_update_begins_before_what_it_changes_has_been_copied(monkeypatch: py
     updating.join(0.2)
     assert updating.is_alive()
     may_copy.set()
-    joiner = Side(Communicator(InProcessTransport(hub, 1)))
     head = unpacked_of_any_type(joiner.receive_state(DONOR), joiner.seal)
     memory = joiner.receive_state(DONOR)
     updating.join(GUARD_S)

@@ -31,6 +31,8 @@ class Parked:
         why: empty at a planned boundary, before its first plan, and where a shadow has the state of that boundary.
         followed: the number of the last pair in which it followed a member, 0 before any.
         astray: what a shadow holds otherwise than the member that it followed to this boundary.
+        call: the number of the session call to which its program has come.
+        caught_up: a shadow has run the program's lines up to the call of whom it asked, and there is nothing to follow.
     """
 
     worker: str
@@ -41,6 +43,8 @@ class Parked:
     now: float
     followed: int = 0
     astray: str = ""
+    call: int = 0
+    caught_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

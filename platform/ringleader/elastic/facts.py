@@ -156,8 +156,12 @@ def park(state: Membership, event: ev.Parked) -> Membership:
         return state  # a ghost of an earlier generation
     if found.phase not in (Phase.WAITING, Phase.STARTING, Phase.ACTIVE, Phase.SHADOWING):
         return state
-    level = found.phase is Phase.SHADOWING and not (event.why or event.astray) and event.applied > 0
+    shadowed = found.phase is Phase.SHADOWING
+    level = shadowed and not (event.why or event.astray) and event.applied > 0
     parked = replace(found, phase=Phase.PARKED, why=event.why, since=event.now, level=level, interrupted=None)
+    parked = replace(parked, caught_up=shadowed and event.caught_up)
+    if shadowed and event.call > found.call:  # it followed nobody: it was told of lines to run, and has run them
+        parked = replace(parked, call=event.call, shadowed=found.shadowed - 1)
     if event.astray:  # it would go astray again
         parked = replace(parked, shadowed=state.rules.shadowings)
     if event.step < 0:

@@ -116,6 +116,7 @@ def _choose_servers(state: Membership, start_step: int, cause: str) -> tuple[Wor
     """All that are parked; a new one comes in when servers can heal it, who alone have the optimiser's state, and none
     of them is ahead of the others."""
     servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
+    servers = tuple(w for w in servers if not w.ready or state.due(w))
     torn = any(not w.ready and w.step > level(state) for w in servers)
     healed = any(_holds(w, start_step) for w in servers) and not torn
     if not (state.closing or cause == SHORT) and (start_step == 0 or healed):
@@ -168,6 +169,7 @@ def _seat(state: Membership, members: Sequence[Worker], plan: Plan, now: float) 
                 why="",
                 interrupted=None,
                 level=False,
+                caught_up=False,
             )
         )
     for left_out in state.where(lambda w: w.ready and w.level):  # the others go on without it

@@ -128,7 +128,7 @@ def _close(state: Membership, now: float) -> Step:
 
 def _interrupt(state: Membership, now: float) -> Step:
     """After a failure every member that still computes has to park; so has whoever shadows one, also where too few are
-    left to go on, for nothing more will come from its donor."""
+    left to go on, for nothing more will come from its donor, and whoever still runs lines is waited for."""
     stuck = state.plan is not None and _all_stand(state, now) and len(state.pool) < state.min
     halted = {Phase.ACTIVE} if state.broken else set()
     halted |= {Phase.SHADOWING} if state.broken or stuck else set()
@@ -140,14 +140,16 @@ def _interrupt(state: Membership, now: float) -> Step:
 
 
 def _shadow(state: Membership, now: float) -> Step:
-    """Who is ready to join follows a member first, each another one, while the group goes on."""
+    """Who is ready to join asks and follows a member first, each another one, while the group goes on."""
     donors = [m for m in state.members if m.phase is Phase.ACTIVE and m.role == "worker" and not m.leaving]
     ends = state.closing or state.pausing or state.cancel_by is not None
-    if not donors or ends or state.broken or state.announced or state.resting or _filled(state):
+    if not donors or ends or state.broken or state.announced or state.resting:
         return state, ()
     out: tuple[Instruction, ...] = ()
     joiners = [w for w in state.where(lambda w: w.ready) if not state.due(w)]
     for joiner in joiners:
+        if joiner.role == "worker" and _filled(state):
+            continue
         number = state.shadowings + 1
         donor = donors[number % len(donors)].id
         tries = joiner.shadowed + 1
@@ -177,11 +179,11 @@ def _somebody_leaves(state: Membership) -> bool:
 
 
 def _somebody_joins(state: Membership, now: float) -> bool:
-    if state.where(lambda w: w.ready and w.role == "server"):
+    if state.where(lambda w: w.ready and w.role == "server" and state.due(w)):
         return True
-    follow = state.where(lambda w: w.phase is Phase.SHADOWING)
+    follow = state.where(lambda w: w.phase is Phase.SHADOWING and w.role == "worker")
     level = [w for w in follow if w.level]
-    due = [*state.where(lambda w: w.ready and state.due(w)), *level]
+    due = [*state.where(lambda w: w.ready and w.role == "worker" and state.due(w)), *level]
     if not due or _filled(state) or (follow and len(state.pool) + len(level) < state.min):
         return False
     starting = state.where(lambda w: w.role == "worker" and w.phase is Phase.STARTING)

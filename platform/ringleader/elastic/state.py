@@ -38,7 +38,8 @@ class Rules:
         servers: parameter servers beside the workers.
         copies: each server holds the whole state, so that a lost one is replaced as long as another lives.
         backups: how many other servers hold each server's part of the state, see `parts`; not with `copies`.
-        shadows: a joiner follows a member until it is level, and joins then; else all wait while it heals.
+        shadows: a joiner asks a member what of the program is over, runs its lines, follows the member where it can,
+            and joins then; else all wait while it heals and runs them.
         unlevelled: each member counts the steps it has seen settled, so that a server may be behind a worker.
         secures: what a single member is left with is saved at once where the group cannot go on without others.
         max_failures: how many workers may die before they ever committed a step, where the group needs them; one less
@@ -95,7 +96,9 @@ class Worker:
         cause: why it is condemned.
         slot: of a server: which part of the state is its own.
         level: it shadows and has all that its donor has; or it is parked and has the state of `applied`.
-        shadowed: how often it has begun to shadow.
+        caught_up: its program stands where that of a member does, whom it cannot follow: it is healed while all wait.
+        call: the session call to which its program had come when it last parked before its first seat.
+        shadowed: how often it has begun to shadow, but for the times when it only was told of lines to run.
         pair: the number of the pair in which it does, or last did, and `donor` whom it follows there.
     """
 
@@ -116,6 +119,8 @@ class Worker:
     digest: str = ""
     slot: int = 0
     level: bool = False
+    caught_up: bool = False
+    call: int = 0
     shadowed: int = 0
     pair: int = 0
     donor: str = ""
@@ -279,8 +284,8 @@ class Membership:
 
     def due(self, worker: Worker) -> bool:
         """Whether a ready worker joins at the next boundary: it has the state, or must be given it while all wait."""
-        follows = self.rules.shadows and self.plan is not None and worker.shadowed < self.rules.shadowings
-        return worker.role == "server" or worker.level or not follows
+        asks = self.rules.shadows and self.plan is not None and worker.shadowed < self.rules.shadowings
+        return worker.level or worker.caught_up or not asks
 
     @property
     def status(self) -> str:

@@ -155,7 +155,7 @@ class Attempt:
             servers=server_count(launch),
             copies=launch.spec.sync.servers_are_copies,
             backups=launch.spec.sync.server_backups or 0,
-            shadows=launch.spec.followed,
+            shadows=launch.spec.briefed,
             unlevelled=launch.spec.sync.circulates,
             secures=launch.spec.checkpoint.every_s is not None,
             max_failures=launch.spec.max_failures,

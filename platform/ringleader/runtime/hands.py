@@ -105,6 +105,8 @@ def parked(standing: Standing, now: float) -> ev.Parked:
         now=now,
         followed=standing.followed,
         astray=standing.astray,
+        call=standing.call,
+        caught_up=standing.caught_up,
     )
 
 

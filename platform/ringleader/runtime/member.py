@@ -128,6 +128,8 @@ class _Teller:
             why=parked.why,
             followed=parked.followed,
             astray=parked.astray,
+            call=parked.call,
+            caught_up=parked.caught_up,
         )
         self._desk.park(standing)
         self._superior.parked(standing)

@@ -144,6 +144,8 @@ class Standing:
     why: str
     followed: int = 0
     astray: str = ""
+    call: int = 0
+    caught_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

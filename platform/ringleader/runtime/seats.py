@@ -48,6 +48,7 @@ class Seats:
         self._generation = 0
         self._interrupted = 0
         self._interrupts = 0
+        self._heeded = 0
         self._announced = 0
         self._dismissed = False
 
@@ -62,7 +63,7 @@ class Seats:
                 return self._follow() if plan is None else self._sit(plan)
             except ExchangeBroken as error:
                 generation = parked.generation if plan is None else plan.generation
-                parked = Parked(generation, parked.applied, parked.step, str(error))
+                parked = replace(parked, generation=generation, why=str(error), astray="")
 
     def joiners(self) -> list[Transport]:
         with self._changed:
@@ -73,6 +74,8 @@ class Seats:
         return self._announced > self._generation
 
     def interrupted(self) -> bool:
+        if not self._generation:
+            return self._interrupts > self._heeded
         return self._interrupted >= self._generation
 
     @property
@@ -153,7 +156,7 @@ class Seats:
             assert self._follows is not None
             (meeting, number), self._follows = self._follows, None
             self._followed = number
-            before = self._interrupts  # two may name one generation
+            before = self._heeded = self._interrupts  # two may name one generation
         transport = self._pair(meeting, number, JOINER, lambda: self._interrupts > before or self._dismissed)
         with self._changed:
             self._transport = transport

@@ -247,6 +247,12 @@ class JobSpec(Part):
         same everywhere and lie in host memory."""
         return self.sync.architecture == "ring" and self.sync.codec == "none" and not self.workers.gpus
 
+    @property
+    def briefed(self) -> bool:
+        """Whether a joiner is told what of the program is over before it has a seat: where workers lease items, or
+        tokens go round, there is no transaction that all begin together."""
+        return not (self.sync.leased or self.sync.circulates)
+
     @classmethod
     def parse(cls, source: Any) -> Self:
         """Check a mapping (from YAML or JSON).

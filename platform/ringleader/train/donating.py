@@ -1,4 +1,5 @@
-"""What a member gives to workers that follow it until they join: a copy of its state, then each step's gradients.
+"""What a member gives to workers that come in late: what of the program is over, for who has yet to run its lines; else
+a copy of its state, then each step's gradients, until they join.
 
 The copy is that of a boundary: what only an update changes is copied beside the next step's computing, by the thread
 that sends it, and the update waits for it. Gradients are copied before they are applied. All is sent over a connection
@@ -10,6 +11,7 @@ import copy
 import queue
 import threading
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,10 +20,11 @@ from torch.nn import Parameter
 
 from ringleader.checkpoint.pieces import take_apart
 from ringleader.comm.communicator import Communicator
-from ringleader.comm.objects import packed
+from ringleader.comm.objects import packed, unpacked
 from ringleader.comm.transports import Transport
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import Side
+from ringleader.train.briefing import Brief, settled_calls
 from ringleader.train.prints import prints
 from ringleader.train.word import StepReport
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 DONOR, JOINER = 0, 1
 """Ranks of the two on their connection."""
 
-STATE, STEP, BOUNDARY = "state", "step", "boundary"
+BRIEF, STATE, STEP, BOUNDARY = "brief", "state", "step", "boundary"
 KEPT_STATES = 2
 """Gradients that are not sent yet may take so many times the bytes of the state; with more the joiner is too slow."""
 
@@ -60,14 +63,20 @@ class Donations:
             leaves: this generation is over, so nobody begins.
         """
         if not leaves:
-            for transport in self._group.coordinator.joiners():
-                self._begin(transport)
-            self._donations = [donation for donation in self._donations if not donation.over]
+            self.answer()
             for donation in self._donations:
-                if donation.waits:
+                if donation.waits and donation.call < settled_calls(self._group):
+                    donation.tell(Brief.of(self._group))
+                elif donation.waits:
                     donation.copy(*take_apart(self._state()), self._group.held.updated_places())
         if any(donation.follows for donation in self._donations):
             self._marks = self._group.held.marks(self._weights)
+
+    def answer(self) -> None:
+        """A transaction is committed, and this generation goes on: begin with who has come."""
+        for transport in self._group.coordinator.joiners():
+            self._begin(transport)
+        self._donations = [donation for donation in self._donations if not donation.over]
 
     def reduced(
         self, report: StepReport, rows: int, buffers: Tensor | None, *, skipped: bool = False
@@ -123,12 +132,11 @@ class Donations:
         return []
 
     def _begin(self, transport: Transport) -> None:
-        if self._group.tables:  # their gradients are rows
-            transport.close()
-            return
-        self._weights = self._group.held.weights
-        size = room_for(take_apart(self._state())[1])
-        self._donations.append(Donation(transport, size, room_for(self._group.trained.parameters)))
+        group, rooms = self._group, None
+        if group.spec.followed and not group.tables:  # their gradients are rows
+            self._weights = group.held.weights
+            rooms = Rooms(room_for(take_apart(self._state())[1]), room_for(group.trained.parameters))
+        self._donations.append(Donation(transport, Brief.of(group), rooms))
 
     def _state(self) -> dict[str, Any]:
         group = self._group
@@ -157,19 +165,31 @@ class Donations:
         return {name: state for name, state in kept.items() if not _same(state, left.get(name))}
 
 
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """Bytes of memory for a copy of the state, and for a step's gradients."""
+
+    state_bytes: int
+    step_bytes: int
+
+
 class Donation:
     """One joiner's. `_serve` runs on a thread of its own, everything else on the training thread.
 
     Attributes:
+        call: the session call to which the joiner has come.
         follows: the state has been copied for it, so that it needs every step from there on.
-        over: it has joined, or is gone, or was given up.
+        over: it has joined, or has its brief, or is gone, or was given up.
     """
 
-    def __init__(self, transport: Transport, state_bytes: int, step_bytes: int) -> None:
+    def __init__(self, transport: Transport, brief: Brief, rooms: Rooms | None) -> None:
+        """`rooms`: None where nobody can follow."""
+        self.call = -1
         self.follows = False
         self.over = False
-        self._state_bytes = state_bytes
-        self._step_bytes = step_bytes
+        self._brief = brief
+        self._known = 0
+        self._rooms = rooms
         self._communicator = Communicator(transport)
         self._lock = threading.Lock()
         self._kept_bytes = 0
@@ -202,16 +222,23 @@ class Donation:
         self._parts.put(({"kind": STATE, "skeleton": skeleton, "kinds": kinds}, memory))
         self.follows = True
 
+    def tell(self, brief: Brief) -> None:
+        """The program has gone on since it said where it is."""
+        self._room, self._brief = None, brief
+        self._parts.put(({"kind": BRIEF}, torch.empty(0, dtype=torch.uint8)))
+
     def await_copy(self) -> None:
         """What `copy` was given may change from here on."""
         if self.follows and not self._copied.wait(COPY_DEADLINE_S):
             self.void()
 
     def add(self, head: dict[str, Any], grads: Sequence[Tensor]) -> None:
+        rooms = self._rooms
+        assert rooms is not None
         with self._lock:
-            self._kept_bytes += self._step_bytes
-            slow = self._kept_bytes > max(KEPT_STATES * self._state_bytes, SPARE_STEPS * self._step_bytes)
-            memory = self._spare.pop() if self._spare else torch.empty(self._step_bytes, dtype=torch.uint8)
+            self._kept_bytes += rooms.step_bytes
+            slow = self._kept_bytes > max(KEPT_STATES * rooms.state_bytes, SPARE_STEPS * rooms.step_bytes)
+            memory = self._spare.pop() if self._spare else torch.empty(rooms.step_bytes, dtype=torch.uint8)
         if slow:
             self.void()
             return
@@ -230,9 +257,14 @@ class Donation:
     def _serve(self) -> None:
         side = Side(self._communicator)
         try:
+            asked = unpacked(side.receive_state(JOINER), side.seal)
+            self.call, self._known = asked["call"], asked["known"]
+            if self._rooms is None or self.call < self._brief.until:
+                self._tell(side)
+                return
             # Pages are touched here, so that the training thread finds them ready.
-            self._spare = [_touched(self._step_bytes) for _ in range(SPARE_STEPS)]
-            self._room = _touched(self._state_bytes)
+            self._spare = [_touched(self._rooms.step_bytes) for _ in range(SPARE_STEPS)]
+            self._room = _touched(self._rooms.state_bytes)
             while (part := self._parts.get()) is not None:
                 if self._send(side, *part):
                     break
@@ -243,8 +275,15 @@ class Donation:
             self._copied.set()
             self._communicator.close()
 
+    def _tell(self, side: Side) -> None:
+        side.send_state(JOINER, packed({"kind": BRIEF}, side.seal))
+        side.send_state(JOINER, packed(self._brief.since(self._known), side.seal))
+
     def _send(self, side: Side, head: dict[str, Any], memory: Tensor) -> bool:
-        """Whether the joiner joins with this."""
+        """Whether the joiner joins with this, or goes to run lines."""
+        if head["kind"] == BRIEF:
+            self._tell(side)
+            return True
         if head["kind"] == STATE:
             copy_all(self._late)
             self._late = []
@@ -252,8 +291,9 @@ class Donation:
         side.send_state(JOINER, packed(head | {"behind": self._parts.qsize()}, side.seal))
         side.send_state(JOINER, memory)
         if head["kind"] == STEP:
+            assert self._rooms is not None
             with self._lock:
-                self._kept_bytes -= self._step_bytes
+                self._kept_bytes -= self._rooms.step_bytes
                 self._spare.append(_whole(memory))
         return head["kind"] == BOUNDARY and bool(side.all_reduce(torch.zeros(1, dtype=torch.float64)))
 

@@ -53,6 +53,7 @@ class Evaluation:
             exchange = group.enter()
             if group.calls.is_finished(number):
                 return dict(group.calls.finished[number].result)
+            assert exchange is not None
             assert group.seat is not None
             self._progress("evaluate")
             missing = [k for k in group.seat.plan.shards_of(group.seat.rank) if k not in sums]
@@ -82,6 +83,7 @@ class Evaluation:
             exchange = self._group.enter()
             if self._group.calls.is_finished(number):
                 return
+            assert exchange is not None
             self._progress("finish")
             try:
                 before()
@@ -104,6 +106,8 @@ class Evaluation:
         group.reporter.add_scores(group.step, group.seat.plan.generation, scores)
         if pending:
             group.leave_at_boundary()
+        else:
+            group.donations.answer()
         return dict(scores)
 
     def _sum(

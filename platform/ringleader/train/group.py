@@ -183,13 +183,22 @@ class Group:
         """Whether this member is a server."""
         return self.seat is not None and self.seat.rank >= self.seat.plan.world
 
-    def enter(self) -> Exchange:
-        """The exchange to use for the next transaction; waits for the next plan first where one is due."""
+    def enter(self) -> Exchange | None:
+        """The exchange to use for the next transaction; waits for the next plan first where one is due.
+
+        None: this worker has no seat yet, and has been told that the call which it has come to is over."""
         while self._must_park or self.exchange is None:
             first = self.seat is None
             with self.split.idle() if first else self.split.recovery():
                 self._change_generation()
+            if self.seat is None:
+                return None
         return self.exchange
+
+    def heed(self) -> None:
+        """A call begins that is over: who has no seat yet and is wanted asks for one."""
+        if self.seat is None and self.coordinator.interrupted():
+            self.enter()
 
     def committed(self) -> None:
         """All that is applied is committed and published."""
@@ -295,7 +304,12 @@ class Group:
             self.timeline.begin("regroup", left=generation)
         self.former = self.seat.plan.members if self.seat else ()
         step = self.updated if self.updated < 0 else max(self.step, self.updated)
-        self.seat = self._next_seat(Parked(generation, self.applied, step, self._leaving))
+        call = max(0, self.calls.next - 1)
+        self.seat = self._next_seat(Parked(generation, self.applied, step, self._leaving, call=call))
+        if self.seat is None:
+            if self.timeline is not None:
+                self.timeline.end()
+            return
         self._must_park = False
         self._leaving = ""
         if not generation and self.serves and self._begun:
@@ -335,14 +349,18 @@ class Group:
         plan = self.seat.plan
         return plan.backups > 0 and plan.generation > 1 if self.spec.sync.leased else plan.start_step > 0
 
-    def _next_seat(self, parked: Parked) -> Seat:
-        """Follows a member meanwhile, if told so."""
+    def _next_seat(self, parked: Parked) -> Seat | None:
+        """Asks and follows a member meanwhile, if told so. None: there are lines to run first."""
         while True:
             match self.coordinator.next_seat(parked):
                 case Seat() as seat:
                     return seat
                 case shadow:
-                    parked = self.shadowing.follow(shadow)
+                    self.laying.settle()
+                    told = self.shadowing.follow(shadow)
+                    if told is None:
+                        return None
+                    parked = told
 
     def _stop(self, plan: Plan) -> None:
         """The generation has no other purpose than to save the boundary at which it begins. Raises ExchangeBroken."""

@@ -134,6 +134,7 @@ class Laps:
             exchange = group.enter()
             if group.calls.is_finished(loop.number):
                 return False
+            assert exchange is not None
             if not loop.epoch.steps:
                 group.finish_call(loop.number)
                 return False

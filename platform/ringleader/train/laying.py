@@ -75,15 +75,10 @@ class Laying:
     def open(self) -> Exchange:
         """A generation's exchange, over nothing yet."""
         group = self._group
-        sync, seat, held = group.spec.sync, group.seat, group.held
+        sync, seat = group.spec.sync, group.seat
         assert seat is not None
         self._laid = False
-        if not self._opened:
-            self._opened = True
-            self._refuse_optimizers()
-            self.make_dense()
-            held.commit_kept()
-            self.coding = None if sync.codec == "none" else Coding(sync.codec, list(held.named_parameters))
+        self.settle()
         parameters = [] if self.outer is not None or sync.circulates else self.parameters
         return open_exchange(
             architecture=sync.architecture,
@@ -101,6 +96,19 @@ class Laying:
             active=(),
             later=[number for number in range(len(parameters)) if number not in group.trained.first],
         )
+
+    def settle(self) -> None:
+        """What follows from what is trainable at the first session call, whatever a joiner's lines freeze before it has
+        a seat."""
+        group, codec = self._group, self._group.spec.sync.codec
+        if self._opened:
+            return
+        self._opened = True
+        self._refuse_optimizers()
+        self.make_dense()
+        group.held.commit_kept()
+        self.coding = None if codec == "none" else Coding(codec, list(group.held.named_parameters))
+        _ = group.trained.first, group.layout
 
     def lay(self) -> None:
         """The exchange goes by what is trained. All members call this at the same point. Raises ExchangeBroken."""

@@ -26,6 +26,9 @@ class Parked:
         why: empty at a planned boundary or before the first plan, else the sentence of the broken exchange.
         followed: the number of the last pair in which it followed a member, 0 before any.
         astray: it followed one to its boundary, and this differs from what that one holds: it has to be healed.
+        call: the number of the session call to which its program has come.
+        caught_up: before its first seat it has run the program's lines up to the call of a member, and there is nothing
+            to follow.
     """
 
     generation: int
@@ -34,6 +37,8 @@ class Parked:
     why: str
     followed: int = 0
     astray: str = ""
+    call: int = 0
+    caught_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """Before its first seat a worker follows a member.
+    """Before its first seat a worker asks a member what of the program is over, and follows it where it can.
 
     Attributes:
         transport: to the member, who has rank 0; this worker has rank 1.
@@ -72,7 +77,8 @@ class Coordinator(Protocol):
         """Whether a newer plan has been announced: the step that says so is the last of its generation."""
 
     def interrupted(self) -> bool:
-        """Whether the running generation was given up: what was computed since the last commit is for nothing."""
+        """Whether the running generation was given up: what was computed since the last commit is for nothing. Before
+        the first seat: whether this worker shall say again that it waits for one, wherever in the program it is."""
 
 
 class Outlet(Protocol):

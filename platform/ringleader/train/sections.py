@@ -143,6 +143,11 @@ class Sections:
         if aside is not None and not self.catches_up:
             aside.put_back(self._group.held)
 
+    def run_until(self, number: int) -> None:
+        """The calls before `number` are over, and no newer state was given yet: the lines behind them run on what was
+        recorded, beside the state that this member began with."""
+        self._newest, self._goal = None, number
+
     def healed(self, place: int) -> None:
         """A state was given by a member, or a checkpoint, whose newest call was number `place`."""
         self._newest = None

@@ -421,6 +421,8 @@ class Session:
     def _tell_between(self) -> None:
         """A call is over that this worker took part in: the program goes on."""
         group = self._group
+        if group.seat is None:
+            return
         self._outlet.progress(step=group.step, total_steps=None, epoch=group.epoch, phase="between", rows=0)
 
     def _after(self, number: int) -> None:
@@ -476,7 +478,9 @@ class Session:
         number = self._calls.begin()
         sections.variables.look(number)
         sections.arrive(number)
-        if not self._calls.is_finished(number):
+        if self._calls.is_finished(number):
+            self._group.heed()
+        else:
             self._group.take_over()
         return number
 

@@ -1,4 +1,5 @@
-"""A joiner's way to the newest state beside the running group: a member's copy, then every step applied after it.
+"""A joiner's way to the newest state beside the running group: the program's lines up to the call of a member, where it
+can be followed a copy of that member's state, then every step applied after it.
 
 The same gradients go through the same optimisers, schedules and callbacks as on every member, so the bits are the same.
 The training function does not run here meanwhile: what it sets in the optimisers' parameter groups or changes in kept
@@ -6,6 +7,7 @@ objects comes with each step, and where it changes weights the member lets go of
 through `.data`, shows at the boundary in prints that differ: then this worker is healed.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,10 +16,11 @@ from torch import Tensor
 from ringleader.checkpoint.pieces import put_together
 from ringleader.comm.buckets import laid_out_as
 from ringleader.comm.communicator import Communicator
-from ringleader.comm.objects import unpacked_of_any_type
+from ringleader.comm.objects import packed, unpacked_of_any_type
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import Side
-from ringleader.train.donating import BOUNDARY, DONOR, STATE, views
+from ringleader.train.briefing import take
+from ringleader.train.donating import BOUNDARY, BRIEF, DONOR, STATE, views
 from ringleader.train.norms import scale_by
 from ringleader.train.prints import first_difference, prints
 from ringleader.train.seams import Parked, Shadow
@@ -30,19 +33,22 @@ class Shadowing:
     """One worker's, before its first generation. Called from its training thread.
 
     Attributes:
-        stale: this worker took a state over and lost whom it had it from: it must not begin from that.
+        stale: this worker took a state over and lost whom it had it from, or has run lines on the states of places in
+            the program: it must not begin from that.
     """
 
     def __init__(self, group: "Group") -> None:
         self.stale = False
         self._group = group
-        self._level = False
+        self._level = self._caught_up = self._behind = self._ran_lines = False
 
-    def follow(self, shadow: Shadow) -> Parked:
-        """Until the donor stands at a boundary and this worker with it, or the donor is gone."""
-        fresh = self._group.healing.rest({})
+    def follow(self, shadow: Shadow) -> Parked | None:
+        """Until the donor stands at a boundary and this worker with it, or the donor is gone. None: calls are over that
+        the program has not come to here, and their lines run first."""
+        group = self._group
+        fresh = group.healing.rest({})
         communicator = Communicator(shadow.transport)
-        self._level = False
+        self._level = self._caught_up = self._behind = False
         astray = why = ""
         try:
             astray = self._follow(shadow, Side(communicator))
@@ -50,16 +56,25 @@ class Shadowing:
             why = str(error)
         finally:
             communicator.close()
-        self.stale = bool(why or astray)
-        if self.stale:
-            self._group.healing.restore(fresh, whole=True)
-        return Parked(0, self._group.applied, self._group.step, why, astray=astray)
+        if self._behind:
+            return None
+        if why or astray:
+            group.healing.restore(fresh, whole=True)
+        self.stale = bool(why or astray) or self._ran_lines
+        parked = Parked(0, group.applied, group.step, why, astray=astray, call=group.calls.next - 1)
+        return replace(parked, caught_up=self._caught_up)
 
     def _follow(self, shadow: Shadow, side: Side) -> str:
         """What differs at the boundary, if anything does."""
+        calls = self._group.calls
+        asked = {"call": calls.next - 1, "known": len(calls.finished)}
+        side.send_state(DONOR, packed(asked, side.seal))
         while True:
             head = unpacked_of_any_type(side.receive_state(DONOR), side.seal)
             memory = side.receive_state(DONOR)
+            if head["kind"] == BRIEF:
+                self._hear(unpacked_of_any_type(memory, side.seal))
+                return ""
             if head["kind"] == STATE:
                 self._take(head, memory)
             elif head["kind"] != BOUNDARY:
@@ -69,6 +84,14 @@ class Shadowing:
             if not head["behind"] and not self._level:
                 self._level = True
                 shadow.level()
+
+    def _hear(self, told: dict[str, Any]) -> None:
+        """What of the program is over for all members."""
+        calls = self._group.calls
+        take(self._group, told)
+        self._behind = calls.is_finished(calls.next - 1)
+        self._caught_up = not self._behind
+        self._ran_lines |= self._behind
 
     def _take(self, head: dict[str, Any], memory: Tensor) -> None:
         state = put_together(head["skeleton"], views(memory, head["kinds"]))

@@ -78,6 +78,7 @@ class Variables:
         self._lines: dict[str, tuple[str, str]] = {}
         self._known: Any = {}
         self._told_by_others = ""
+        self._untold: list[dict[str, Any]] = []
         self.found: dict[str, Finding] = {}
 
     @property
@@ -90,6 +91,7 @@ class Variables:
         """Call `number` begins, on what the lines before it made."""
         if not self._matters:
             return
+        self._tell_found()
         sections = self._group.sections
         if sections.catches_up and not sections.on_recorded:
             return
@@ -158,12 +160,20 @@ class Variables:
 
     def _add_found(self, finding: Finding, told: dict[str, Any]) -> bool:
         """Say it, if it is new. Returns whether it is."""
-        seat = self._group.seat
-        if finding.variable in self.found or seat is None:
+        if finding.variable in self.found:
             return False
         self.found[finding.variable] = finding
-        self._group.reporter.say(DIFFERS, seat.plan.generation, told)
+        self._untold.append(told)
+        self._tell_found()
         return True
+
+    def _tell_found(self) -> None:
+        """What was found before the first seat is told once there is one: who gets none makes no difference."""
+        seat = self._group.seat
+        if seat is not None:
+            untold, self._untold = self._untold, []
+            for told in untold:
+                self._group.reporter.say(DIFFERS, seat.plan.generation, told)
 
     def _read(self, number: int, reader: Reader) -> None:
         frames = list(running_frames())
