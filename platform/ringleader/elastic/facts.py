@@ -160,7 +160,9 @@ def park(state: Membership, event: ev.Parked) -> Membership:
     level = shadowed and not (event.why or event.astray) and event.applied > 0
     parked = replace(found, phase=Phase.PARKED, why=event.why, since=event.now, level=level, interrupted=None)
     parked = replace(parked, caught_up=shadowed and event.caught_up)
-    if shadowed and event.call > found.call:  # it followed nobody: it was told of lines to run, and has run them
+    if (
+        shadowed and event.call > found.call
+    ):  # it followed nobody: it was told of lines to run, and has run them
         parked = replace(parked, call=event.call, shadowed=found.shadowed - 1)
     if event.astray:  # it would go astray again
         parked = replace(parked, shadowed=state.rules.shadowings)

@@ -6,12 +6,22 @@ calls before it, and the lines between them have been run.
 """
 
 from dataclasses import dataclass
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ringleader.train.calls import Ended
 
 if TYPE_CHECKING:
     from ringleader.train.group import Group
+
+
+NEAR_S = 0.1
+"""Lines that take no longer than this, as those before did, the others may wait for."""
+
+IDLE_ROUNDS = 2
+"""So often in a row it is told of no fewer calls than before, then it chases no more: where lines take longer than a
+loop the others are always one call ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,8 @@ class Brief:
     @classmethod
     def of(cls, group: "Group") -> "Brief":
         """That of a member whose transaction has just committed."""
-        until, calls = settled_calls(group), group.calls
+        calls = group.calls
+        until = max(0, calls.next - 1)
         return cls(
             until=until,
             finished=tuple(calls.finished[:until]),
@@ -55,15 +66,49 @@ class Brief:
         }
 
 
-def settled_calls(group: "Group") -> int:
-    """How many calls are over for all members, as soon as a transaction of the running one has committed here."""
-    return max(0, group.calls.next - 1)
+class Catching:
+    """How a worker without a seat comes up with the others, who go on meanwhile: told of calls that are over, it runs
+    the lines behind them and asks again, until what is left costs little, or does not become less. It takes that along
+    to its seat.
 
+    Attributes:
+        begun: it has run lines on the states of places in the program.
+        runs: it has been told of lines, and runs them.
+    """
 
-def take(group: "Group", told: dict[str, Any]) -> None:
-    """Know what `since` gave. The lines behind those calls run here on what was recorded."""
-    group.calls.finished += told["finished"]
-    group.calls.left |= set(told["left"])
-    group.sections.restore(told["boundaries"])
-    group.sections.variables.restore(told["variables"])
-    group.sections.run_until(len(group.calls.finished))
+    def __init__(self, group: "Group") -> None:
+        self._group = group
+        self.begun = self.runs = False
+        self._since = self._line_s = inf
+        self._from = self._fewest = self._idle_rounds = 0
+
+    def arrive(self) -> None:
+        """The program has come to a call of which nothing is known, or shall go no further: how long did lines take?"""
+        if self.runs:
+            ran = max(1, self._group.calls.next - 1 - self._from)
+            self.runs, self._line_s = False, (monotonic() - self._since) / ran
+
+    def hear(self, told: dict[str, Any]) -> bool:
+        """Know what `Brief.since` gave. Returns whether there is nothing more to run before this worker has a seat."""
+        group = self._group
+        group.calls.finished += told["finished"]
+        group.calls.left |= set(told["left"])
+        group.sections.restore(told["boundaries"])
+        group.sections.variables.restore(told["variables"])
+        here = group.calls.next - 1
+        count = len(group.calls.finished) - here
+        if self._near(count):
+            return True
+        group.sections.run_until(len(group.calls.finished))
+        self.begun = self.runs = True
+        self._since, self._from = monotonic(), here
+        return False
+
+    def _near(self, count: int) -> bool:
+        """Whether no more than so many calls are over as the others may wait for."""
+        if count <= 0 or count * self._line_s <= NEAR_S:
+            return True
+        less = not self._fewest or count < self._fewest
+        self._fewest = count if less else self._fewest
+        self._idle_rounds = 0 if less else self._idle_rounds + 1
+        return self._idle_rounds >= IDLE_ROUNDS

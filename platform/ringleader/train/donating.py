@@ -24,7 +24,7 @@ from ringleader.comm.objects import packed, unpacked
 from ringleader.comm.transports import Transport
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import Side
-from ringleader.train.briefing import Brief, settled_calls
+from ringleader.train.briefing import Brief
 from ringleader.train.prints import prints
 from ringleader.train.word import StepReport
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DONOR, JOINER = 0, 1
 """Ranks of the two on their connection."""
 
-BRIEF, STATE, STEP, BOUNDARY = "brief", "state", "step", "boundary"
+STATE, STEP, BOUNDARY = "state", "step", "boundary"
 KEPT_STATES = 2
 """Gradients that are not sent yet may take so many times the bytes of the state; with more the joiner is too slow."""
 
@@ -65,9 +65,7 @@ class Donations:
         if not leaves:
             self.answer()
             for donation in self._donations:
-                if donation.waits and donation.call < settled_calls(self._group):
-                    donation.tell(Brief.of(self._group))
-                elif donation.waits:
+                if donation.waits:
                     donation.copy(*take_apart(self._state()), self._group.held.updated_places())
         if any(donation.follows for donation in self._donations):
             self._marks = self._group.held.marks(self._weights)
@@ -177,18 +175,15 @@ class Donation:
     """One joiner's. `_serve` runs on a thread of its own, everything else on the training thread.
 
     Attributes:
-        call: the session call to which the joiner has come.
         follows: the state has been copied for it, so that it needs every step from there on.
         over: it has joined, or has its brief, or is gone, or was given up.
     """
 
     def __init__(self, transport: Transport, brief: Brief, rooms: Rooms | None) -> None:
         """`rooms`: None where nobody can follow."""
-        self.call = -1
         self.follows = False
         self.over = False
         self._brief = brief
-        self._known = 0
         self._rooms = rooms
         self._communicator = Communicator(transport)
         self._lock = threading.Lock()
@@ -222,11 +217,6 @@ class Donation:
         self._parts.put(({"kind": STATE, "skeleton": skeleton, "kinds": kinds}, memory))
         self.follows = True
 
-    def tell(self, brief: Brief) -> None:
-        """The program has gone on since it said where it is."""
-        self._room, self._brief = None, brief
-        self._parts.put(({"kind": BRIEF}, torch.empty(0, dtype=torch.uint8)))
-
     def await_copy(self) -> None:
         """What `copy` was given may change from here on."""
         if self.follows and not self._copied.wait(COPY_DEADLINE_S):
@@ -257,10 +247,7 @@ class Donation:
     def _serve(self) -> None:
         side = Side(self._communicator)
         try:
-            asked = unpacked(side.receive_state(JOINER), side.seal)
-            self.call, self._known = asked["call"], asked["known"]
-            if self._rooms is None or self.call < self._brief.until:
-                self._tell(side)
+            if not self._tell(side) or self._rooms is None:
                 return
             # Pages are touched here, so that the training thread finds them ready.
             self._spare = [_touched(self._rooms.step_bytes) for _ in range(SPARE_STEPS)]
@@ -275,15 +262,15 @@ class Donation:
             self._copied.set()
             self._communicator.close()
 
-    def _tell(self, side: Side) -> None:
-        side.send_state(JOINER, packed({"kind": BRIEF}, side.seal))
-        side.send_state(JOINER, packed(self._brief.since(self._known), side.seal))
+    def _tell(self, side: Side) -> bool:
+        """What the joiner does not know of the program. Returns whether it stays: else it has lines to run first."""
+        known = unpacked(side.receive_state(JOINER), side.seal)
+        told = self._brief.since(known) | {"followed": self._rooms is not None}
+        side.send_state(JOINER, packed(told, side.seal))
+        return bool(side.all_reduce(torch.zeros(1, dtype=torch.float64)))
 
     def _send(self, side: Side, head: dict[str, Any], memory: Tensor) -> bool:
-        """Whether the joiner joins with this, or goes to run lines."""
-        if head["kind"] == BRIEF:
-            self._tell(side)
-            return True
+        """Whether the joiner joins with this."""
         if head["kind"] == STATE:
             copy_all(self._late)
             self._late = []

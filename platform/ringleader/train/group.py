@@ -351,6 +351,7 @@ class Group:
 
     def _next_seat(self, parked: Parked) -> Seat | None:
         """Asks and follows a member meanwhile, if told so. None: there are lines to run first."""
+        self.shadowing.catching.arrive()
         while True:
             match self.coordinator.next_seat(parked):
                 case Seat() as seat:

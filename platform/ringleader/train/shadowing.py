@@ -19,8 +19,8 @@ from ringleader.comm.communicator import Communicator
 from ringleader.comm.objects import packed, unpacked_of_any_type
 from ringleader.errors import ExchangeBroken
 from ringleader.sync.side import Side
-from ringleader.train.briefing import take
-from ringleader.train.donating import BOUNDARY, BRIEF, DONOR, STATE, views
+from ringleader.train.briefing import Catching
+from ringleader.train.donating import BOUNDARY, DONOR, STATE, views
 from ringleader.train.norms import scale_by
 from ringleader.train.prints import first_difference, prints
 from ringleader.train.seams import Parked, Shadow
@@ -35,12 +35,14 @@ class Shadowing:
     Attributes:
         stale: this worker took a state over and lost whom it had it from, or has run lines on the states of places in
             the program: it must not begin from that.
+        catching: how far its program is behind that of the others.
     """
 
     def __init__(self, group: "Group") -> None:
         self.stale = False
         self._group = group
-        self._level = self._caught_up = self._behind = self._ran_lines = False
+        self._level = self._caught_up = False
+        self.catching = Catching(group)
 
     def follow(self, shadow: Shadow) -> Parked | None:
         """Until the donor stands at a boundary and this worker with it, or the donor is gone. None: calls are over that
@@ -48,7 +50,7 @@ class Shadowing:
         group = self._group
         fresh = group.healing.rest({})
         communicator = Communicator(shadow.transport)
-        self._level = self._caught_up = self._behind = False
+        self._level = self._caught_up = False
         astray = why = ""
         try:
             astray = self._follow(shadow, Side(communicator))
@@ -56,25 +58,22 @@ class Shadowing:
             why = str(error)
         finally:
             communicator.close()
-        if self._behind:
+        if self.catching.runs:
+            self.stale = True
             return None
         if why or astray:
             group.healing.restore(fresh, whole=True)
-        self.stale = bool(why or astray) or self._ran_lines
+        self.stale = bool(why or astray) or self.catching.begun
         parked = Parked(0, group.applied, group.step, why, astray=astray, call=group.calls.next - 1)
         return replace(parked, caught_up=self._caught_up)
 
     def _follow(self, shadow: Shadow, side: Side) -> str:
         """What differs at the boundary, if anything does."""
-        calls = self._group.calls
-        asked = {"call": calls.next - 1, "known": len(calls.finished)}
-        side.send_state(DONOR, packed(asked, side.seal))
+        if not self._ask(side):
+            return ""
         while True:
             head = unpacked_of_any_type(side.receive_state(DONOR), side.seal)
             memory = side.receive_state(DONOR)
-            if head["kind"] == BRIEF:
-                self._hear(unpacked_of_any_type(memory, side.seal))
-                return ""
             if head["kind"] == STATE:
                 self._take(head, memory)
             elif head["kind"] != BOUNDARY:
@@ -85,13 +84,14 @@ class Shadowing:
                 self._level = True
                 shadow.level()
 
-    def _hear(self, told: dict[str, Any]) -> None:
-        """What of the program is over for all members."""
-        calls = self._group.calls
-        take(self._group, told)
-        self._behind = calls.is_finished(calls.next - 1)
-        self._caught_up = not self._behind
-        self._ran_lines |= self._behind
+    def _ask(self, side: Side) -> bool:
+        """What of the program is over for all members? Returns whether this worker follows now."""
+        side.send_state(DONOR, packed(len(self._group.calls.finished), side.seal))
+        told = unpacked_of_any_type(side.receive_state(DONOR), side.seal)
+        stays = self.catching.hear(told)
+        side.all_reduce(torch.tensor([float(stays)], dtype=torch.float64))
+        self._caught_up = stays and not told["followed"]
+        return stays and not self._caught_up
 
     def _take(self, head: dict[str, Any], memory: Tensor) -> None:
         state = put_together(head["skeleton"], views(memory, head["kinds"]))
