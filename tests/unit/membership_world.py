@@ -16,8 +16,9 @@ class Process:
     it updates have applied; one more than `applied` where a server repeats a step. `new`: a server that has not got its
     part of the state. `line`: for each step it has applied, in which generation that was computed. `cut`: its node is
     cut off: it lives, and nobody hears it. `said`: with what it parked, while it waits. `donor`: whom it shadows;
-    `level`: it has the state of `applied` from there; `astray`: it will find that it has not. `gone`: it has passed the
-    last barrier."""
+    `level`: it has the state of `applied` from there; `astray`: it will find that it has not. `lines`: it has been told
+    what of the program is over, runs its lines and listens to nobody; `call`: to which call it has come. `gone`: it has
+    passed the last barrier."""
 
     role: str
     generation: int = 0
@@ -32,6 +33,8 @@ class Process:
     pair: int = 0
     level: bool = False
     astray: bool = False
+    lines: bool = False
+    call: int = 0
     interrupted: bool = False
     announced: bool = False
     plan: Plan | None = None
@@ -345,17 +348,39 @@ class World:
         process.parked, process.level, process.interrupted, process.donor = False, False, False, donor
         process.pair = number
 
-    def draw_level(self, worker: str) -> None:
-        """A shadow has applied all that its donor has."""
+    def begin_lines(self, worker: str) -> None:
+        """Whom a shadow asks tells it of calls that are over."""
         process = self.processes[worker]
+        if process.alive and not process.cut and process.donor and self.whole() and not process.level:
+            process.lines = True
+
+    def draw_level(self, worker: str) -> None:
+        """A shadow has run its lines; or it has applied all that its donor has; or where servers make the updates it
+        stands at its call."""
+        process = self.processes[worker]
+        if process.lines:
+            self.stand_behind(worker, process)
+            return
+        if process.donor and self.state.rules.servers:
+            if process.alive and not process.cut and self.whole():
+                process.donor, process.parked = "", True
+                self.say(ev.Parked(worker, 0, 0, 0, "", self.now, call=process.call, caught_up=True))
+            return
         if process.alive and not process.cut and process.donor and self.whole() and not process.level:
             process.level = True
             self.tell(ev.Level(worker, self.now, process.pair))
 
+    def stand_behind(self, worker: str, process: Process) -> None:
+        """It comes to a call of which it knows nothing, or is called off before."""
+        if process.alive and not process.cut:
+            process.lines, process.donor, process.parked = False, "", True
+            process.call += 1
+            self.say(ev.Parked(worker, 0, 0, 0, "", self.now, call=process.call))
+
     def stray(self, worker: str) -> None:
         """The program changes what a shadow does not hear of."""
         process = self.processes[worker]
-        process.astray = bool(process.donor)
+        process.astray = bool(process.donor) and not process.lines
 
     def die(self, worker: str) -> None:
         process = self.processes[worker]
@@ -430,6 +455,10 @@ class World:
 
     def lose_donor(self, worker: str, process: Process) -> None:
         """A shadow whose donor is gone or gave up, or that was interrupted, waits to join again."""
+        if process.lines:
+            if process.interrupted:
+                self.stand_behind(worker, process)
+            return
         donor = self.processes[process.donor]
         if process.interrupted or not donor.alive or donor.cut or (not donor.computing and self.state.broken):
             process.donor, process.level, process.astray, process.parked = "", False, False, True

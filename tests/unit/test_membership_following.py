@@ -105,3 +105,80 @@ def test_a_recovery_does_not_take_in_a_joiner_that_has_no_state_yet():
     assert world.plan.members == ("w0",)
     world.sense("w2")
     assert world.processes["w2"].donor == "w0"
+
+
+def test_a_joiner_is_in_no_plan_while_it_runs_lines_and_nobody_waits_for_it():
+    world = following()
+    world.begin_lines("w2")
+    for _ in range(3):
+        world.commit()
+    world.die("w1")
+    world.hear()
+    world.sense("w0")
+    assert world.plan.members == ("w0",)
+    world.commit()
+    world.draw_level("w2")  # it stands behind its lines
+    assert world.processes["w2"].donor == "w0"
+    assert len(world.plans) == 2
+
+
+def test_lines_that_a_joiner_has_run_are_no_try_to_follow():
+    world = following()
+    for _ in range(5):
+        world.begin_lines("w2")
+        world.draw_level("w2")
+    assert world.state.find("w2").shadowed == 1
+    world.draw_level("w2")
+    world.commit()
+    assert world.plan.members == ("w0", "w1", "w2")
+    assert world.plan.heals == ()
+
+
+def test_a_joiner_in_its_lines_is_called_when_too_few_are_left_without_it():
+    world = following()
+    world.tell(ev.Resize(2, 3, world.now))
+    world.begin_lines("w2")
+    world.die("w1")
+    world.hear()
+    world.sense("w0")
+    assert len(world.plans) == 1
+    assert world.processes["w2"].interrupted
+    world.sense("w2")
+    assert world.plan.members == ("w0", "w2")
+    assert world.plan.heals == (("w2", "w0"),)
+
+
+def test_where_servers_make_the_updates_a_joiner_is_healed_once_its_lines_are_run():
+    world = World.of(minimum=1, maximum=2, shards=6, servers=1, shadows=True)
+    world.calm()
+    world.commit()
+    world.tell(ev.Resize(1, 3, world.now))
+    world.boot("w3")
+    world.begin_lines("w3")
+    world.commit()
+    world.draw_level("w3")  # it stands behind its lines, and asks again
+    world.commit()
+    assert len(world.plans) == 1
+    world.draw_level("w3")
+    world.commit()
+    assert world.plan.members == ("w1", "w2", "w3", "s0")
+    assert world.plan.heals == (("w3", "s0"),)
+
+
+def test_a_server_runs_its_lines_before_it_has_a_seat_too():
+    world = World.of(minimum=1, maximum=2, shards=6, servers=2, copies=True, shadows=True)
+    world.calm()
+    world.commit()
+    world.die("s0")
+    world.hear()
+    for worker in world.alive():
+        world.sense(worker)
+    world.commit()
+    world.boot("s4")
+    world.begin_lines("s4")
+    world.commit()
+    assert world.plan.members == ("w2", "w3", "s1")
+    for _ in range(2):
+        world.draw_level("s4")
+        world.commit()
+    assert world.plan.members == ("w2", "w3", "s1", "s4")

@@ -20,7 +20,8 @@ from membership_world import World
 from ringleader.elastic import events as ev
 
 FREQUENT = ("boot", "boot", "commit", "commit", "hear", "hear", "sense", "sense", "sense", "level")
-RARE = ("partial", "kill", "tick", "resize", "drain", "evict", "wait", "raise", "pause", "stray")
+FOLLOWING = ("lines", "stray")
+RARE = ("partial", "kill", "tick", "resize", "drain", "evict", "wait", "raise", "pause", *FOLLOWING)
 RARER = ("slow", "echo", "stall", "node", "split", "mend", "falter", "finish one", "finish one", "cancel")
 moment = st.tuples(st.sampled_from(FREQUENT + RARE + RARER), st.integers(0, 7), st.integers(0, 7))
 moments = st.lists(moment, min_size=5, max_size=60)
@@ -76,6 +77,8 @@ def befall(world: World, moment: str, worker: str, b: int) -> None:
             world.draw_level(worker)
         case "stray":
             world.stray(worker)
+        case "lines":
+            world.begin_lines(worker)
         case "drain":
             world.drain(worker, 2.0 + 4 * b)
         case "evict":
@@ -123,7 +126,7 @@ def play(start: dict[str, Any], history: list[tuple[str, int, int]], kind: type[
         servers=servers,
         copies=kept == "by_all" and servers > 0,
         backups=int(kept == "twice" and servers > 1),
-        shadows=start["shadows"] and not servers,
+        shadows=start["shadows"],
         secures=start["secures"],
     )
     world.nodes = start["nodes"]

@@ -187,6 +187,19 @@ def test_a_second_interrupt_of_a_generation_ends_what_a_joiner_follows_then():
     assert shadow.transport.aborted
 
 
+def test_an_interrupt_calls_a_joiner_off_from_its_lines_until_it_asks_somebody_again():
+    bench = Bench()
+    bench.seats.follow(HERE, 1)
+    bench.seats.next_seat(Parked(0, 0, 0, "")).transport.close()
+    assert not bench.seats.interrupted()
+    bench.seats.interrupt(4)
+    assert bench.seats.interrupted()
+    bench.seats.follow(HERE, 2)
+    bench.seats.next_seat(Parked(0, 0, 0, "", call=3))
+    assert not bench.seats.interrupted()
+    assert bench.heard.parks[-1].call == 3
+
+
 def test_a_joiner_that_does_not_meet_whom_it_shall_follow_says_so_and_waits():
     bench = Bench()
     bench.refuse = {1}
