@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from ringleader.bench import absence, stack
+from ringleader.bench import absence, lines, stack
 from ringleader.bench.broken import BrokenPromise, PeerFailed
 from ringleader.bench.children import Child
 from ringleader.bench.commits import Recovery, await_recovery, wait_for
@@ -17,7 +18,7 @@ from ringleader.bench.line import Figure, Target
 from ringleader.bench.registry import Wish
 from ringleader.bench.workloads import PAUSE_S
 
-CASES = ("kill", "kill-loaders", "frozen", "server", absence.ALONE, absence.TOGETHER)
+CASES = ("kill", "kill-loaders", lines.CASE, "frozen", "server", absence.ALONE, absence.TOGETHER)
 TARGET = Target("ringleader", "<=", 0.10)
 WORST_TARGET = Target("ringleader", "<=", 0.5)
 FROZEN_TARGET = Target("ringleader", "<=", 2.0)
@@ -71,6 +72,8 @@ def run(wish: Wish) -> Iterator[Figure]:
         yield from _workers(wish)
     if wish.wants("kill-loaders"):
         yield _loaders(wish)
+    if wish.wants(lines.CASE):
+        yield _lines(wish)
     if wish.wants("frozen"):
         yield _frozen(wish)
     if wish.wants("server"):
@@ -168,6 +171,19 @@ def _loaders(wish: Wish) -> Figure:
         settings=f"kill-loaders: as kill, with loader_workers: {LOADERS}; beside it the same without, by turns; "
         f"{len(seconds)} kills each, 0 steps lost, worst {max(seconds):.3f} s",
     )
+
+
+def _lines(wish: Wish) -> Figure:
+    """Two jobs, one after the other."""
+    found: list[tuple[float, float]] = []
+    with stack.up() as opened:
+        for number in range(2):
+            job = opened.submit(f"lines{number}", workload="digits", epochs=FOREVER, lines_s=lines.LINES_S)
+            opened.await_warm()
+            found += lines.measure(job, 5 if wish.full else 3, wish.seed + number, partial(_await_full, job))
+            _end(job)
+    waits, alone = ([row[column] for row in found] for column in range(2))
+    return lines.figure(waits, alone)
 
 
 _DEFAULT_KILLS = {"ringleader": 10, "torchft": 5, "ray_train": 1}

@@ -48,9 +48,10 @@ class Stack:
         workers: Mapping[str, int] | None = None,
         pause_s: float = PAUSE_S,
         loader_workers: int = 0,
+        lines_s: float = 0.0,
     ) -> "Run":
         """Submit the job, on three workers and at least two by default; `sync` and `workers` as in the job file. A
-        step sleeps `pause_s`."""
+        step sleeps `pause_s`, lines behind a loop `lines_s`."""
         commits = self.folder / name
         commits.mkdir()
         spec = {
@@ -62,6 +63,7 @@ class Stack:
                 "epochs": epochs,
                 "pause_s": pause_s,
                 "loader_workers": loader_workers,
+                "lines_s": lines_s,
             },
             "workers": dict(workers or {"min": 2, "max": WORKERS}),
             "batch": {"global_size": 96},

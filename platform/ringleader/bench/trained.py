@@ -11,9 +11,10 @@ ENTRYPOINT = "ringleader.bench.trained:train"
 
 
 def train(session: Session) -> None:
-    """Params: `workload`, `commits` (a folder), `epochs`, `pause_s`, `loader_workers`.
+    """Params: `workload`, `commits` (a folder), `epochs`, `pause_s`, `loader_workers`, `lines_s`.
 
-    Each turn sleeps `pause_s`, PAUSE_S where it is left out: that is once a step with three workers.
+    Each turn sleeps `pause_s`, PAUSE_S where it is left out: that is once a step with three workers. Behind each loop
+    `lines_s` are slept, as for validation by hand.
     """
     pause_s = session.params.get("pause_s", PAUSE_S)
     workload = WORKLOADS[session.params["workload"]]
@@ -31,6 +32,7 @@ def train(session: Session) -> None:
         for batch in session.batches(rows, loader_workers=session.params.get("loader_workers", 0)):
             time.sleep(pause_s)
             session.step(workload.loss(net(batch["x"]), batch["y"]))
+        time.sleep(session.params.get("lines_s", 0.0))
 
 
 def _generation(session: Session) -> int:
