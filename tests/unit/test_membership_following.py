@@ -134,6 +134,27 @@ def test_lines_that_a_joiner_has_run_are_no_try_to_follow():
     assert world.plan.heals == ()
 
 
+def test_pairs_that_end_with_a_generation_are_no_tries_to_follow():
+    """A joiner may know that its donor is dead before the supervisor does, and be sent to another one that gives up."""
+    world = following()
+    world.die("w1")
+    for _ in range(2):
+        world.processes["w2"].interrupted = True
+        world.sense("w2")
+    assert world.state.find("w2").shadowed == 2
+    world.hear()
+    world.sense("w0")
+    assert world.plan.members == ("w0",)
+    world.tick(0.1)
+    assert world.processes["w2"].donor == "w0"
+    world.boot("w3")
+    for joiner in ("w2", "w3"):
+        world.draw_level(joiner)
+    world.commit()
+    assert world.plan.members == ("w0", "w2", "w3")
+    assert world.plan.heals == ()
+
+
 def test_a_joiner_in_its_lines_is_called_when_too_few_are_left_without_it():
     world = following()
     world.tell(ev.Resize(2, 3, world.now))

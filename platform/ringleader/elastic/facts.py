@@ -163,9 +163,9 @@ def park(state: Membership, event: ev.Parked) -> Membership:
     if (
         shadowed and event.call > found.call
     ):  # it followed nobody: it was told of lines to run, and has run them
-        parked = replace(parked, call=event.call, shadowed=found.shadowed - 1)
+        parked = replace(parked, call=event.call, shadowed=max(0, found.shadowed - 1))
     if event.astray:  # it would go astray again
-        parked = replace(parked, shadowed=state.rules.shadowings)
+        parked = replace(parked, shadowed=state.rules.shadowings + 1)
     if event.step < 0:
         state = state.put(replace(parked, generation=0, applied=0, step=0))
     else:

@@ -174,6 +174,10 @@ def _seat(state: Membership, members: Sequence[Worker], plan: Plan, now: float) 
         )
     for left_out in state.where(lambda w: w.ready and w.level):  # the others go on without it
         state = state.put(replace(left_out, level=False))
+    if state.broken:  # whom they followed was lost, or gave up with the others
+        tried = state.where(lambda w: w.generation == 0 and w.shadowed <= state.rules.shadowings)
+        for outside in tried:
+            state = state.put(replace(outside, shadowed=int(outside.phase is Phase.SHADOWING)))
     saves = plan.cause == SHORT  # whoever waits for others waits on: the recovery is the plan behind it
     recovery = state.recovery if saves or not state.recovery else state.recovery.mark("formed", now)
     return replace(

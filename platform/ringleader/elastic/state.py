@@ -98,7 +98,8 @@ class Worker:
         level: it shadows and has all that its donor has; or it is parked and has the state of `applied`.
         caught_up: its program stands where that of a member does, whom it cannot follow: it is healed while all wait.
         call: the session call to which its program had come when it last parked before its first seat.
-        shadowed: how often it has begun to shadow, but for the times when it only was told of lines to run.
+        shadowed: how often it has begun to shadow since a generation broke, but for the times when it only was told of
+            lines to run.
         pair: the number of the pair in which it does, or last did, and `donor` whom it follows there.
     """
 
@@ -283,8 +284,10 @@ class Membership:
         return tuple(w for w in (*stay, *self.where(lambda w: w.ready)) if w.role == "worker")
 
     def due(self, worker: Worker) -> bool:
-        """Whether a ready worker joins at the next boundary: it has the state, or must be given it while all wait."""
-        asks = self.rules.shadows and self.plan is not None and worker.shadowed < self.rules.shadowings
+        """Whether a ready worker joins at the next boundary: it has the state, or must be given it while all wait. A
+        generation that broke says nothing of who follows its members."""
+        asks = self.rules.shadows and self.plan is not None
+        asks = asks and (self.broken or worker.shadowed < self.rules.shadowings)
         return worker.level or worker.caught_up or not asks
 
     @property
