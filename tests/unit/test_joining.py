@@ -214,7 +214,7 @@ def test_no_update_begins_before_what_it_changes_has_been_copied(monkeypatch: py
     hub = Hub(2)
     weights, buffers = torch.ones(1000), torch.ones(1000)
     brief, rooms = (
-        Brief(0, (), (), (), {"seen": {}}),
+        Brief(0, (), (), (), {"seen": {}}, ((), -1)),
         Rooms(room_for([weights, buffers]), room_for([weights])),
     )
     donation = Donation(InProcessTransport(hub, 0), brief, rooms)

@@ -33,6 +33,7 @@ class Brief:
         left: the numbers of loops that the program's body left.
         boundaries: of the calls before `until`.
         variables: what the program's variables were at the begins of calls, and what was found.
+        trained: which parameters are, by the last agreement.
     """
 
     until: int
@@ -40,6 +41,7 @@ class Brief:
     left: tuple[int, ...]
     boundaries: tuple[tuple[Any, ...], ...]
     variables: dict[str, Any]
+    trained: tuple[tuple[int, ...], int]
 
     @classmethod
     def of(cls, group: "Group") -> "Brief":
@@ -52,6 +54,7 @@ class Brief:
             left=tuple(sorted(number for number in calls.left if number < until)),
             boundaries=tuple(group.sections.state()[1][:until]),
             variables=group.sections.variables.state(),
+            trained=group.trained.state(),
         )
 
     def since(self, known: int) -> dict[str, Any]:
@@ -63,6 +66,7 @@ class Brief:
             "left": self.left,
             "boundaries": (known, list(self.boundaries[known:])),
             "variables": self.variables | {"seen": seen},
+            "trained": self.trained,
         }
 
 
@@ -95,6 +99,7 @@ class Catching:
         group.calls.left |= set(told["left"])
         group.sections.restore(told["boundaries"])
         group.sections.variables.restore(told["variables"])
+        group.trained.restore(told["trained"])
         here = group.calls.next - 1
         count = len(group.calls.finished) - here
         if self._near(count):
