@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 from ringleader import Session
 from ringleader.errors import StepMisuse
 from ringleader.spec import JobSpec
+from ringleader.train.bodies import Text
 from ringleader.train.local import run_local
 
 torch.set_num_threads(1)
@@ -239,3 +240,20 @@ def test_a_registered_schedule_and_the_body_do_not_meet_in_a_round(tmp_path: Pat
 
     with pytest.raises(StepMisuse, match="beside a registered schedule"):
         run_local(job(MODES["local_sgd"]), train, tmp_path)
+
+
+GROUP = """
+def train(session):
+    group = optimizer.param_groups[0]
+    rate = optimizer.param_groups[0]["lr"]
+    for x, y in session.batches(rows):
+        group["lr"] *= 0.9
+        optimizer.param_groups[0]["momentum"] *= 0.9
+        rate *= 0.9
+    group["lr"] /= 2
+    optimizer.param_groups[0]["momentum"] *= rate
+"""
+
+
+def test_settings_do_not_differ_from_worker_to_worker_and_a_number_read_from_them_does() -> None:
+    assert {escape.key[1] for escape in Text(GROUP).escapes.values()} == {"rate"}

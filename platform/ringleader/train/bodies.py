@@ -52,6 +52,14 @@ class Text:
             for call in ast.walk(tree)
             if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "keep" and len(call.args) == 2
         }
+        self._groups = {"param_groups"} | {
+            name.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign | ast.For) and _names_groups(node)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            for name in ast.walk(target)
+            if isinstance(name, ast.Name)
+        }
         self._items = [
             (node.slice.value, node.lineno)
             for node in ast.walk(tree)
@@ -120,8 +128,8 @@ class Text:
             self.adding |= set(range(loop.lineno, (loop.iter.end_lineno or loop.lineno) + 1))
         for key, line in self.flows.changed_by([loop.target, *loop.body], scope):
             self.inside.add(key)
-            if key[1].lstrip(".") in self._kept:
-                continue  # rolled back and healed with the weights
+            if key[1].lstrip(".") in self._kept | self._groups:
+                continue  # rolled back and healed with the weights, or the same on all members
             read = self._behind(path, key)
             if read and key not in self.escapes:
                 self.escapes[key] = Escape(key, line, read, scope.name)
@@ -198,6 +206,13 @@ def _read_text(file: str) -> Text | None:
         return Text(source) if source else None
     except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+def _names_groups(node: ast.Assign | ast.For) -> bool:
+    """Whether it gives names to parameter groups: what a body sets there counts for all."""
+    value = node.value if isinstance(node, ast.Assign) else node.iter
+    value = value.value if isinstance(value, ast.Subscript) else value
+    return isinstance(value, ast.Attribute) and value.attr == "param_groups"
 
 
 def _span(node: ast.AST) -> tuple[int, int]:
