@@ -9,7 +9,7 @@ import torch
 from faults import ANY, FaultPlan
 from late_lines import GUARD_S, Notes, behind, die, watch
 from play import Play
-from test_leaving import COPIES, RING, ROUNDS, SERVERS, made, rows, worker
+from test_leaving import RING, ROUNDS, SERVERS, made, rows, worker
 from torch.nn import functional as F
 from waiting import wait_for
 
@@ -221,19 +221,3 @@ def test_who_is_needed_breaks_off_and_runs_the_other_lines_with_a_seat(mode: str
     assert {first, joiner} <= set(play.plans[1].members)
     assert notes.seatless_lines_of(joiner) == [0]
     assert notes.lines_of(joiner) == list(range(EPOCHS))
-
-
-def test_a_server_that_comes_in_late_runs_lines_before_it_has_a_seat(tmp_path: Path) -> None:
-    def lines(notes: Notes, me: str, epoch: int) -> None:
-        if me == "s4" and epoch == 0:
-            notes.await_steps(3, me)
-
-    notes = Notes(train, COPIES, lines)
-    faults = FaultPlan().kill("s1", at_step=8, phase="update")
-    for each in ("w2", "w3"):
-        faults = faults.dawdle(each, from_step=9, for_generation=3)
-    play = notes.play(faults, tmp_path)
-    check(play, notes, tmp_path)
-    assert "s4" in play.plans[-1].members
-    assert notes.seatless_lines_of("s4")[:1] == [0]
-    assert notes.lines_of("s4") == list(range(EPOCHS))

@@ -285,10 +285,11 @@ class Membership:
 
     def due(self, worker: Worker) -> bool:
         """Whether a ready worker joins at the next boundary: it has the state, or must be given it while all wait. A
-        generation that broke says nothing of who follows its members."""
+        generation that broke says nothing of who follows its members. A server needs what servers have recorded of
+        optimisers' states, which no worker can tell it."""
         asks = self.rules.shadows and self.plan is not None
         asks = asks and (self.broken or worker.shadowed < self.rules.shadowings)
-        return worker.level or worker.caught_up or not asks
+        return worker.role == "server" or worker.level or worker.caught_up or not asks
 
     @property
     def status(self) -> str:
