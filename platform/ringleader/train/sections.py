@@ -236,7 +236,7 @@ class Sections:
     def _say(self, line: str) -> None:
         told = [boundary.line for boundary in self._boundaries if boundary.line]
         seat = self._group.seat
-        if len(told) == 1 and seat is not None:
+        if told.count(line) == 1 and seat is not None:
             data = {"line": line, "bound_bytes": self.bound_bytes, "cure": CURE}
             self._group.reporter.tell("boundary.unrecorded", seat.plan.generation, data)
 
