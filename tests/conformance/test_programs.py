@@ -148,6 +148,20 @@ REFUSED: dict[
     "leased": UNSETTLED | RATES | BY_HAND,
 }
 TABLE = [(name, mode) for name, mode in product(PROGRAMS, MODES) if name not in REFUSED.get(mode, ())]
+COMMONEST = [
+    "schedule_by_hand",
+    "cosine_by_hand",
+    "plateau",
+    "rate_divided_on_a_plateau",
+    "best_weights_in_a_variable",
+    "average_by_hand",
+    "reset_layer",
+    "kept_schedule",
+    "added_group",
+    "optimizer_made_anew",
+    "unfreezing",
+]
+"""Who comes late to these runs lines that have already changed what training goes on with."""
 EVERY_DAY = [
     (name, mode, list(MOMENTS)[number % len(MOMENTS)])
     for number, (name, mode) in enumerate(pair for pair in TABLE if pair[1] in DAILY)
@@ -156,6 +170,15 @@ EVERY_DAY = [
 
 @pytest.mark.parametrize(("name", "mode", "moment"), EVERY_DAY)
 def test_a_program_keeps_its_bits(name: str, mode: str, moment: str, tmp_path: Path) -> None:
+    keeps_its_bits(name, mode, moment, tmp_path)
+
+
+@pytest.mark.parametrize("moment", ["kill-9", "pause-12"])
+@pytest.mark.parametrize("mode", ["ring", "servers"])
+@pytest.mark.parametrize("name", COMMONEST)
+def test_the_commonest_lines_between_loops_keep_their_bits(
+    name: str, mode: str, moment: str, tmp_path: Path
+) -> None:
     keeps_its_bits(name, mode, moment, tmp_path)
 
 

@@ -100,10 +100,10 @@ class Hoarding:
         best: Any = None
         for number in range(LOOPS):
             loop(session, net)
-            if number == 1:
-                best = [p.clone() for p in net.parameters()]
-            else:
+            if number != 1:
                 best = copy.deepcopy(net.state_dict())
+                continue
+            best = [p.clone() for p in net.parameters()]
         assert best is not None
 
 
