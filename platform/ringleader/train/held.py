@@ -442,7 +442,11 @@ def _listed(waiting: dict[int, Any], live: list[dict[str, Any]]) -> list[dict[st
 
 
 def _fits(optimizer: Optimizer, saved: dict[str, Any]) -> bool:
-    """Whether both have the same parameter groups."""
+    """Whether both have the same parameter groups, and settings of one kind of optimiser: another one would add its own
+    to what it is given. A newer torch may know settings that the saved ones lack."""
+    for group, given in zip(optimizer.param_groups, saved["param_groups"], strict=False):
+        if optimizer.defaults.keys() - given.keys() and given.keys() - group.keys() - {"initial_lr"}:
+            return False
     mine = [len(group["params"]) for group in optimizer.param_groups]
     return mine == [len(group["params"]) for group in saved["param_groups"]]
 
