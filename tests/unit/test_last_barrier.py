@@ -129,10 +129,12 @@ def test_rank_0_that_waits_for_its_checkpoint_parks_when_another_is_lost(
     stage = ThreadedCast(spec, Script(), faults, tmp_path, checkpoints=uri)
     write = Saver._write
 
-    def late(saver: Saver, snapshot: Snapshot, part: Part, position: Position, spare_s: float) -> None:
+    def late(
+        saver: Saver, snapshot: Snapshot, part: Part, position: Position, spare_s: float, *, settled: bool
+    ) -> None:
         if part.writer == 0:
             wait_for("the second plan", lambda: len(stage.formed) > 1, HANG_GUARD_S)
-        write(saver, snapshot, part, position, spare_s)
+        write(saver, snapshot, part, position, spare_s, settled=settled)
 
     monkeypatch.setattr(Saver, "_write", late)
     done = stage.play()

@@ -163,12 +163,13 @@ def test_a_program_ends_without_a_joiner_that_is_still_in_its_lines(mode: str, t
 
     notes = Notes(train, sync, lines)
     notes.awaited = joiner
+    earlier = set(threading.enumerate())  # plays before this one have workers of the same names
     play = notes.play(FaultPlan().kill(worker(sync, 1), at_step=8), tmp_path)
     over.set()
     check(play, notes, tmp_path)
     assert play.worlds == [2, 1]
     assert left.wait(GUARD_S)
-    for thread in [thread for thread in threading.enumerate() if thread.name == joiner]:
+    for thread in [thread for thread in set(threading.enumerate()) - earlier if thread.name == joiner]:
         thread.join(GUARD_S)
         assert not thread.is_alive()
     assert notes.lines_of(joiner) == [0]
