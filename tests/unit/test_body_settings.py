@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_body_checks import MODES, job
@@ -175,6 +176,99 @@ def test_servers_that_lease_items_refuse_it_and_name_the_schedule_to_register(
     assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
     assert "where servers step the optimiser" in play.message
     assert "LambdaLR" in play.message
+
+
+def by_cosine(session: Session, optimizer: torch.optim.Optimizer, _loss: Tensor) -> None:
+    """As scripts write it, whose rate is numpy's."""
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1 * (1 + np.cos(np.pi * session.global_step / 8)) / 2
+
+
+def of_numpy(session: Session, optimizer: torch.optim.Optimizer, _loss: Tensor) -> None:
+    optimizer.param_groups[0].update(lr=np.float32(0.1), nesterov=np.bool_(True), weight_decay=np.int64(0))
+
+
+@pytest.mark.parametrize("mode", EXACT)
+@pytest.mark.parametrize("line", [by_cosine, of_numpy])
+def test_numbers_of_numpy_are_numbers(line: Line, mode: str, tmp_path: Path) -> None:
+    kinds = set()
+
+    def look(session: Session, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+        if session.global_step:
+            kinds.update(type(value) for key, value in optimizer.param_groups[0].items() if key != "params")
+        line(session, optimizer, loss)
+
+    spec = job(MODES[mode]) | {"workers": {"min": 4, "max": 4}}
+    alone, _ = run_local(spec, Body(line), tmp_path / "alone")
+    play = ThreadedCast(JobSpec.parse(spec), Body(look), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.digest == alone.digest
+    assert kinds <= {float, int, bool, type(None)}
+
+
+@pytest.mark.parametrize("where", ["between", "commit"])
+def test_a_number_of_numpy_is_pythons_before_the_next_turn(where: str, tmp_path: Path) -> None:
+    kinds = []
+
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+
+        def lower() -> None:
+            optimizer.param_groups[0]["lr"] = np.float32(0.05)
+
+        lower()
+        if where == "commit":
+            session.on_commit(lower)
+        for x, y in session.batches(rows()):
+            kinds.append(type(optimizer.param_groups[0]["lr"]))
+            session.step(F.cross_entropy(net(x), y))
+
+    run_local(job("ring"), train, tmp_path)
+    assert set(kinds) == {float}
+
+
+UNFIT: dict[str, tuple[dict[str, Any], str]] = {
+    "a new key": ({"lr": 0.05, "scale": 2.0}, r"'scale' was set to 2\.0, and was not there before"),
+    "a new key alone": ({"scale": 2.0}, r"'scale' was set to 2\.0, and was not there before"),
+    "a text beside a number": (
+        {"lr": 0.05, "momentum": "none"},
+        r"'momentum' was set to 'none', which is no num",
+    ),
+    "another text": ({"lr": 0.05, "note": "late"}, r"'note' was set to 'late', which is no number"),
+    "a number for a text": ({"lr": 0.05, "note": 1}, r"'note' was set to 1 and was 'early' before"),
+    "a pair for a number": (
+        {"momentum": (0.9, 0.8)},
+        r"'momentum' was set to \(0\.9, 0\.8\) and was 0\.9 before",
+    ),
+}
+
+
+@pytest.mark.parametrize("unfit", UNFIT)
+@pytest.mark.parametrize("mode", EXACT)
+def test_what_other_members_cannot_take_over_is_refused_with_its_line(
+    mode: str, unfit: str, tmp_path: Path
+) -> None:
+    settings, why = UNFIT[unfit]
+
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+        optimizer.param_groups[0]["note"] = "early"
+        for x, y in session.batches(rows()):
+            optimizer.param_groups[0].update(settings)
+            session.step(F.cross_entropy(net(x), y))
+
+    with pytest.raises(StepMisuse, match=why + r".*test_body_settings\.py:\d+"):
+        run_local(job(MODES[mode]), train, tmp_path)
+
+
+def test_a_deleted_key_is_refused(tmp_path: Path) -> None:
+    def delete(session: Session, optimizer: torch.optim.Optimizer, _loss: Tensor) -> None:
+        optimizer.param_groups[0].pop("dampening")
+
+    with pytest.raises(StepMisuse, match="'dampening' was deleted"):
+        run_local(job("ring"), Body(delete), tmp_path)
 
 
 def test_a_text_is_refused(tmp_path: Path) -> None:

@@ -7,8 +7,11 @@ a word says whether a body has set anything, and only then the settings travel, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,6 +69,7 @@ class BodySettings:
 
     def begin_loop(self) -> None:
         """A loop begins with what the lines before it have left."""
+        self._make_plain()
         self._committed = self._returned = None
 
     def begin_turn(self) -> None:
@@ -86,13 +90,16 @@ class BodySettings:
         """
         if self._free or self._committed is None:
             return
+        self._make_plain()
         changed = self._change(self._committed)
         if self._served:
             if changed is not None:
                 why = "where servers step the optimiser, and lines of a body do not reach them"
                 raise self._misuse(f"was set to {changed.now} {why}", changed.key, SERVED)
             return
-        row = self._encoded(changed)
+        if changed is not None:
+            self._refuse_unfit(self._committed)
+        row = self._encoded()
         if not self._in_rounds:
             self._hear((changed is not None, row), "slice of a batch")
             return
@@ -166,7 +173,7 @@ class BodySettings:
         """
         seat = self._group.seat
         assert seat is not None
-        length = len(self._encoded(None))
+        length = len(self._encoded())
         said = torch.zeros(len(seat.plan.members), 1 + length, dtype=torch.float64)
         if self.said is not None:
             said[seat.rank] = torch.tensor([1.0, *self.said], dtype=torch.float64)
@@ -189,6 +196,7 @@ class BodySettings:
     def committed(self) -> None:
         """An update is made: what stands now is what the next slices begin with."""
         self.sets, self.said = False, None
+        self._make_plain()  # callbacks and schedules may have set some
         if self._committed is not None:
             self._committed = self._snapshot()
 
@@ -209,7 +217,17 @@ class BodySettings:
     def _snapshot(self) -> list["_Saved"]:
         return [_Saved.of(group) for group in self._groups]
 
+    def _make_plain(self) -> None:
+        """numpy's numbers become Python's, whose arithmetic is the same on members that only hear of them."""
+        if self._free or self._served:
+            return
+        for group in self._groups:
+            for key, value in list(group.items()):
+                if key != "params" and (plain := _plain(value)) is not value:
+                    group[key] = plain
+
     def _check(self, where: str, cure: str) -> None:
+        self._make_plain()
         changed = self._change(self._returned) if self._returned is not None else None
         if changed is not None:
             raise self._misuse(f"was set to {changed.now} {where}", changed.key, cure)
@@ -226,10 +244,16 @@ class BodySettings:
                 return change
         return None
 
-    def _encoded(self, changed: "_Change | None") -> Row:
-        """All numbers of the settings. Raises StepMisuse: what has been set is none."""
-        if changed is not None and not _is_number(changed.now):
-            raise self._misuse(f"was set to {changed.now!r}, which is no number,", changed.key, CURE)
+    def _refuse_unfit(self, before: list["_Saved"]) -> None:
+        """Raises StepMisuse: something has been set that a row of numbers of the same length does not tell."""
+        for saved, group in zip(before, self._groups, strict=True):
+            live = _settings(group)
+            for key in sorted(saved.settings.keys() | live.keys()):
+                if why := _unfit(saved.settings.get(key, _ABSENT), live.get(key, _ABSENT)):
+                    raise self._misuse(why, key, CURE)
+
+    def _encoded(self) -> Row:
+        """All numbers of the settings."""
         return tuple(part for _, value in _leaves(self._groups) for part in _encode(value))
 
     @property
@@ -334,6 +358,35 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return all(map(_is_number, value))
     return type(value) in _KINDS or (isinstance(value, Tensor) and value.numel() == 1)
+
+
+def _plain(value: Any) -> Any:
+    """A number of another type, numpy's for example, as Python's own, alone or in a tuple; all else as it is."""
+    if type(value) in _KINDS:
+        return value
+    if isinstance(value, tuple | list):
+        parts = [_plain(part) for part in value]
+        return value if all(map(is_, parts, value)) else type(value)(parts)
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+def _unfit(was: Any, now: Any) -> str:
+    """What keeps this change from counting on other members; empty where nothing does."""
+    if now is was:
+        return ""
+    if was is _ABSENT:
+        return f"was set to {now!r}, and was not there before,"
+    if now is _ABSENT:
+        return "was deleted"
+    if not _is_number(now):
+        return f"was set to {now!r}, which is no number," if now != was else ""
+    if [key for key, _ in _leaves([{"": was}])] != [key for key, _ in _leaves([{"": now}])]:
+        return f"was set to {now!r} and was {was!r} before, which is not as many numbers,"
+    return ""
 
 
 def _encode(value: Any) -> tuple[float, float]:
