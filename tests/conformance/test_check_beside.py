@@ -113,6 +113,28 @@ def test_of_an_ordinary_program_nothing_is_named(name: str, mode: str, checks: i
     assert list(tmp_path.glob("check-?")) == []
 
 
+def momentum_of_a_weight_removed(session: Session) -> None:
+    """A process without anything of the state would raise there."""
+    net = session.model(programs.network())
+    optimizer = programs.sgd(session, net)
+    for _ in range(programs.EPOCHS):
+        programs.epoch(session, net, programs.rows())
+        del optimizer.state[next(net.parameters())]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [programs.PROGRAMS["optimizer_state_kept_and_put_back"], momentum_of_a_weight_removed],
+)
+def test_what_servers_keep_of_an_optimizer_is_as_closed_beside_the_job(
+    function: Callable[[Session], None], tmp_path: Path
+) -> None:
+    told = play(function, tmp_path, **MODES["servers"])
+    assert told.outcome == "succeeded", (told.reason, told.message)
+    assert (told.reported("program.differs"), Made(tmp_path).count) == ([], 1)
+    assert {(end.reproducible, end.reproducible_why) for end in told.finished.values()} == {(True, "")}
+
+
 def test_a_check_changes_no_bit(tmp_path: Path) -> None:
     (tmp_path / "with").mkdir()
     function = programs.PROGRAMS["plateau"]

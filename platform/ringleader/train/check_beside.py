@@ -33,7 +33,9 @@ class AsJoiner(Checked):
     """A session of all rows that comes to one call of a job: of those before nothing is computed."""
 
     def __init__(self, spec: JobSpec, given: Any, most: int, harmless: Harmless) -> None:
-        super().__init__(spec, None, most, given)
+        super().__init__(in_one_process(spec), None, most, given)
+        # What servers keep is as closed to the program here: it has another text than a ring's, which is empty here.
+        self._states.on = bool(spec.sync.server_count)
         self._harmless = harmless
         self._until = inf
 
@@ -54,7 +56,7 @@ def check(folder: Path) -> dict[str, Any]:
     """What was found: {"found": variables that differ, "raised": what only a worker that comes in later raises,
     "until": where it had to end early, "error": why it could not begin}."""
     order = json.loads((folder / ORDER).read_text())
-    spec = in_one_process(JobSpec.parse(order["spec"]))
+    spec = JobSpec.parse(order["spec"])
     torch.set_num_threads(order["threads"])  # sums of many numbers have other bits with another number
     harmless = Harmless(folder)
     told: dict[str, Any] = {"found": [], "raised": [], "until": "", "error": ""}

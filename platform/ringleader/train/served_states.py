@@ -34,34 +34,37 @@ class ServedStates:
 
     Args:
         on: parameter servers step them.
+
+    Attributes:
+        on: as above; to be set before the first one is registered.
     """
 
     def __init__(self, held: Held, *, on: bool) -> None:
         self._held = held
-        self._on = on
+        self.on = on
         self._hidden = False
 
     @property
     def closed(self) -> bool:
         """Whether the program's lines run, and servers step the optimisers."""
-        return self._on and self._hidden
+        return self.on and self._hidden
 
     def add(self, optimizer: Optimizer) -> None:
         """It is registered."""
-        if self._on:
+        if self.on:
             optimizer.register_state_dict_post_hook(self._saved)
             optimizer.register_load_state_dict_post_hook(self._loaded)
 
     def hide(self) -> None:
         """The program's own lines go on."""
         self._hidden = True
-        for optimizer, _ in self._held.optimizers if self._on else ():
+        for optimizer, _ in self._held.optimizers if self.on else ():
             self._loaded(optimizer)
 
     def show(self) -> None:
         """The session goes on."""
         self._hidden = False
-        for optimizer, _ in self._held.optimizers if self._on else ():
+        for optimizer, _ in self._held.optimizers if self.on else ():
             state: Any = optimizer.state
             if isinstance(state, Closed):
                 optimizer.state = state.opened  # type: ignore[assignment]
