@@ -125,9 +125,9 @@ def test_a_worker_that_is_left_alone_below_the_minimum_saves_what_it_holds_befor
         "checkpoint": {"every_steps": None, "every_s": 3600},
         "debug": {"ledger": True},
     }
-    first = start(cluster, home, ingest, package, "alone", **spec)
+    first = start(cluster, home, ingest, package, "deserted", **spec)
     first.until_step(15)
-    cluster.resize("alone", 1, 3, 3)  # there is no room for a third one
+    cluster.resize("deserted", 1, 3, 3)  # there is no room for a third one
     pids = first.pids()
     os.kill(pids["w1"], signal.SIGKILL)
     (saved,) = wait_for("what is left", lambda: ingest.events("checkpoint.saved"))
@@ -142,7 +142,7 @@ def test_a_worker_that_is_left_alone_below_the_minimum_saves_what_it_holds_befor
     first.leave_nothing()
     ingest.forget()
     first.open_gate(15)
-    second = start(cluster, home, ingest, package, "alone", attempt=2, **spec)
+    second = start(cluster, home, ingest, package, "deserted", attempt=2, **spec)
     outcome = second.outcome()
     assert outcome["outcome"] == "succeeded", outcome
     (restored,) = ingest.events("checkpoint.restored", attempt=2)

@@ -174,7 +174,7 @@ def test_the_workers_of_a_node_find_the_packages_that_a_job_brings(
     assert [told["packages"] for told in ingest.events("requirements.installed")] == [["smallpkg==2.0"]]
     run.leave_nothing()
     ingest.forget()
-    run = start(cluster, home, ingest, work, "absent", requirements=["smallpkg==9.9"], **asked)
+    run = start(cluster, home, ingest, work, "not-to-be-had", requirements=["smallpkg==9.9"], **asked)
     outcome = run.outcome()
     assert (outcome["outcome"], outcome["reason"]["code"]) == ("failed", "requirements_failed")
     assert "smallpkg==9.9" in outcome["reason"]["message"]
