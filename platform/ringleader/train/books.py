@@ -188,6 +188,7 @@ class Books:
             "updates": self._updates.state_dict(),
             "known": self.known,
             "over": self.ends.over,
+            "left": self.ends.left,
         }
 
     def go_on(self, position: dict[str, Any]) -> None:
@@ -199,6 +200,7 @@ class Books:
         if self.ordered:
             self._staging = Staging(*position["known"][1:])
             self.ends.over = position["over"]
+            self.ends.left = position.get("left", False)  # checkpoints of earlier versions have none
 
     def allow(self, version: int) -> None:
         """Server 0 has made so many updates, so all that they are made of is here too. Ordered servers have other words

@@ -13,6 +13,7 @@ class Ends:
         stopping: the loop ends as soon as what is out is in.
         last: the loop ends with this update.
         over: the loop has ended.
+        left: a worker's body left the loop, by `break` or by an exception.
         pending: the generation ends as soon as what is out is in.
     """
 
@@ -20,6 +21,7 @@ class Ends:
     stopping: bool = False
     last: int | None = None
     over: bool = False
+    left: bool = False
     pending: bool = False
 
     @property
@@ -31,6 +33,10 @@ class Ends:
     def held_back(self) -> bool:
         """Whether the next item is leased to nobody."""
         return self.stopping or self.pending or self._beyond_last()
+
+    def leave(self) -> None:
+        """A worker's body has left the loop."""
+        self.left = self.stopping = True
 
     def stop_after(self, clock: int) -> None:
         """The loop ends with that update; with what is out, where every item is one."""

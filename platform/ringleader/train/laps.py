@@ -28,7 +28,7 @@ from ringleader.train.steps import Loop
 from ringleader.train.stint import Stint
 from ringleader.train.tokens import Stretch, Tokens
 from ringleader.train.turns import Turns
-from ringleader.train.word import BATCHES
+from ringleader.train.word import BATCHES, Stance
 
 POLL_S = 0.02
 """How often a waiting member looks whether its generation is over."""
@@ -51,7 +51,7 @@ class Laps:
         self._doing = Round(0, (), ())
         self._left: list[int] = []
         self._open = self._finished = False
-        self._stop = False
+        self._stop = self._leaves = False
         self._loop: Loop | None = None
         group.keeps, group.stand = self._keeps, self._stand
 
@@ -81,7 +81,7 @@ class Laps:
         """The loop of that call was left by `break`, which ends it for all; the slice it was at is not applied."""
         loop = self._running
         assert loop.number == number
-        self.turns.running, self._stop = None, True
+        self.turns.running, self._stop, self._leaves = None, True, True
         if self._circulation is not None:
             self._circulation.halt()
         while self._circulation is not None or self._enter(loop):
@@ -91,7 +91,7 @@ class Laps:
         """Yield the slices of owned shards that some token lacks, until all tokens hold all items of the loop."""
         group, self._loop, self.turns.running = self._group, loop, None
         group.epoch = loop.index
-        self._stop, self._circulation = False, None
+        self._stop, self._leaves, self._circulation = False, False, None
         group.held.check_covered()
         group.trained.check_settled()
         while self._enter(loop):
@@ -325,6 +325,7 @@ class Laps:
             step=group.step,
             pending=group.coordinator.plan_pending(),
             stop=self._stop,
+            stance=Stance.LEAVES if self._leaves else Stance.FOLLOWS,
             wish=group.securing.wish,
         )
         reduced = exchange.meet(word)
@@ -335,6 +336,8 @@ class Laps:
             mine = (group.loss or 0.0) if group.seat.rank == 0 else 0.0
             agreed = exchange.all_reduce(torch.tensor([mine], dtype=torch.float64))
             self._settling_of().close(loop.epoch, items, self.turns.names)
+            if told.left:
+                group.calls.left.add(loop.number)
             self._finish(loop, float(agreed))
         else:
             group.committed()
@@ -349,7 +352,7 @@ class Laps:
         group.finish_call(loop.number)
         group.applied += 1
         group.committed()
-        self._stop = False
+        self._stop = self._leaves = False
         self._progress(loop, "committed")
 
     def _keeps(self) -> dict[str, Any]:

@@ -32,9 +32,9 @@ from ringleader.train.tenant import Tenant, Way
 from ringleader.train.updating import Counted
 from ringleader.train.word import BATCHES
 
-KNOWN = 6
-"""Numbers that server 0 says first: whether the loop is over, and the generation; steps, samples, loss, and whether it
-would like a checkpoint."""
+KNOWN = 7
+"""Numbers that server 0 says first: whether the loop is over, whether a body left it, and whether the generation ends;
+steps, samples, loss, and whether it would like a checkpoint."""
 STALENESS_BINS = 17
 """Of the histogram: 0, 1, ..., 15, and more."""
 
@@ -214,7 +214,7 @@ class Leasing:
         assert exchange is not None
         self._tenant.way = None
         said = exchange.all_reduce(self._position())
-        over, leaves, step, samples, loss, wanted = said[:KNOWN].tolist()
+        over, left, leaves, step, samples, loss, wanted = said[:KNOWN].tolist()
         group.securing.agreed = bool(wanted)
         if (books := self._books) is not None:
             books.allow(int(step) - books.base)
@@ -222,6 +222,8 @@ class Leasing:
         group.samples, group.loss = int(samples), None if isnan(loss) else loss
         group.staleness = said[KNOWN : KNOWN + STALENESS_BINS].to(torch.int64).tolist()
         group.buffers.put(said[KNOWN + STALENESS_BINS :].to(torch.uint8))
+        if over and left:
+            group.calls.left.add(loop.number)
         if exchange.updates and over:  # who holds the weights commits before they travel
             self._finish(loop)
         if books is not None:  # of tables only rows are published: those of the whole loop
@@ -258,6 +260,7 @@ class Leasing:
         leaves = group.coordinator.plan_pending()
         known = [
             self._books.ends.over,
+            self._books.ends.left,
             leaves,
             group.step,
             group.samples,

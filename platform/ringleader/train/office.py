@@ -140,7 +140,7 @@ class Office:
             books.ends.stop_after(ask.stop)
         if ask.wish is Wish.BREAK:
             books.leases.give_back(worker)
-            books.ends.stopping = True
+            books.ends.leave()
 
     def _reply(self, worker: int, ask: Ask) -> Answer | None:
         """What can be said now; None: nothing yet."""
