@@ -107,18 +107,88 @@ class Hoarding:
         assert best is not None
 
 
-def test_what_is_beyond_the_bound_is_said_before_harm_and_in_the_result_after_it(tmp_path: Path) -> None:
+def test_what_is_beyond_the_bound_is_said_before_harm_and_in_the_result_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     calm = ThreadedCast(job(RING, workers={"min": 2, "max": 2}), Hoarding(), artifacts=tmp_path).play()
     said = [told["line"].partition(" ")[2] for told in calm.reported("boundary.unrecorded")]
     assert said == ["best = copy.deepcopy(net.state_dict())", "best = [p.clone() for p in net.parameters()]"]
+    assert {told["variable"] for told in calm.reported("boundary.unrecorded")} == {"best"}
     assert {f.reproducible_why for f in calm.finished.values()} == {""}
+    warned = [line for line in capsys.readouterr().out.splitlines() if "best is made of weights" in line]
+    assert len(warned) == 2
+    assert all("nothing has gone wrong yet, but in test_sections.py:" in line for line in warned)
+    assert all("session.best(model, score)" in line for line in warned)
 
     faults = FaultPlan().kill(worker(RING, 1), at_step=15)
     play = ThreadedCast(
         job(RING, workers={"min": 2, "max": 3}), Hoarding(), faults, artifacts=tmp_path
     ).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
-    assert all("lines between loops read weights" in f.reproducible_why for f in play.finished.values())
+    whys = {f.reproducible_why for f in play.finished.values()}
+    assert all("lines between loops read weights" in why for why in whys)
+    assert any("(best in test_sections.py:" in why for why in whys)
+
+
+class Keeper:
+    """Keeps what it is told of in attributes."""
+
+    def __init__(self) -> None:
+        self.norms: list[float] = []
+
+    def see(self, net: Any) -> None:
+        self.norms = [float(p.detach().norm()) for p in net.parameters()]
+
+
+def norm(net: Any) -> float:
+    total = net[0].weight.detach().norm()
+    return float(total)
+
+
+BEHIND: dict[str, str] = {
+    "{'w': net[0].weight.clone()}": "",
+    "print(net[0].weight.norm())": "",
+    "score = norm(net)": "score",
+    "keeper.see(net)": "keeper",
+    "see(net)": "self.norms",
+    "history.append(net[0].weight.norm())": "history",
+    "net[0].reset_parameters()": "",
+}
+TEXT = """
+def train(session, made, loop, norm, keeper):
+    net, history, see = made(session), [], keeper.see
+    loop(session, net)
+    {line}
+    loop(session, net)
+"""
+
+
+def variable_said(line: str, file: Path, tmp_path: Path) -> str:
+    """Of a program with that line between its loops, with no room for what it reads."""
+    program: dict[str, Any] = {}
+    exec(compile(TEXT.format(line=line), file, "exec"), program)
+
+    def train(session: Session) -> None:
+        session._group.sections.bound_bytes = 0
+        program["train"](session, made, loop, norm, Keeper())
+
+    play = ThreadedCast(job(RING, workers={"min": 1, "max": 1}), train, artifacts=tmp_path).play()
+    (told,) = play.reported("boundary.unrecorded")
+    return str(told["variable"])
+
+
+@pytest.mark.parametrize("line", BEHIND)
+def test_the_variable_that_a_line_makes_of_weights_is_named(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(TEXT.format(line=line))
+    assert variable_said(line, file, tmp_path) == BEHIND[line]
+
+
+def test_a_program_without_text_has_its_line_told_and_that_no_variable_can_be_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert variable_said("score = net[0].weight.norm()", Path("<nowhere>"), tmp_path) == ""
+    assert "its name is not known: the program has no text here" in capsys.readouterr().out
 
 
 def test_a_mode_of_the_programs_own_may_be_entered_and_left_across_a_watch() -> None:

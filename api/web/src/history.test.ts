@@ -93,11 +93,13 @@ describe("an event in words", () => {
     const told = [
       event(1, "member.differed", { worker: "w2", what: "settings 0", why: "the program changed it" }),
       event(2, "boundary.unrecorded", { line: "train.py:9: best = copy(net)", bound_bytes: 9, cure: "keep it" }),
+      event(2, "boundary.unrecorded", { line: "train.py:9: best = copy(net)", variable: "best", cure: "keep it" }),
       event(3, "program.differs", { variable: "started", line: "train.py:4: started = time()", cure: "keep it" }),
     ].map((one) => sentence(one));
     expect(told.map(({ title, detail, tone }) => [title, detail, tone])).toEqual([
       ["Worker w2 is put right: settings 0 differed", "the program changed it", "warn"],
       ["Lines between loops read more weights than are recorded", "train.py:9: best = copy(net) · keep it", "warn"],
+      ["best: made of more weights than are recorded", "train.py:9: best = copy(net) · keep it", "warn"],
       ["started is another one where lines run again", "train.py:4: started = time() · keep it", "warn"],
     ]);
   });

@@ -132,7 +132,10 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
     return { title, detail: listed([words(data, "line"), words(data, "cure")]), tone: "warn" };
   }
   if (event.type === "boundary.unrecorded") {
-    const title = "Lines between loops read more weights than are recorded";
+    const variable = words(data, "variable");
+    const title = variable
+      ? `${variable}: made of more weights than are recorded`
+      : "Lines between loops read more weights than are recorded";
     return { title, detail: listed([words(data, "line"), words(data, "cure")]), tone: "warn" };
   }
   if (event.type === "supervisor.silent") {

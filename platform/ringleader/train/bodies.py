@@ -35,6 +35,7 @@ class Text:
     """What one file says of its variables.
 
     Attributes:
+        tree: the file's own.
         inside: variables that bodies change.
         escapes: those of them that are read behind, each once.
         adding: the lines of loops whose body adds to a variable that is read behind it: a mean is a sum by a count.
@@ -42,7 +43,7 @@ class Text:
     """
 
     def __init__(self, source: str) -> None:
-        tree = ast.parse(source)
+        self.tree = tree = ast.parse(source)
         self.flows = Flows(tree)
         self.inside: set[Key] = set()
         self.escapes: dict[Key, Escape] = {}

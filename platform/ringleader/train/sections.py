@@ -8,10 +8,13 @@ call. Where it reaches the call in which the state was given, it takes that stat
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ringleader.train.assigned import assigned_now
+from ringleader.train.bodies import text_of
 from ringleader.train.boundaries import (
     Boundary,
     States,
@@ -23,9 +26,9 @@ from ringleader.train.boundaries import (
     storages_of,
 )
 from ringleader.train.held import Held
-from ringleader.train.lines import calling_line
+from ringleader.train.lines import calling_line, running_frames
 from ringleader.train.touches import Touches
-from ringleader.train.variables import Variables
+from ringleader.train.variables import NO_HARM, Variables
 
 if TYPE_CHECKING:
     from ringleader.train.group import Group
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 KEPT_BYTES = 1 << 30
 """Tensors of all boundaries together take at most so much; what the program touches beyond is not recorded."""
 
-CURE = "keep such values in session.keep(name, object), or best weights in session.best(model)"
+CURE = "keep such values in session.keep(name, object), or best weights in session.best(model, score)"
 
 
 class Sections:
@@ -58,6 +61,7 @@ class Sections:
         self._aside: _Newest | None = None
         self._touches: Touches | None = None
         self._running = -1
+        self._before: list[CodeType] = []
         self._guessed: list[str] = []
         self.variables = Variables(group)
 
@@ -101,6 +105,7 @@ class Sections:
         self._running = number
         if not self._exact:
             return
+        self._before = [frame.f_code for frame in running_frames()]
         self._touches = Touches(storages_of(held), self._touched)
         self._touches.begin()
 
@@ -236,13 +241,33 @@ class Sections:
     def _say(self, line: str) -> None:
         told = [boundary.line for boundary in self._boundaries if boundary.line]
         seat = self._group.seat
-        if told.count(line) == 1 and seat is not None:
-            data = {"line": line, "bound_bytes": self.bound_bytes, "cure": CURE}
-            self._group.reporter.tell("boundary.unrecorded", seat.plan.generation, data)
+        if told.count(line) > 1 or seat is None:
+            return
+        variable = self._variable()
+        data = {"line": line, "variable": variable, "bound_bytes": self.bound_bytes, "cure": CURE}
+        if self._group.reporter.tell("boundary.unrecorded", seat.plan.generation, data):
+            most = f"more than {self.bound_bytes >> 20} MiB"
+            made = f"{variable or self._nameless()} is made of weights that are not recorded ({most})"
+            print(f"ringleader: {NO_HARM}, but in {line}: {made}: {CURE}.")
+
+    def _variable(self) -> str:
+        """What the line that runs sets; empty where it sets nothing, or its text is not known."""
+        held = self._group.held
+        optimizers = [optimizer for optimizer, _ in held.optimizers]
+        frames = list(running_frames())
+        return assigned_now(frames, self._before, [*held.models, *optimizers, *held.kept.values()])
+
+    def _nameless(self) -> str:
+        known = all(text_of(frame.f_code.co_filename) for frame in running_frames())
+        return (
+            "what it makes" if known else "a variable (its name is not known: the program has no text here)"
+        )
 
     def _guess(self, line: str) -> None:
-        if line not in self._guessed:
-            self._guessed.append(line)
+        variable = self._variable()
+        named = f"{variable} in {line}" if variable else line
+        if named not in self._guessed:
+            self._guessed.append(named)
             print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
 
 
