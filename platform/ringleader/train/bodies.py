@@ -6,18 +6,19 @@ Each worker's body sees other slices: what it leaves in a variable differs from 
 import ast
 import linecache
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ringleader.train.carried import Loop, carried
 from ringleader.train.flows import Flows, Function, Key, Scope
-
-Loop = ast.For | ast.AsyncFor
+from ringleader.train.order import binds, blocks, first, span
 
 
 @dataclass(frozen=True, slots=True)
 class Escape:
-    """A variable that a body changes and that is read behind it, before it is set again, for something that matters.
+    """A variable that a body changes and that is read behind it, or by a later turn, before it is set again, for
+    something that matters.
 
     Attributes:
         line: where the body changes it.
@@ -38,6 +39,7 @@ class Text:
         tree: the file's own.
         inside: variables that bodies change.
         escapes: those of them that are read behind, each once.
+        carried: those of them that a later turn goes on from, by the outermost function or class around the loop.
         adding: the lines of loops whose body adds to a variable that is read behind it: a mean is a sum by a count.
         changing_globals: globals that functions change.
     """
@@ -47,6 +49,7 @@ class Text:
         self.flows = Flows(tree)
         self.inside: set[Key] = set()
         self.escapes: dict[Key, Escape] = {}
+        self.carried: dict[Key, Escape] = {}
         self.adding: set[int] = set()
         self._kept = {
             ast.unparse(call.args[1]).rpartition(".")[2]
@@ -68,7 +71,7 @@ class Text:
             and isinstance(node.ctx, ast.Store)
             and isinstance(node.slice, ast.Constant)
         ]
-        self._spans = [(*_span(top), scope) for top, scope in self.flows.scopes.items()]
+        self._spans = [(*span(top), scope) for top, scope in self.flows.scopes.items()]
         within = [(first, last) for first, last, scope in self._spans if scope.name]
         self.changing_globals = {
             key[1]
@@ -89,7 +92,12 @@ class Text:
 
     def compared(self, key: Key) -> bool:
         """Whether a member that comes to a call has to have what the others had there."""
-        return self.flows.matters(key) and (key not in self.inside or key in self.escapes)
+        told = key in self.escapes or key in self.carried
+        return self.flows.matters(key) and (key not in self.inside or told)
+
+    def carried_in(self, scope: Scope) -> list[Key]:
+        """What bodies in that function or class carry from turn to turn."""
+        return [key for key, carry in self.carried.items() if carry.scope == scope.name]
 
     def line_of(self, key: Key, before: int) -> int:
         """The line that set it, the last one above `before`."""
@@ -135,10 +143,15 @@ class Text:
             if read and key not in self.escapes:
                 self.escapes[key] = Escape(key, line, read, scope.name)
 
+        for carry in carried(path, self.flows, scope):
+            if carry.key[1].lstrip(".") not in self._kept | self._groups:
+                self.inside.add(carry.key)
+                self.carried.setdefault(carry.key, Escape(carry.key, carry.line, carry.read, scope.name))
+
     def _behind(self, path: Sequence[ast.AST], key: Key) -> int:
         """The line behind the loop in which the variable is read; 0 where it is not, or is set before."""
-        first, last = _span(path[-1])
-        outside = [line for line in self.flows.matter_at(key) if not first <= line <= last]
+        begin, end = span(path[-1])
+        outside = [line for line in self.flows.matter_at(key) if not begin <= line <= end]
         if not outside:
             return 0
         if not key[0]:
@@ -216,11 +229,6 @@ def _names_groups(node: ast.Assign | ast.For) -> bool:
     return isinstance(value, ast.Attribute) and value.attr == "param_groups"
 
 
-def _span(node: ast.AST) -> tuple[int, int]:
-    """The first and the last line."""
-    return getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
-
-
 def _loops(node: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
     """Every `for` with what is around it, outermost first."""
     path = (*above, node)
@@ -234,15 +242,15 @@ def _loops(node: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST,
 def _first_behind(path: Sequence[ast.AST], name: str, lines: set[int]) -> int:
     """Walk on behind the loop, out of one block after the other, and through outer loops from their top."""
     for node, outer in zip(reversed(path[1:]), reversed(path[:-1]), strict=True):
-        block = next((block for block in _blocks(outer) if node in block), None)
+        block = next((block for block in blocks(outer) if node in block), None)
         if block is None:
             continue
         at = block.index(node)
-        found = _first(block[at + 1 :], name, lines)
+        found = first(block[at + 1 :], name, lines)
         if found is not None:
             return found
         if isinstance(outer, Loop | ast.While):
-            again = _first([*_sets_of_header(outer, name), *block[:at]], name, lines)
+            again = first([*_sets_of_header(outer, name), *block[:at]], name, lines)
             if again:
                 return again
         if isinstance(outer, Function):
@@ -250,48 +258,8 @@ def _first_behind(path: Sequence[ast.AST], name: str, lines: set[int]) -> int:
     return 0
 
 
-def _blocks(node: ast.AST) -> Iterator[list[ast.AST]]:
-    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-        block = getattr(node, field, None)
-        if isinstance(block, list):
-            yield block
-
-
 def _sets_of_header(loop: ast.AST, name: str) -> list[ast.AST]:
-    return [loop.target] if isinstance(loop, Loop) and _binds(loop.target, name) else []
-
-
-def _first(nodes: Iterable[ast.AST], name: str, lines: set[int]) -> int | None:
-    """What these statements do first with the variable: the line of a read, 0 where they set it, None for neither."""
-    for node in nodes:
-        found = _first_in(node, name, lines)
-        if found is not None:
-            return found
-    return None
-
-
-def _first_in(node: ast.AST, name: str, lines: set[int]) -> int | None:
-    blocks = list(_blocks(node))
-    if not blocks:
-        read = _read(node, lines)
-        return read if read else (0 if _binds(node, name) else None)
-    header = [child for child in ast.iter_child_nodes(node) if not any(child in block for block in blocks)]
-    found = _first(header, name, lines)
-    if found is not None:
-        return found
-    results = [_first(block, name, lines) for block in blocks if block]
-    if any(results):
-        return next(filter(None, results))
-    always = isinstance(node, ast.With | ast.AsyncWith | ast.Try)
-    whole = isinstance(node, ast.If) and bool(node.orelse) and all(result == 0 for result in results)
-    return 0 if whole or (always and results[0] == 0) else None
-
-
-def _read(node: ast.AST, lines: set[int]) -> int:
-    if not hasattr(node, "lineno"):
-        return next((read for child in ast.iter_child_nodes(node) if (read := _read(child, lines))), 0)
-    first, last = _span(node)
-    return next((line for line in sorted(lines) if first <= line <= last), 0)
+    return [loop.target] if isinstance(loop, Loop) and binds(loop.target, name) else []
 
 
 def _has_own(function: Function, name: str) -> bool:
@@ -300,11 +268,5 @@ def _has_own(function: Function, name: str) -> bool:
         return False
     arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
     return any(argument.arg == name for argument in arguments) or any(
-        _binds(statement, name) for statement in function.body
-    )
-
-
-def _binds(node: ast.AST, name: str) -> bool:
-    return any(
-        isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(node)
+        binds(statement, name) for statement in function.body
     )

@@ -23,7 +23,9 @@ HARMLESS = frozenset(
 )
 """Calls that show or store what they are given; where they are a statement, nothing comes of it."""
 ADDS = frozenset(["append", "extend", "insert", "appendleft", "add", "update", "push", "observe", "put"])
-CONTAINERS = frozenset(["list", "dict", "set", "defaultdict", "Counter", "deque", "OrderedDict"])
+CONTAINERS = frozenset(
+    ["list", "dict", "set", "defaultdict", "Counter", "deque", "OrderedDict", "Queue", "SimpleQueue"]
+)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Place = Function | ast.ClassDef
 
@@ -181,7 +183,7 @@ class Flows:
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
                 self._expression(argument, {added})
         elif not (isinstance(value, ast.Call) and _name_of(value.func) in HARMLESS):
-            known = isinstance(value, ast.Call) and _name_of(value.func) in self.functions
+            known = isinstance(value, ast.Call) and self._is_known(value.func)
             self._expression(value, set() if known else {MATTERS})
 
     def _expression(self, node: ast.AST, into: set[Key]) -> None:
@@ -216,7 +218,7 @@ class Flows:
         method = isinstance(node.func, ast.Attribute)
         if isinstance(node.func, ast.Attribute):
             self._expression(node.func.value, into)
-        known = self.functions.get(name, [])
+        known = self.functions[name] if self._is_known(node.func) else []
         if not known:
             if isinstance(node.func, ast.expr) and not isinstance(node.func, ast.Name | ast.Attribute):
                 self._expression(node.func, into)
@@ -235,6 +237,11 @@ class Flows:
                 self._expression(argument, {(scope.name, names[number])} if plain else {MATTERS})
             for keyword in node.keywords:
                 self._expression(keyword.value, {(scope.name, keyword.arg)} if keyword.arg else {MATTERS})
+
+    def _is_known(self, function: ast.expr) -> bool:
+        """Whether it may be one of the program's. The session's methods are not, whatever else has their names."""
+        sessions = isinstance(function, ast.Attribute) and _name_of(function.value) == "session"
+        return not sessions and _name_of(function) in self.functions
 
     def _hiding(self, names: list[str], nodes: Sequence[ast.AST], into: set[Key]) -> None:
         self._hidden += names

@@ -18,6 +18,7 @@ from ringleader.train.beside import Beside
 from ringleader.train.body_settings import BodySettings
 from ringleader.train.buffers import Buffers
 from ringleader.train.calls import Calls, Ended
+from ringleader.train.carrying import Carrying
 from ringleader.train.choice import Choice
 from ringleader.train.clock import Split
 from ringleader.train.comparison import Comparison
@@ -116,6 +117,7 @@ class Group:
         self.sections = Sections(self)
         self.comparison = Comparison(self)
         self.unkept = Unkept(self)
+        self.carrying = Carrying(self)
         self.settings = BodySettings(self, line_setting)
         self.draws = Draws(self)
         self.healing = Healing(self)

@@ -366,18 +366,20 @@ class Session:
         self._inside, self._past = True, None
         try:
             turns = self._rehearsal.watch(place, loop.number, self._steps.run(loop))
-            yield from self._checks.turns(self._settled(self._casting.turns(turns)))
+            yield from self._checks.turns(self._settled(self._casting.turns(turns), loop.dataset))
             self._tell_between()
         finally:
             self._inside = False
             self._past = None
 
-    def _settled(self, turns: Iterator[Any]) -> Iterator[Any]:
+    def _settled(self, turns: Iterator[Any], dataset: Any) -> Iterator[Any]:
         """The same turns; each begins with the committed settings, and sets what it does before its step."""
         settings = self._group.settings
         settings.begin_loop()
+        self._group.carrying.begin_loop(dataset)
         for batch in turns:
             settings.begin_turn()
+            self._group.carrying.begin_turn()
             yield batch
             settings.behind_turn()
 

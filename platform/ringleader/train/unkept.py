@@ -7,6 +7,7 @@ depends on who computed what. It is looked for in a few turns, more and more sel
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 IN_A_ROW = 3
 """Turns looked at, one after the other, in which a value changed: tables that grow with the longest text do not."""
+MANY = 20
+"""So many entries of a dict or a list are looked at."""
 NAMED = 5
 """So many are named; of more the number is given."""
 _EVERYBODYS = frozenset(vars(nn.Module()))
@@ -74,7 +77,8 @@ class Unkept:
 
 
 def unkept_values(models: Sequence[nn.Module]) -> Iterator[tuple[str, Any]]:
-    """Numbers, texts and tensors in attributes of modules, and buffers that are not persistent, by their paths."""
+    """Numbers, texts and tensors in attributes of modules, and in dicts and lists there, and buffers that are not
+    persistent, by their paths."""
     for number, model in enumerate(models):
         prefix = f"{number}." if len(models) > 1 else ""
         for place, part in model.named_modules(prefix=prefix.rstrip(".")):
@@ -84,7 +88,12 @@ def unkept_values(models: Sequence[nn.Module]) -> Iterator[tuple[str, Any]]:
 
 
 def _held_by(part: nn.Module) -> Iterable[tuple[str, Any]]:
-    yield from ((name, value) for name, value in vars(part).items() if name not in _EVERYBODYS)
+    for name, value in vars(part).items():
+        if name in _EVERYBODYS:
+            continue
+        yield name, value
+        items = value.items() if type(value) is dict else enumerate(value) if type(value) is list else ()
+        yield from ((f"{name}[{key!r}]", item) for key, item in islice(items, MANY))
     for name in part._non_persistent_buffers_set:
         yield name, part._buffers.get(name)
 

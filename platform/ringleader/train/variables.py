@@ -6,7 +6,7 @@ loop's body. The job goes on, and its result says so.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 
 from ringleader.train.bodies import Escape, Text, text_of
 from ringleader.train.boundaries import MODELS
+from ringleader.train.flows import Key
 from ringleader.train.lines import INSTALLED, PACKAGES, running_frames
 from ringleader.train.values import Reader, is_generator
 
@@ -30,6 +31,11 @@ BODY_CURE = (
     "read session.loss, hand the value to session.step(loss, name=value) for the log, or make it with "
     "session.evaluate"
 )
+CARRIED_ADVICE = (
+    "Count by session.global_step; gather what rows give in a buffer of a model that is passed through session.model; "
+    "put what goes on along a sequence into one row."
+)
+CARRIED_CURE = "a worker's turns are those of its own slices. " + CARRIED_ADVICE.rstrip(".")
 CURE = (
     "make it of session.params, session.loss or what session.evaluate returns, give generators a seed, and put what "
     "lives outside of the program into session.keep(name, object)"
@@ -41,15 +47,20 @@ NO_HARM = "nothing has gone wrong yet"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A variable that is not what it was, with "file:line" of what set it."""
+    """A variable that is not what it was, with "file:line" of what set it.
+
+    Attributes:
+        how: what is wrong with it, behind its name and line.
+    """
 
     variable: str
     line: str
     cure: str
+    how: str = "differs when lines run again"
 
     @property
     def sentence(self) -> str:
-        return f"{self.variable} ({self.line}) differs when lines run again: {self.cure}"
+        return f"{self.variable} ({self.line}) {self.how}: {self.cure}"
 
     @property
     def beforehand(self) -> dict[str, Any]:
@@ -105,7 +116,11 @@ class Variables:
 
     def warn(self) -> None:
         """The first loop begins: name what the program's text says will differ from worker to worker."""
-        for escape, file in escapes(list(running_frames())):
+        frames = list(running_frames())
+        buffers = {
+            name.rpartition(".")[2] for model in self._group.held.models for name, _ in model.named_buffers()
+        }
+        for escape, file in escapes(frames):
             name, place = escape.key[1].lstrip("."), Path(file).name
             self._group.warnings.add(
                 "variable",
@@ -113,6 +128,17 @@ class Variables:
                 f"behind the loop ({place}:{escape.read}): each worker's body sees other rows, so that it differs "
                 f"from worker to worker.",
                 f"Instead, {BODY_CURE}.",
+            )
+        for carry, file in carries(frames):
+            name, place = carry.key[1].lstrip("."), Path(file).name
+            if name in buffers:
+                continue
+            self._group.warnings.add(
+                "variable",
+                f"the body of a loop over session.batches changes {name} ({place}:{carry.line}), and a later turn "
+                f"of it goes on from that ({place}:{carry.read}): a worker's turns are those of its own slices, so "
+                f"that the weights would depend on who computes what.",
+                CARRIED_ADVICE,
             )
 
     def tell(self) -> None:
@@ -148,15 +174,15 @@ class Variables:
         if self._add_found(finding, finding.beforehand):
             print(f"ringleader: {NO_HARM}, but the program's {finding.sentence}.")
 
+    def find(self, finding: Finding) -> None:
+        """It is not what it would be on another number of workers."""
+        if self._add_found(finding, asdict(finding)):
+            print(f"ringleader: the weights may not be reproducible: the program's {finding.sentence}.")
+
     def _compare(self, theirs: Texts) -> None:
         for name, text in self._own.items():
             if theirs.get(name, text) != text:
-                self._find(name)
-
-    def _find(self, name: str) -> None:
-        finding = Finding(name.rpartition(":")[2], *self._lines[name])
-        if self._add_found(finding, asdict(finding)):
-            print(f"ringleader: the weights may not be reproducible: the program's {finding.sentence}.")
+                self.find(Finding(name.rpartition(":")[2], *self._lines[name]))
 
     def _add_found(self, finding: Finding, told: dict[str, Any]) -> bool:
         """Say it, if it is new. Returns whether it is."""
@@ -187,7 +213,7 @@ class Variables:
         scope = text.scope_at(frame.f_lineno)
         for name, value in frame.f_locals.items():
             self._read_one(_Spot(frame, text, name), scope.key(name), value, reader)
-            if _is_users(value):
+            if is_users(value):
                 for attribute, part in list(vars(value).items()):
                     self._read_one(
                         _Spot(frame, text, f"{name}.{attribute}"), ("", f".{attribute}"), part, reader
@@ -253,13 +279,29 @@ class Variables:
 
 def escapes(frames: list[FrameType]) -> Iterator[tuple[Escape, str]]:
     """What bodies leave to the lines behind them, in the functions that run and in those that they call; its file."""
+    return _told(frames, lambda text: text.escapes)
+
+
+def carries(frames: list[FrameType]) -> Iterator[tuple[Escape, str]]:
+    """What turns of bodies leave to later ones, likewise."""
+    return _told(frames, lambda text: text.carried)
+
+
+def _told(
+    frames: list[FrameType], which: Callable[[Text], Mapping[Key, Escape]]
+) -> Iterator[tuple[Escape, str]]:
     for file in dict.fromkeys(frame.f_code.co_filename for frame in frames):
         text = text_of(file)
         if text is None:
             continue
         lines = [frame.f_lineno for frame in frames if frame.f_code.co_filename == file]
         scopes = text.reached_from({text.scope_at(line).name for line in lines})
-        yield from ((escape, file) for escape in text.escapes.values() if escape.scope in scopes)
+        yield from ((escape, file) for escape in which(text).values() if escape.scope in scopes)
+
+
+def place_of(frame: FrameType, line: int) -> str:
+    """ "file:line" of a line in that function's file."""
+    return f"{Path(frame.f_code.co_filename).name}:{line}"
 
 
 @lru_cache(maxsize=256)
@@ -268,7 +310,7 @@ def _globals_of(text: Text, scope: str) -> frozenset[str]:
     return frozenset(text.names_in(text.reached_from({scope})))
 
 
-def _is_users(value: Any) -> bool:
+def is_users(value: Any) -> bool:
     """An object of a class of the program's own, with attributes."""
     module = sys.modules.get(type(value).__module__)
     file = str(getattr(module, "__file__", "") or "")
@@ -284,12 +326,13 @@ def escaped(function: Any) -> list[dict[str, str]]:
         return []
     file = Path(code.co_filename).name
     scopes = text.reached_from({text.scope_at(code.co_firstlineno).name, function.__name__})
-    return [
-        {
-            "variable": escape.key[1].lstrip("."),
-            "line": f"{file}:{escape.line}",
-            "cure": f"it is changed in a loop's body and read behind it in line {escape.read}: {BODY_CURE}",
-        }
+    behind = [
+        (escape, f"it is changed in a loop's body and read behind it in line {escape.read}: {BODY_CURE}")
         for escape in text.escapes.values()
-        if escape.scope in scopes
+    ]
+    within = [(carry, CARRIED_CURE) for carry in text.carried.values()]
+    return [
+        {"variable": each.key[1].lstrip("."), "line": f"{file}:{each.line}", "cure": cure}
+        for each, cure in (*behind, *within)
+        if each.scope in scopes
     ]

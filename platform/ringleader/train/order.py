@@ -1,0 +1,65 @@
+"""The order in which statements read and set a variable."""
+
+import ast
+from collections.abc import Iterable, Iterator
+
+
+def first(nodes: Iterable[ast.AST], name: str, lines: set[int]) -> int | None:
+    """What these statements do first with the variable: the line of a read, 0 where they set it, None for neither.
+
+    Args:
+        name: ".name" for an attribute.
+        lines: where it is read.
+    """
+    for node in nodes:
+        found = _first_in(node, name, lines)
+        if found is not None:
+            return found
+    return None
+
+
+def blocks(node: ast.AST) -> Iterator[list[ast.AST]]:
+    """The statements that are inside this one."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        block = getattr(node, field, None)
+        if isinstance(block, list):
+            yield block
+
+
+def binds(node: ast.AST, name: str) -> bool:
+    """Whether the variable gets a value somewhere in this node."""
+    return any(
+        isinstance(n, ast.Name | ast.Attribute)
+        and isinstance(n.ctx, ast.Store)
+        and name == (n.id if isinstance(n, ast.Name) else f".{n.attr}")
+        for n in ast.walk(node)
+    )
+
+
+def span(node: ast.AST) -> tuple[int, int]:
+    """The first and the last line."""
+    return getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
+
+
+def _first_in(node: ast.AST, name: str, lines: set[int]) -> int | None:
+    inside = list(blocks(node))
+    if not inside:
+        read = _read(node, lines)
+        return read if read else (0 if binds(node, name) else None)
+    header = [child for child in ast.iter_child_nodes(node) if not any(child in block for block in inside)]
+    found = first(header, name, lines)
+    if found is not None:
+        return found
+    results = [first(block, name, lines) for block in inside if block]
+    if any(results):
+        return next(filter(None, results))
+    always = isinstance(node, ast.With | ast.AsyncWith | ast.Try)
+    whole = isinstance(node, ast.If) and bool(node.orelse) and all(result == 0 for result in results)
+    return 0 if whole or (always and results[0] == 0) else None
+
+
+def _read(node: ast.AST, lines: set[int]) -> int:
+    if not hasattr(node, "lineno"):
+        return next((read for child in ast.iter_child_nodes(node) if (read := _read(child, lines))), 0)
+    begin, end = span(node)
+    return next((line for line in sorted(lines) if begin <= line <= end), 0)

@@ -1,0 +1,91 @@
+"""What a loop's body hands from one turn to the next is told before the first step, or as soon as it is seen, and the
+result says that the bits are not the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import carriers
+import pytest
+import torch
+from carriers import ALL, CARRIERS, UNSEEN_IN_TEXT, hidden_state, shown_while_it_trains
+from cast import Cast
+from faults import FaultPlan
+from programs import BATCH, PROGRAMS, SHARDS
+
+from ringleader.spec import JobSpec
+from ringleader.train import Session
+from ringleader.train.local import Recorded, run_local
+from ringleader.train.run import Finished
+
+SPEC = JobSpec.parse(
+    {
+        "name": "carried",
+        "entrypoint": "carriers:train",
+        "workers": {"min": 2, "max": 2},
+        "batch": {"global_size": BATCH, "logical_shards": SHARDS},
+        "checkpoint": {"every_steps": None},
+        "sync": "ring",
+    }
+)
+
+
+def run(program: Callable[[Session], None], place: Path) -> tuple[Finished, Recorded]:
+    torch.set_num_threads(1)
+    return run_local(SPEC, program, place)
+
+
+def line_of(text: str) -> str:
+    lines = Path(carriers.__file__).read_text().splitlines()
+    return f"carriers.py:{[line.strip() for line in lines].index(text) + 1}"
+
+
+def warned(recorded: Recorded) -> list[str]:
+    return [
+        data["message"] for kind, data in recorded.events if kind == "warning" and data["about"] == "variable"
+    ]
+
+
+@pytest.mark.parametrize("program", CARRIERS, ids=lambda program: program.__name__)
+def test_what_a_turn_hands_to_a_later_one_is_warned_of_by_name_and_line(
+    program: Callable[[Session], None], tmp_path: Path
+) -> None:
+    name, text = CARRIERS[program]
+    _, recorded = run(program, tmp_path)
+    assert [f"changes {name} ({line_of(text)})" in message for message in warned(recorded)] == [True]
+
+
+@pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
+def test_a_result_that_depends_on_who_had_which_turn_says_so(
+    program: Callable[[Session], None], tmp_path: Path
+) -> None:
+    finished, _ = run(program, tmp_path)
+    assert ALL[program][0] in finished.reproducible_why
+
+
+@pytest.mark.parametrize("program", UNSEEN_IN_TEXT, ids=lambda program: program.__name__)
+def test_what_changes_in_a_body_beside_the_session_is_told_by_name_and_line(
+    program: Callable[[Session], None], tmp_path: Path
+) -> None:
+    name, text = UNSEEN_IN_TEXT[program]
+    _, recorded = run(program, tmp_path)
+    told = [(data["variable"], data["line"]) for kind, data in recorded.events if kind == "program.differs"]
+    assert told == [(name, line_of(text))]
+
+
+def test_what_a_body_only_shows_may_go_on_from_turn_to_turn(tmp_path: Path) -> None:
+    finished, recorded = run(shown_while_it_trains, tmp_path)
+    assert (finished.reproducible_why, warned(recorded)) == ("", [])
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_an_ordinary_body_carries_nothing(name: str, tmp_path: Path) -> None:
+    finished, recorded = run(PROGRAMS[name], tmp_path)
+    assert (finished.reproducible_why, warned(recorded)) == ("", [])
+
+
+def test_workers_that_nothing_happens_to_say_that_their_bits_are_others(tmp_path: Path) -> None:
+    play = Cast(SPEC, hidden_state, FaultPlan(), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert {(end.reproducible, "hidden" in end.reproducible_why) for end in play.finished.values()} == {
+        (False, True)
+    }
