@@ -9,6 +9,7 @@ import struct
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from stat import S_ISDIR
 
 from ringleader.lifeline import renounce_rights
 
@@ -22,8 +23,9 @@ ABSTRACT_SOCKETS, SIGNALS = 1, 2
 
 
 def confine(writable: Iterable[Path]) -> bool:
-    """From now on this process, and what it starts, changes nothing outside of these folders, and as far as the kernel
-    knows how it connects to nobody over TCP and sends no signal to others. Threads that it has already are free.
+    """From now on this process, and what it starts, changes nothing but these files and what is in these folders, and
+    as far as the kernel knows how it connects to nobody over TCP and sends no signal to others. Threads that it has
+    already are free.
 
     Returns whether that holds; where the kernel has no Landlock nothing changes.
     """
@@ -38,20 +40,21 @@ def confine(writable: Iterable[Path]) -> bool:
     if ruleset < 0:
         return False
     try:
-        for folder in writable:
-            _allow(ruleset, folder, files)
+        for place in writable:
+            _allow(ruleset, place, files)
         return _call(RESTRICT_SELF, ruleset, 0) == 0
     finally:
         os.close(ruleset)
 
 
-def _allow(ruleset: int, folder: Path, files: int) -> None:
+def _allow(ruleset: int, place: Path, files: int) -> None:
     try:
-        opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return  # it is not there: nothing is written into it
     try:
-        _call(ADD_RULE, ruleset, BENEATH_A_PATH, struct.pack("=Qi", files, opened), 0)
+        allowed = files if S_ISDIR(os.fstat(opened).st_mode) else files & (WRITE_FILE | TRUNCATE)
+        _call(ADD_RULE, ruleset, BENEATH_A_PATH, struct.pack("=Qi", allowed, opened), 0)
     finally:
         os.close(opened)
 

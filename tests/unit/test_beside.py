@@ -18,7 +18,7 @@ from waiting import wait_for
 
 from ringleader.spec import JobSpec
 from ringleader.train import Session, beside
-from ringleader.train.beside import CHECK, WORK, Workspace
+from ringleader.train.beside import CHECK, CPU_S, WORK, Workspace
 from ringleader.train.local import Alone, Recorded
 from ringleader.train.run import Finished, run
 
@@ -96,6 +96,12 @@ def raises_elsewhere(session: Session) -> None:
         assert len(losses) > 1
 
 
+def computes_elsewhere(session: Session) -> None:
+    while os.getpid() != session.params["pid"]:
+        pass
+    good(session)
+
+
 def hangs_elsewhere(session: Session) -> None:
     """The check never ends, and says so in its own folder. What begins behind it waits for that."""
     if os.getpid() != session.params["pid"]:
@@ -130,7 +136,12 @@ class Job:
         return JobSpec.parse(source | more)
 
     def run(
-        self, function: Callable[[Session], None], after_s: float = 0.0, niceness: int = 0, **more: Any
+        self,
+        function: Callable[[Session], None],
+        after_s: float = 0.0,
+        niceness: int = 0,
+        cpu_s: int = CPU_S,
+        **more: Any,
     ) -> Finished:
         return run(
             spec=self.spec(function, **more),
@@ -139,7 +150,7 @@ class Job:
             outlet=self.recorded,
             server=False,
             artifacts=self.place,
-            beside=Workspace(self.make, after_s, niceness),
+            beside=Workspace(self.make, after_s, niceness, cpu_s),
         )
 
     def make(self) -> Path:
@@ -170,6 +181,7 @@ def said(captured: pytest.CaptureFixture[str]) -> list[str]:
     return [line.removeprefix("ringleader: ") for line in lines if line.startswith("ringleader: ")]
 
 
+NOT = "the program is not checked beside the job: "
 CHECKED = (
     "the lines before session call {} were run once more beside the job, as a worker that comes in would"
 )
@@ -236,6 +248,43 @@ def test_a_check_has_a_deadline(
     assert (job.told, job.left) == ([], [])
 
 
+def test_a_check_that_computes_for_too_long_ends_and_says_so(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert job.run(computes_elsewhere, cpu_s=1).reproducible
+    why = "the program was not checked beside the job: that took more than 1 s of the CPU"
+    assert said(capsys) == [why, why]
+    assert (job.told, job.left) == ([], [])
+
+
+def test_a_state_of_some_size_is_copied_into_memory_that_was_made_beside_training(
+    job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "AT_ONCE_BYTES", 0)
+    makers: set[str] = set()
+    make = beside._Room._make
+    monkeypatch.setattr(
+        beside._Room, "_make", lambda room: makers.add(threading.current_thread().name) or make(room)
+    )
+    assert job.run(good).reproducible
+    assert makers == {CHECK}
+    assert [line for line in said(capsys) if "beside" in line] == [
+        f"{CHECKED.format(call)}: nothing differs." for call in (0, 3)
+    ]
+    assert (job.checks, job.told, job.left) == (2, [], [])
+
+
+def test_where_there_is_no_memory_for_a_copy_that_is_said(
+    job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "AT_ONCE_BYTES", -1)
+    monkeypatch.setattr(beside, "SPARE_BYTES", 1 << 60)
+    assert job.run(good).reproducible
+    (line,) = said(capsys)
+    assert line.startswith(f"{NOT}there is no memory for a copy of its state (")
+    assert (job.checks, job.left) == (0, [])
+
+
 def test_a_job_that_is_over_ends_the_check_and_says_so(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     assert job.run(hangs_elsewhere).reproducible
     why = "the job is over before the check of its program beside it was: nothing is known of that."
@@ -279,9 +328,6 @@ def test_a_job_may_ask_for_none(job: Job, capsys: pytest.CaptureFixture[str]) ->
 def test_a_job_that_is_over_soon_is_not_checked(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     job.run(one_loop, after_s=3600.0)
     assert (job.checks, job.told, said(capsys)) == (0, [], [])
-
-
-NOT = "the program is not checked beside the job: "
 
 
 def test_a_large_state_is_not_copied_and_that_is_said(

@@ -267,3 +267,12 @@ def test_one_module_alone_unpickles_what_members_send_each_other():
     }
     own_file = {"train/check.py"}  # what `ringleader check` wrote itself, in a folder of its own
     assert found == {"comm/objects.py", "train/shadowing.py"} | own_file
+
+
+def test_an_object_may_lie_in_memory_that_is_there() -> None:
+    value = {"weights": torch.arange(300.0), "step": 7}
+    room = torch.zeros(4096, dtype=torch.uint8)
+    payload = packed(value, SEAL, room)
+    assert payload.data_ptr() == room.data_ptr()
+    assert torch.equal(unpacked(payload, SEAL)["weights"], value["weights"])
+    assert packed(value, SEAL, room[:100]).data_ptr() != room.data_ptr()

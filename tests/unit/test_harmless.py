@@ -1,6 +1,7 @@
 """A process in which a program does nothing to the world: what it would do to files and others is refused, by Python
 and by the kernel."""
 
+import multiprocessing
 import os
 import shutil
 import socket
@@ -41,6 +42,7 @@ REFUSED: dict[str, Act] = {
     "send": lambda place: socket.socket(type=socket.SOCK_DGRAM).sendto(b"", ("127.0.0.1", 9)),
     "database": lambda place: sqlite3.connect(place / "old"),
     "caught": lambda place: caught(place / "old"),
+    "shared memory": lambda place: (Path("/dev/shm") / place.parent.name).touch(),
     "no folder": lambda place: (place / "not" / "new").write_text("more"),
 }
 ALLOWED: dict[str, Act] = {
@@ -177,6 +179,27 @@ def test_the_kernel_refuses_what_python_does_not_see(places: tuple[Path, Path]) 
         pytest.skip("this kernel has no Landlock")
     assert told == "own saved; other refused"
     assert sorted(file.name for file in outside.iterdir()) == ["old", "to own"]
+
+
+def test_shared_memory_is_closed_and_devices_that_keep_nothing_are_open(tmp_path: Path) -> None:
+    process = processes().Process(target=lock_and_drop, args=(tmp_path,))
+    process.start()
+    process.join(60)
+    told = (tmp_path / "told").read_text()
+    if told == "no Landlock":
+        pytest.skip("this kernel has no Landlock")
+    assert told == "PermissionError; 5 written"
+
+
+def lock_and_drop(folder: Path) -> None:
+    guard = Harmless(folder)
+    told = "no Landlock"
+    if confine([folder, *harmless.DEVICES]):
+        try:
+            multiprocessing.get_context("spawn").Lock()  # a semaphore is a file there
+        except OSError as error:
+            told = f"{type(error).__name__}; {Path('/dev/null').write_text('words')} written"
+    (folder / "told").write_text(told + guard.why)
 
 
 def save_past_python(folder: Path, outside: Path) -> None:

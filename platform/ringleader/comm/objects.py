@@ -53,14 +53,20 @@ Kind = tuple[str, tuple[int, ...], str, bool]
 """Of a tensor: type, shape, device, and whether it was an array of numpy."""
 
 
-def packed(value: Any, seal: Seal) -> Tensor:
-    """(n,) uint8 of an object of any type that can be pickled."""
+def packed(value: Any, seal: Seal, room: Tensor | None = None) -> Tensor:
+    """(n,) uint8 of an object of any type that can be pickled.
+
+    Args:
+        room: (m,) uint8 memory that it may lie in, if that is enough: pages that were written before cost no faults.
+    """
     buffer = io.BytesIO()
     apart = _Apart(buffer)
     apart.dump(value)
     head = pickle.dumps((apart.kinds, buffer.getvalue()), protocol=5)
     start = _aligned(HEAD_AT + len(head))
-    memory = torch.empty(start + sum(_aligned(t.nbytes) for t in apart.tensors), dtype=torch.uint8)
+    size = start + sum(_aligned(t.nbytes) for t in apart.tensors)
+    enough = room is not None and room.numel() >= size
+    memory = room[:size] if room is not None and enough else torch.empty(size, dtype=torch.uint8)
     length = len(head).to_bytes(LENGTH_BYTES, "little")
     front = np.frombuffer(seal.tag(OBJECT, head) + length + head, dtype=np.uint8)
     memory.numpy()[: front.size] = front

@@ -37,10 +37,14 @@ CALL = 3
 """Who was checked before this session call began is checked once more behind it: by then lines between calls have run,
 also those behind an evaluation."""
 NEVER = -1
-MOST_BYTES = 512 << 20
-"""A larger state is not copied for this."""
+MOST_BYTES = 384 << 20
+"""A larger state is not copied for this: training would wait for more than 50 ms."""
+AT_ONCE_BYTES = 8 << 20
+"""For a larger one memory is made ready first, beside training: new pages take several times as long as the copy."""
+SPARE_BYTES = 8 << 20
+"""Of that memory, for gaps between tensors and for what is told beside them."""
 CPU_S = 60
-"""The process computes for so long at most, imports and all."""
+"""The process computes for so long at most, behind its imports."""
 DEADLINE_S = 300.0
 """For the process. On a node without a spare moment it takes minutes for what is otherwise done in seconds."""
 CHECK = "ringleader-check"
@@ -60,11 +64,13 @@ class Workspace:
         make: makes a private folder, and in it WORK with the job's package. It is removed behind each check.
         after_s: training goes on for so long before the first.
         niceness: of the process.
+        cpu_s: it computes for so long at most, behind its imports.
     """
 
     make: Callable[[], Path]
     after_s: float = AFTER_S
     niceness: int = LEAST_URGENT
+    cpu_s: int = CPU_S
 
 
 class Beside:
@@ -77,6 +83,7 @@ class Beside:
         self._since: float | None = None
         self._checked = NEVER
         self._run: _Run | None = None
+        self._room: _Room | None = None
 
     def begin(self, place: Workspace) -> None:
         """This member is to check if it is the one."""
@@ -93,11 +100,9 @@ class Beside:
 
     def end(self) -> None:
         """The program is over. What was found is said before the result is made."""
-        run = self._run
-        if run is None:
-            return
-        self._hear(run)
         if self._run is not None:
+            self._hear(self._run)
+        if self._run is not None or self._room is not None:
             print(
                 "ringleader: the job is over before the check of its program beside it was: nothing is known of that."
             )
@@ -105,7 +110,7 @@ class Beside:
 
     def close(self) -> None:
         """This member leaves. Idempotent."""
-        self._place, run, self._run = None, self._run, None
+        self._place, run, self._run, self._room = None, self._run, None, None
         if run is not None:
             run.stop()
 
@@ -125,14 +130,18 @@ class Beside:
 
     def _start(self, place: Workspace) -> None:
         group = self._group
-        why = self._why_not()
+        why = self._why_not() or (self._room.refused if self._room else "")
         if why:
             print(f"ringleader: the program is not checked beside the job: {why}.")
-            self._place = None
+            self._place = self._room = None
             return
+        self._room = self._room or _Room(self._size_bytes())
+        if self._room.memory is None:
+            return  # at a later boundary
+        room, self._room = self._room.memory, None
         self._checked = group.calls.next - 1
         secret = new_secret()
-        state = group.held.payload(group.healing.rest({}), Seal(secret, SCOPE))
+        state = group.held.payload(group.healing.rest({}), Seal(secret, SCOPE), room)
         order = {"call": self._checked, "secret": secret.hex(), "threads": torch.get_num_threads()}
         self._run = _Run(place, group.spec, order, state)
 
@@ -144,11 +153,14 @@ class Beside:
         beforehand = "`ringleader check` does it beforehand, with a few batches on the CPU"
         if group.device.type != "cpu":
             return f"it trains on a GPU, and would be run on the CPU, with other bits; {beforehand}"
-        size = size_bytes(live_tensors(group.held)) + group.sections.tensor_bytes
+        size = self._size_bytes()
         if size > MOST_BYTES:
             most = f"the {MOST_BYTES >> 20} of which a copy is made for that"
             return f"its state takes {size >> 20} MiB, more than {most}; {beforehand}"
         return ""
+
+    def _size_bytes(self) -> int:
+        return size_bytes(live_tensors(self._group.held)) + self._group.sections.tensor_bytes
 
     def _hear(self, run: "_Run") -> None:
         answer = run.answer
@@ -188,6 +200,32 @@ def _told(answer: Answer, call: int) -> str:
         return f"{so_far}, up to {answer.until}: {rest}."
     differs = "something differs" if answer.found or answer.raised else "nothing differs"
     return f"{so_far}: {differs}."
+
+
+class _Room:
+    """Memory for a state of that size, made by a thread.
+
+    Attributes:
+        memory: (n,) uint8, empty for a small state, which needs none; None as long as it is not ready.
+        refused: why there is none; empty where nothing is known against it.
+    """
+
+    def __init__(self, state_bytes: int) -> None:
+        self.memory: Tensor | None = (
+            None if state_bytes > AT_ONCE_BYTES else torch.empty(0, dtype=torch.uint8)
+        )
+        self.refused = ""
+        self._size_bytes = state_bytes + state_bytes // 64 + SPARE_BYTES
+        if self.memory is None:
+            threading.Thread(target=self._make, name=CHECK, daemon=True).start()
+
+    def _make(self) -> None:
+        try:
+            self.memory = torch.empty(
+                self._size_bytes, dtype=torch.uint8
+            ).zero_()  # which writes to every page
+        except RuntimeError as error:
+            self.refused = f"there is no memory for a copy of its state ({str(error).splitlines()[0]})"
 
 
 class _Run:
@@ -230,7 +268,8 @@ class _Run:
         assert state is not None
         for name in (WORK, TEMPORARY):
             (folder / name).mkdir(exist_ok=True)
-        (folder / ORDER).write_text(json.dumps(self._order | {"spec": self._spec.model_dump(mode="json")}))
+        more = {"spec": self._spec.model_dump(mode="json"), "cpu_s": self._place.cpu_s}
+        (folder / ORDER).write_text(json.dumps(self._order | more))
         state.numpy().tofile(folder / STATE)
         del state
         process = subprocess.Popen(
@@ -246,7 +285,7 @@ class _Run:
         found = folder / FOUND
         if found.exists():
             return Answer(**json.loads(found.read_text()))
-        return Answer(error=_why_without(process.returncode, ended=ended))
+        return Answer(error=_why_without(process.returncode, self._place.cpu_s, ended=ended))
 
     def _wait(self, process: "subprocess.Popen[bytes]") -> bool:
         """Until the process ends, or has to. Returns whether it has by itself; nothing of its group is left."""
@@ -275,10 +314,10 @@ def _is_over(process: "subprocess.Popen[bytes]") -> bool:
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _why_without(code: int, *, ended: bool) -> str:
+def _why_without(code: int, cpu_s: int, *, ended: bool) -> str:
     """Why the process left nothing."""
     if not ended:
         return f"that took more than {DEADLINE_S:g} s"
     if code == -signal.SIGXCPU:
-        return f"that took more than {CPU_S} s of the CPU"
+        return f"that took more than {cpu_s} s of the CPU"
     return f"the process that did it ended with code {code}"

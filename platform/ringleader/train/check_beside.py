@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import sys
+import time
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
@@ -19,12 +20,14 @@ from ringleader.comm.objects import unpacked_of_any_type
 from ringleader.comm.seal import Seal
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
-from ringleader.train.beside import CPU_S, FOUND, ORDER, SCOPE, STATE
+from ringleader.train.beside import FOUND, ORDER, SCOPE, STATE
 from ringleader.train.check import Checked, Enough, call, in_one_process, raised
 from ringleader.train.harmless import Harmless, Refused
 from ringleader.train.run import load_function
 from ringleader.train.streams import seed_all
 
+GRACE_S = 5
+"""The signal that says what it took too much of comes so long before the one that nothing holds up."""
 MEMORY_SHARE = 0.5
 """It takes so much of the node's free memory at most."""
 
@@ -52,10 +55,9 @@ class AsJoiner(Checked):
         return dataset
 
 
-def check(folder: Path) -> dict[str, Any]:
+def check(folder: Path, order: dict[str, Any]) -> dict[str, Any]:
     """What was found: {"found": variables that differ, "raised": what only a worker that comes in later raises,
     "until": where it had to end early, "error": why it could not begin}."""
-    order = json.loads((folder / ORDER).read_text())
     spec = JobSpec.parse(order["spec"])
     torch.set_num_threads(order["threads"])  # sums of many numbers have other bits with another number
     harmless = Harmless(folder)
@@ -88,8 +90,9 @@ def check(folder: Path) -> dict[str, Any]:
 def main(place: str) -> None:
     """Leave what was found in the folder."""
     folder = Path(place)
-    _bound()
-    told = check(folder)
+    order = json.loads((folder / ORDER).read_text())
+    _bound(order["cpu_s"])
+    told = check(folder, order)
     partial = folder / f"{FOUND}.partial"
     partial.write_text(json.dumps(told))
     partial.replace(folder / FOUND)
@@ -102,8 +105,12 @@ def _of_this_process(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error) for words in short)
 
 
-def _bound() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+def _bound(cpu_s: int) -> None:
+    most_s = int(time.process_time()) + 1 + cpu_s
+    hard_s = resource.getrlimit(resource.RLIMIT_CPU)[1]  # which cannot be raised
+    resource.setrlimit(
+        resource.RLIMIT_CPU, (most_s, most_s + GRACE_S) if hard_s < 0 else (min(most_s, hard_s), hard_s)
+    )
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         has, free = _kilobytes("/proc/self/status", "VmData"), _kilobytes("/proc/meminfo", "MemAvailable")

@@ -21,6 +21,8 @@ from ringleader.landlock import confine
 from ringleader.train.lines import calling_line
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+DEVICES = tuple(Path("/dev", name) for name in ("null", "zero", "full", "random", "urandom"))
+"""What is written there changes nothing. Shared memory (`/dev/shm`) is others' too."""
 CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")
 """Folders that these variables name, and ~/.cache, hold nothing but what can be made again."""
 MAKES = frozenset({"os.mkdir"})
@@ -56,7 +58,7 @@ class Harmless:
     def __init__(self, folder: Path) -> None:
         self.why = ""
         caches = [os.environ[name] for name in CACHES if os.environ.get(name)]
-        places = (folder, Path("/dev"), Path("~/.cache").expanduser(), *map(Path, caches))
+        places = (folder, *DEVICES, Path("~/.cache").expanduser(), *map(Path, caches))
         self._own = [place.resolve() for place in places]
         confine(self._own)
         self._copies: dict[Path, Path] = {}

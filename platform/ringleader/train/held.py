@@ -293,9 +293,9 @@ class Held:
             optimizers.append({"state": {n: state for n, state in saved["state"].items() if n in own}})
         return {"models": models, "optimizers": optimizers}
 
-    def payload(self, rest: dict[str, Any], seal: Seal) -> Tensor:
-        """All committed state as (n,) uint8, to heal a peer with."""
-        return packed(self.state(rest), seal)
+    def payload(self, rest: dict[str, Any], seal: Seal, room: Tensor | None = None) -> Tensor:
+        """All committed state as (n,) uint8, to heal a peer with; `room` is as for `packed`."""
+        return packed(self.state(rest), seal, room)
 
     def restore(self, payload: Tensor, seal: Seal, keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
         """Take over a peer's committed state; returns its `rest`.
