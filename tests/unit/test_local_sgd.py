@@ -361,3 +361,38 @@ def test_prefetching_processes_change_no_bit(tmp_path: Path) -> None:
     plain, _ = run_local(spec(), lambda session: train(session, 0), tmp_path)
     prefetched, _ = run_local(spec(), lambda session: train(session, 1), tmp_path)
     assert plain.digest == prefetched.digest
+
+
+@pytest.mark.parametrize("by_callback", [False, True])
+def test_an_option_switched_inside_a_loop_is_refused(by_callback: bool, tmp_path: Path) -> None:
+    """A checkpoint or a joiner of that moment would lay its rounds without the momentum that all others average."""
+
+    def train(session: ringleader.Session) -> None:
+        net = session.model(small_net())
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9))
+
+        def switch() -> None:
+            optimizer.param_groups[0]["momentum"] = 0.0 if session.global_step >= 2 else 0.9
+
+        if by_callback:
+            session.on_commit(switch)
+        for x, y in session.batches(rows(), shuffle=False):
+            if not by_callback:
+                switch()
+            session.step(F.cross_entropy(net(x), y))
+
+    with pytest.raises(StepMisuse, match="'momentum' was switched on or off inside a loop"):
+        run_local(spec(inner_steps=1), train, tmp_path)
+
+
+def test_an_option_may_be_switched_between_loops(tmp_path: Path) -> None:
+    def train(session: ringleader.Session) -> None:
+        net = session.model(small_net())
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9))
+        for momentum in (0.0, 0.9):
+            optimizer.param_groups[0]["momentum"] = momentum
+            for x, y in session.batches(rows(), shuffle=False):
+                session.step(F.cross_entropy(net(x), y))
+
+    finished, _ = run_local(spec(), train, tmp_path)
+    assert finished.steps == 8

@@ -32,6 +32,7 @@ OUTER: dict[str, Callable[[list[Parameter]], Optimizer]] = {
     "nesterov": lambda parameters: SGD(parameters, lr=OUTER_LR, momentum=OUTER_MOMENTUM, nesterov=True),
 }
 
+KEEPING = ("momentum", "amsgrad", "centered")
 
 Structure = tuple[tuple[int, ...], tuple[Any, ...]]
 """What carriers are made for: the numbers of the parameters, and the optimisers' groups."""
@@ -86,6 +87,19 @@ class Outer:
     def outdated(self, numbers: Sequence[int]) -> bool:
         """Whether these parameters, or what the optimisers keep of them, are not what it was laid for."""
         return self._laid != self._structure(numbers)
+
+    @property
+    def switched(self) -> str | None:
+        """An option that says what torch's optimisers keep, and is on where it was off when this was laid, or the other
+        way round; None where there is none."""
+        if self._laid is None:
+            return None
+        before, now = self._laid[1], self._structure(self._laid[0])[1]
+        for (_, _, laid), (_, _, live) in zip(before, now, strict=False):
+            for one, other in zip(laid, live, strict=False):
+                if one != other and other[0] in KEEPING:
+                    return str(other[0])
+        return None
 
     def lay(self, numbers: Sequence[int]) -> None:
         """From now on the parameters of these numbers take part, with the optimisers that there are."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ringleader.errors import ExchangeBroken
+from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.train.cursor import Epoch, present_shards
 from ringleader.train.evidence import Recorder, check
 from ringleader.train.group import Group
@@ -383,6 +383,8 @@ class Rounds:
             if group.held.callbacks:
                 group.buffers.adopt()  # what they have set in buffers is committed with the step
         group.settings.committed()
+        if group.calls.offset < loop.epoch.steps:
+            self._check_switched()
         names = self.turns.names
         group.reporter.open(self.recorder.records(loop.epoch, span.offsets.start, reports, names))
         if reports[0].stop:
@@ -391,6 +393,16 @@ class Rounds:
         if reports[0].pending:
             group.leave_at_boundary()
         self._progress(loop, "committed")
+
+    def _check_switched(self) -> None:
+        """Raises StepMisuse: an optimiser keeps other things now. A generation that begins in this loop would average
+        them, one that goes on would not."""
+        if (option := self._outer.switched) is not None:
+            raise StepMisuse(
+                f"an optimiser's {option!r} was switched on or off inside a loop with sync: local_sgd, where what the "
+                f"replicas' optimisers keep is averaged by what they keep when the loop begins.",
+                hint="Switch it between two loops, or use sync: ring.",
+            )
 
     def _load(self, loop: Loop) -> Ahead:
         """Batches of all owned slices from the committed offset on, replica by replica."""
