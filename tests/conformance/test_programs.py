@@ -182,6 +182,12 @@ def test_the_commonest_lines_between_loops_keep_their_bits(
     keeps_its_bits(name, mode, moment, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["stopped_by_an_exception", "step_of_an_optimizer_of_its_own"])
+def test_lines_between_loops_count_where_items_are_leased(name: str, tmp_path: Path) -> None:
+    """A loop left by an exception is left on the server; buffers that lines between loops change stay changed."""
+    keeps_its_bits(name, "leased", "kill-4", tmp_path)
+
+
 def test_each_of_two_servers_resumes_with_its_part_of_what_the_program_kept(tmp_path: Path) -> None:
     """Lines between loops read the momentum, of which each server has a part, and run again behind a pause."""
     keeps_its_bits("optimizer_state_kept_and_put_back", "servers", "pause-12", tmp_path)

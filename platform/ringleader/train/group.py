@@ -246,7 +246,7 @@ class Group:
 
     def take_over(self) -> None:
         """A call begins: what the lines before it made of buffers and kept objects is committed."""
-        if self.seat is not None and not (self.spec.sync.leased or self.spec.sync.circulates):
+        if self.seat is not None and not (self.spec.sync.order_free or self.spec.sync.circulates):
             self.buffers.adopt()
         if self.seat is not None:
             self.held.commit_kept()

@@ -446,7 +446,7 @@ class Session:
 
     def _begin_section(self, number: int) -> None:
         seed_all(self._spec.seed, "after", number)
-        if not (self._spec.sync.leased or self._spec.sync.circulates):
+        if not (self._spec.sync.order_free or self._spec.sync.circulates):
             self._group.forget_gradients()
         self._group.sections.begin(number)
         self._outlet.between(number + 1)
