@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from accounts import as_nobody, needs_root
@@ -10,7 +11,8 @@ from rooms import SECRET
 from waiting import wait_for
 
 from ringleader.comm.seal import NONCE_BYTES, TAG_BYTES
-from ringleader.comm.visitor import HELLO, Visitor
+from ringleader.comm.visitor import HELLO, Visitor, local_socket
+from ringleader.runtime.ray_folder import rays_sockets
 
 ROOM = "job-guarded-a1"
 CROWD = 300
@@ -43,6 +45,17 @@ for number in range(int(sys.argv[4])):
 print(heard)
 """
     said = as_nobody(code, host, port, hello.hex(), str(CROWD))
+    here = rays_sockets()
+    assert here is not None
+    place = {"room": "job-other-a1", "secret": SECRET, "folder": here}
+    Visitor("203.0.113.1", int(port), 30.0, **place).close()  # nobody's address: only the socket leads there
+    connect = "print(tried(socket.socket(socket.AF_UNIX).connect, sys.argv[1]))"
+    path = local_socket(here, int(port))
+    assert as_nobody(connect, str(path)) == ["PermissionError"]
+    connected = [
+        line for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(f" {path}")
+    ]
+    assert len(connected) >= 1 + 2, "its listener, and both members of the job"
     assert said == [str(CROWD * NONCE_BYTES)], "more than what everybody is asked"
     with pytest.raises(ConnectionError):
         Visitor(host, int(port), 30.0, room=ROOM, secret=SECRET)

@@ -1,12 +1,14 @@
 """The store where members meet, and strangers at its door."""
 
+import os
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
-from accounts import as_nobody, needs_root
+from accounts import NOBODY, as_nobody, needs_root, open_folder
 from rooms import ROOM, SECRET, open_room
 from waiting import wait_for
 
@@ -14,7 +16,7 @@ from ringleader.comm import rendezvous
 from ringleader.comm.rendezvous import STRANGERS, Rendezvous
 from ringleader.comm.seal import NONCE_BYTES, TAG_BYTES, new_secret
 from ringleader.comm.transports.meeting import Call, Clients, meet, visit
-from ringleader.comm.visitor import HELLO, Visitor
+from ringleader.comm.visitor import HELLO, Visitor, local_socket
 from ringleader.errors import WordRefused
 
 HANG_S = 30.0
@@ -122,6 +124,44 @@ def test_strangers_who_say_nothing_keep_no_member_out_and_are_bounded(store: Ren
     assert gone
     for connection in silent:
         connection.close()
+
+
+def test_a_member_on_the_node_of_its_store_needs_no_port_that_strangers_may_crowd(tmp_path: Path):
+    with closing(open_room(HOST, tmp_path)) as store:
+        path = {"room": ROOM, "secret": SECRET, "folder": tmp_path}
+        # 203.0.113.1: an address that is nobody's
+        with closing(Visitor("203.0.113.1", store.port, HANG_S, **path)) as member:
+            member.corner(f"{ROOM}/1.1", HANG_S).set("place/0", b"here")
+        silent = [stranger(store) for _ in range(2 * STRANGERS)]
+        with closing(Visitor("203.0.113.1", store.port, HANG_S, **path)) as member:
+            assert member.corner(f"{ROOM}/1.1", HANG_S).read(["place/0"]) == [b"here"]
+        for connection in silent:
+            connection.close()
+        with pytest.raises(OSError, match="closed the connection"):
+            Visitor("203.0.113.1", store.port, HANG_S, **{**path, "secret": new_secret()})
+
+
+@needs_root
+def test_another_account_cannot_even_connect_to_the_socket_of_a_node():
+    with open_folder() as folder, closing(open_room(HOST, folder)) as store:
+        connect = "print(tried(socket.socket(socket.AF_UNIX).connect, sys.argv[1]))"
+        assert as_nobody(connect, str(local_socket(folder, store.port))) == ["PermissionError"]
+
+
+@needs_root
+def test_a_socket_at_which_another_account_listens_is_passed_by(tmp_path: Path, store: Rendezvous):
+    with socket.socket(socket.AF_UNIX) as foreign:
+        foreign.bind(str(local_socket(tmp_path, store.port)))
+        os.seteuid(NOBODY)
+        try:
+            foreign.listen()
+        finally:
+            os.seteuid(0)
+        Visitor(HOST, store.port, HANG_S, room=ROOM, secret=SECRET, folder=tmp_path).close()
+
+
+def test_where_no_store_is_on_this_node_its_port_is_asked(tmp_path: Path, store: Rendezvous):
+    Visitor(HOST, store.port, HANG_S, room=ROOM, secret=SECRET, folder=tmp_path).close()
 
 
 def test_a_member_that_is_turned_away_asks_again():

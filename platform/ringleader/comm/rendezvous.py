@@ -14,7 +14,9 @@ import struct
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 
 from ringleader.comm.seal import NONCE_BYTES, TAG_BYTES, Seal, nonce
@@ -29,6 +31,7 @@ from ringleader.comm.visitor import (
     SET,
     STORE,
     Place,
+    local_socket,
 )
 
 CHALLENGE_S = 5.0
@@ -104,19 +107,24 @@ class _Room:
 class Rendezvous:
     """The server: a thread of this process.
 
+    Args:
+        folder: of this node, in which it takes connections of its own account as well, over a Unix socket: no crowd
+            of strangers at the port keeps those out.
+
     Attributes:
         port: where it listens, on `host` alone.
         turned_away: how many connections have not proven that they are a member's.
     """
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, folder: Path | None = None) -> None:
         self.turned_away = 0
         self._rooms: dict[str, _Room] = {}
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         listener = socket.create_server((host, 0), backlog=1024)
         self.port: int = listener.getsockname()[1]
+        near = [] if folder is None else [_listening(local_socket(folder, self.port))]
         ready = threading.Event()
-        live = self._until_closed(listener, ready)
+        live = self._until_closed([listener, *near], ready)
         threading.Thread(target=asyncio.run, args=(live,), name="rendezvous", daemon=True).start()
         ready.wait()
 
@@ -132,9 +140,12 @@ class Rendezvous:
         """End it, and every connection."""
         self._loop.call_soon_threadsafe(self._closed.set)
 
-    async def _until_closed(self, listener: socket.socket, ready: threading.Event) -> None:
+    async def _until_closed(self, listeners: list[socket.socket], ready: threading.Event) -> None:
         self._loop, self._closed = asyncio.get_running_loop(), asyncio.Event()
-        async with await asyncio.start_server(self._meet, sock=listener, limit=READ_BYTES):
+        async with AsyncExitStack() as serving:
+            for one in listeners:
+                start = asyncio.start_unix_server if _is_local(one) else asyncio.start_server
+                await serving.enter_async_context(await start(self._meet, sock=one, limit=READ_BYTES))
             ready.set()
             await self._closed.wait()
 
@@ -158,9 +169,9 @@ class Rendezvous:
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         room = None
-        # A word is small, and somebody waits for it; asyncio says so only for sockets that it has made itself.
-        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
+            if not _is_local(writer.get_extra_info("socket")):
+                self._expect(writer)
             room = await self._known(reader, writer)
             while room is not None:
                 await self._answer(room, reader, writer)
@@ -174,13 +185,18 @@ class Rendezvous:
                 self.turned_away += 1
             writer.close()
 
-    async def _known(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Room | None:
-        """The room of a member; None for everybody else."""
+    def _expect(self, writer: asyncio.StreamWriter) -> None:
+        """A proof, of whoever may have come over the network."""
+        # A word is small, and somebody waits for it; asyncio says so only for sockets that it has made itself.
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._strangers[writer] = None
         while len(self._strangers) > STRANGERS:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.close()
+
+    async def _known(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Room | None:
+        """The room of a member; None for everybody else."""
         asked = nonce()
         writer.write(asked)
         async with asyncio.timeout(CHALLENGE_S):
@@ -224,6 +240,19 @@ class Rendezvous:
         async with asyncio.timeout(WAIT_S):
             found: bytes = await waiting
         return found
+
+
+def _listening(path: Path) -> socket.socket:
+    """At a socket to which this account alone may connect."""
+    path.unlink(missing_ok=True)  # of one that had this port before, and was killed
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    return listener
+
+
+def _is_local(one: socket.socket) -> bool:
+    return one.family == socket.AF_UNIX
 
 
 def _say(writer: asyncio.StreamWriter, kind: int, word: bytes) -> None:

@@ -1,5 +1,6 @@
 """A member's connection to the rendezvous, and what the two say to each other."""
 
+import os
 import re
 import select
 import socket
@@ -7,6 +8,7 @@ import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ringleader.comm.seal import NONCE_BYTES, TAG_BYTES, Seal, nonce
 from ringleader.errors import WordRefused
@@ -18,6 +20,7 @@ FRAME = struct.Struct("<BHHI")
 SET, GET, HEARD, OVER = range(4)
 MEMBER, STORE = b"member", b"store"
 MOST_BYTES = 1 << 20
+_CREDENTIALS = struct.Struct("3i")
 _PLACE = re.compile(r"(.*?)(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
 
 
@@ -37,19 +40,30 @@ class Place:
         return Place(found[1], tuple(map(int, found[2].split("."))))
 
 
+def local_socket(folder: Path, port: int) -> Path:
+    """Where the store that listens on `port` takes connections of its own account on its own node."""
+    return folder / f"meet-{port}"
+
+
 class Visitor:
     """A member's connection to one room. Calls of several threads take turns.
+
+    Args:
+        folder: in which the store's socket lies if the store is on this node and of this account. Otherwise the
+            member goes to `host` and `port`.
 
     Raises:
         WordRefused: who answers there has not the secret.
         OSError: nobody answers, or the room is closed.
     """
 
-    def __init__(self, host: str, port: int, patience_s: float, *, room: str, secret: bytes) -> None:
+    def __init__(
+        self, host: str, port: int, patience_s: float, *, room: str, secret: bytes, folder: Path | None = None
+    ) -> None:
         self._lock = threading.Lock()
-        self._socket = socket.create_connection((host, port), timeout=patience_s)
+        near = None if folder is None else _near(local_socket(folder, port), patience_s)
+        self._socket = near or _far(host, port, patience_s)
         try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._introduce(room, Seal(secret, room))
         except BaseException:
             self._socket.close()
@@ -100,6 +114,27 @@ class Visitor:
                 raise ConnectionResetError("the store where members meet has closed the connection")
             read += part
         return bytes(read)
+
+
+def _near(path: Path, patience_s: float) -> socket.socket | None:
+    """None where nobody listens there whom this account would have listen."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(patience_s)
+    try:
+        connection.connect(str(path))
+        said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        if _CREDENTIALS.unpack(said)[1] == os.geteuid():
+            return connection
+    except OSError:
+        pass  # the store is on another node, or this is another account than the stack's
+    connection.close()
+    return None
+
+
+def _far(host: str, port: int, patience_s: float) -> socket.socket:
+    connection = socket.create_connection((host, port), timeout=patience_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
 
 
 class RoomCorner:

@@ -29,6 +29,7 @@ from ringleader.runtime.installing import environment_of
 from ringleader.runtime.lines import captured
 from ringleader.runtime.messages import Attendance, Ended, Identity, Standing, Task
 from ringleader.runtime.node_scratch import copies_of, private_scratch
+from ringleader.runtime.ray_folder import rays_sockets
 from ringleader.runtime.seats import Connect, Pair, Seats
 from ringleader.runtime.superior import Superior
 from ringleader.runtime.vault import secrets_of
@@ -165,7 +166,7 @@ def call_of(task: Task, host: str, plan: Plan, rank: int) -> Call:
 
 def _call(meeting: Meeting, place: str, rank: int, *, size: int, host: str, kinds: tuple[str, ...]) -> Call:
     store_host, _, port = meeting.address.rpartition(":")
-    return Call(store_host, int(port), place, rank, size, WAIT_S, meeting.secret, host, kinds)
+    return Call(store_host, int(port), place, rank, size, WAIT_S, meeting.secret, host, kinds, rays_sockets())
 
 
 def _kinds(task: Task, *, near: bool) -> tuple[str, ...]:

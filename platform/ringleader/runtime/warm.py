@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ringleader.comm.rendezvous import Rendezvous
 from ringleader.runtime.messages import NAMESPACE, WORKER_THREADS, Identity
 from ringleader.runtime.placement import here
+from ringleader.runtime.ray_folder import rays_sockets
 
 NAME = "warm-pool"
 REFILL_AFTER_S = 1.0
@@ -73,7 +74,7 @@ class WarmPool:
         self._given = Given()
         self._quiet_until = 0.0
         host = ray.util.get_node_ip_address()
-        self._store = Rendezvous(host)
+        self._store = Rendezvous(host, rays_sockets())
         self._address = f"{host}:{self._store.port}"
         self._me = ray.get_runtime_context().current_actor
         threading.Thread(target=self._refill, name="refill", daemon=True).start()

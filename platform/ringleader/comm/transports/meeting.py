@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from torch._C._distributed_c10d import PrefixStore
@@ -48,6 +49,7 @@ class Call:
         host: the address of this node that the others can reach.
         kinds: which may be used, of `KINDS` or `DEVICE_KINDS`; the same for all members. Memory of a device cannot be
             shared, and only `gloo` and `nccl` have a library's own collectives.
+        store_folder: in which a store on this node has its socket; None: it is asked at its port.
     """
 
     store_host: str
@@ -59,6 +61,7 @@ class Call:
     secret: bytes = field(repr=False)
     host: str = "127.0.0.1"
     kinds: tuple[str, ...] = KINDS
+    store_folder: Path | None = None
 
 
 class Client(Protocol):
@@ -83,7 +86,8 @@ def visit(call: Call, patience_s: float) -> Client:
     room, until = call.prefix.partition("/")[0], time.monotonic() + patience_s
     while True:
         try:
-            return Visitor(call.store_host, call.store_port, patience_s, room=room, secret=call.secret)
+            place = call.store_host, call.store_port, patience_s
+            return Visitor(*place, room=room, secret=call.secret, folder=call.store_folder)
         except (ConnectionResetError, BrokenPipeError):
             if time.monotonic() > until:
                 raise
