@@ -1,5 +1,6 @@
 """The rules of the membership machine, one history each."""
 
+import pytest
 from membership_world import World
 
 from ringleader.elastic import events as ev
@@ -123,6 +124,22 @@ def test_fewer_than_min_wait_for_replacements():
     assert world.plan.members == ("w1", "w2")
     assert world.plan.heals == (("w2", "w1"),)
     assert world.state.status == "running"
+
+
+@pytest.mark.parametrize(
+    ("placed", "said"), [(False, "none could be started"), (True, "w2 was started, and did not")]
+)
+def test_an_end_for_want_of_workers_says_whether_a_replacement_had_started(placed: bool, said: str):
+    world = running(minimum=2, maximum=2, shards=2)
+    world.die("w0")
+    world.hear()
+    world.sense("w1")
+    if not placed:
+        world.tell(ev.Waiting("w2", world.now))
+    world.now += world.state.rules.recover_s + 1
+    world.tell(ev.Tick(world.now, patience_s=1e9))
+    assert world.end.reason == "min_workers_lost"
+    assert said in world.end.message
 
 
 def test_losing_every_holder_of_the_state_ends_the_attempt():

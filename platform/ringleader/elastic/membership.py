@@ -285,6 +285,19 @@ def _all_stand(state: Membership, now: float) -> bool:
     return not state.where(lambda w: w.phase is Phase.SHADOWING and w.level)
 
 
+def _too_few(state: Membership) -> End:
+    """No replacement took part in time: none had a place, or one has yet to run the lines above its seat."""
+    why = f"fewer than {state.min} workers were left for {state.rules.recover_s:.0f} s"
+    late = [w.id for w in state.where(lambda w: w.phase in (Phase.STARTING, Phase.SHADOWING))]
+    if not late:
+        why, hint = f"{why} and none could be started.", "See `ringleader cluster` for free nodes."
+        return End("failed", "min_workers_lost", why, hint)
+    were = "was" if len(late) == 1 else "were"
+    why = f"{why}: {', '.join(late)} {were} started, and did not come to where the others are."
+    hint = "`ringleader logs` shows what they do: a replacement runs the program's lines between finished loops first."
+    return End("failed", "min_workers_lost", why, hint)
+
+
 def _expire(state: Membership, tick: ev.Tick) -> Step:
     """Deadlines that have passed."""
     now, rules = tick.now, state.rules
@@ -294,10 +307,7 @@ def _expire(state: Membership, tick: ev.Tick) -> Step:
         return end(state, End("paused" if state.cancel_by is None else "cancelled"))
     state = preempt(state, tick)
     if state.short_since is not None and now - state.short_since > rules.recover_s:
-        why = (
-            f"fewer than {state.min} workers were left for {rules.recover_s:.0f} s and none could be started."
-        )
-        return end(state, End("failed", "min_workers_lost", why, "See `ringleader cluster` for free nodes."))
+        return end(state, _too_few(state))
     out: tuple[Instruction, ...] = ()
     for worker in state.workers:
         if worker.phase is Phase.CONDEMNED and now - worker.since > rules.kill_s:
