@@ -42,6 +42,27 @@ def test_what_differs_is_told_and_the_exit_code_is_1(
     ]
 
 
+def test_a_program_that_ends_its_process_is_said_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", job(tmp_path, "import os\n\ndef train(session):\n    os._exit(3)\n")]) == 1
+    said = capsys.readouterr().err
+    assert "the first run ended with code 3 and left no word" in said
+    assert "os._exit" in said
+
+
+def test_of_what_the_end_of_a_program_leaves_no_line_is_made_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = "    net.load_state_dict({n: p * 0 + seed % 97 for n, p in net.state_dict().items()})\n"
+    assert main(["check", job(tmp_path, PROGRAM.replace("range(20)", "range(1)") + last), "-o", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    found = [(each["variable"], each["line"]) for each in told["found"]]
+    assert [each for each in found if each[0].startswith("the weights")] == [
+        (f"the weights 0.{name}", "the end of the program") for name in ("weight", "bias")
+    ]
+
+
 def test_a_program_that_does_not_run_is_an_error_with_its_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,14 +87,22 @@ def _run(job: Path, folder: Path, which: str, until: float) -> list[dict[str, st
         ) from None
     if not answer.exists():
         tail = "\n".join(ended.stderr.splitlines()[-10:])
-        raise NotChecked(
-            f"the {which} run ended with code {ended.returncode}:\n{tail}", hint="Is torch installed?"
-        )
+        said = f":\n{tail}" if tail else " and left no word."
+        raise NotChecked(f"the {which} run ended with code {ended.returncode}{said}", hint=_why_ended(tail))
     told: dict[str, Any] = json.loads(answer.read_text())
     if "error" in told:
         raise NotChecked(told["error"], hint=told["hint"] or "")
     found: list[dict[str, str]] = told["found"]
     return found
+
+
+def _why_ended(tail: str) -> str:
+    """What ends a process before it can say what it found."""
+    if "No module named 'torch'" in tail:
+        return "Install torch where this command runs."
+    return (
+        "The program ended its own process (os._exit), or a signal did (a negative code; -9: out of memory?)."
+    )
 
 
 def _folder(spec: JobSpec) -> str:

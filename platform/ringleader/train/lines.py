@@ -27,7 +27,7 @@ def running_frames() -> Iterator[FrameType]:
     while frame is not None:
         if frame.f_code.co_filename == _RUN:  # above the training function, or behind its end
             break
-        if not frame.f_code.co_filename.startswith(PACKAGES):
+        if not frame.f_code.co_filename.startswith((*PACKAGES, "<frozen ")):  # `python -m` runs by such a one
             found.append(frame)
         frame = frame.f_back
     own = str(found[-1].f_globals.get("__name__", "")).partition(".")[0] if found else ""
