@@ -170,6 +170,34 @@ def cache_of_a_module(session: Session) -> None:
             session.step(F.cross_entropy(net(x), y))
 
 
+class CountingAdam(torch.optim.Optimizer):
+    """As people write it down: the number of its steps is an attribute."""
+
+    def __init__(self, parameters: Any, rate: float = 0.02) -> None:
+        super().__init__(parameters, {"lr": rate})
+        self.t = 0
+        self.newest = 0.0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.t += 1
+        self.newest = 0.0
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+                mean.lerp_(parameter.grad, 0.1)
+                self.newest += float(mean.norm())
+                parameter.sub_(mean / (1 - 0.9**self.t), alpha=group["lr"])
+
+
+def optimizer_that_counts(session: Session) -> None:
+    net = session.model(norm_free())
+    session.optimizer(CountingAdam(net.parameters()))
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+
+
 class Meter:
     def __init__(self) -> None:
         self.sum, self.count = 0.0, 0
@@ -226,6 +254,7 @@ CARRIERS: dict[Callable[[Session], None], Told] = {
 UNSEEN_IN_TEXT: dict[Callable[[Session], None], Told] = {
     generator_of_its_own: ("mixup.draw", "self.draw = np.random.default_rng(1)"),
     loss_not_registered: ("criterion", "criterion = Centred()"),
+    optimizer_that_counts: ("CountingAdam.t", "self.t += 1"),
     average_in_the_body: ("average", "average = copy.deepcopy(net)"),
 }
 """What is seen only while it trains; its name, and the line that made it."""

@@ -27,6 +27,7 @@ from ringleader.train.leasing import Leasing
 from ringleader.train.loaders import Loaders
 from ringleader.train.machines import device_of
 from ringleader.train.near import Near, bring
+from ringleader.train.optimizer_text import carried_by
 from ringleader.train.passes import Pass
 from ringleader.train.rehearsal import Place, Rehearsal, calling_place
 from ringleader.train.reporter import Reporter
@@ -160,6 +161,9 @@ class Session:
         self._held.add_optimizer(optimizer, clip_norm)
         self._checks.optimizer(optimizer)
         self._states.add(optimizer)
+        if sync.same_bits:
+            for finding in carried_by(optimizer):
+                self._group.sections.variables.find(finding)
         return optimizer
 
     def scheduler(self, scheduler: S) -> S:
