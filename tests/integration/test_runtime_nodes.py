@@ -1,6 +1,7 @@
 """Jobs whose weights travel as tokens on one of two levels, or both, on a Ray cluster of two nodes; and what those
 nodes have, reserve and install."""
 
+import json
 import os
 import signal
 from collections import Counter
@@ -86,38 +87,45 @@ def test_tokens_on_two_levels_train_a_job_on_two_nodes_and_lose_no_row(
 
 
 JOB_FILE = """
-name: digits
+name: digits-{mode}
 entrypoint: ringleader_jobs.digits:train
-params: {lr: 0.05, epochs: 10}
-workers: {min: 4, max: 4, placement: spread}
-batch: {global_size: 64}
-sync: {inter_node: parameter_server, intra_node: token_ring, servers: 2}
+params: {{lr: 0.05, epochs: 10}}
+workers: {{min: 4, max: 4, placement: spread}}
+batch: {{global_size: 64}}
+sync: {sync}
 """
 
 
+@pytest.fixture(scope="module")
+def plane(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of a control plane on the cluster."""
+    home = tmp_path_factory.mktemp("plane") / "home"
+    with (
+        process(home, RINGLEADER_RAY_ADDRESS=address(), RINGLEADER_WARM_PER_NODE="3") as (_, plane),
+        Client(str(plane.base_url), (home / "token").read_text().strip()) as client,
+    ):
+        yield client
+
+
 @pytest.mark.timeout(300)
-def test_a_job_file_whose_rings_push_to_servers_trains_digits_on_two_nodes_over_rest(
-    cluster: Cluster, away: str, tmp_path: Path
+@pytest.mark.parametrize("mode", MODES)
+def test_a_job_file_with_tokens_on_one_level_trains_digits_on_two_nodes_over_rest(
+    cluster: Cluster, away: str, plane: Client, tmp_path: Path, mode: str
 ) -> None:
     """Through API, scheduler and supervisor, as users submit it."""
     file = tmp_path / "job.yaml"
-    file.write_text(JOB_FILE)
-    with process(tmp_path / "home", RINGLEADER_RAY_ADDRESS=address(), RINGLEADER_WARM_PER_NODE="3") as (
-        _,
-        plane,
-    ):
-        token = (tmp_path / "home" / "token").read_text().strip()
-        with Client(str(plane.base_url), token) as client:
-            job = client.submit(file)
-            assert job.wait(timeout=180).steps == 10 * 23
-            accuracy = [point.value for point in job.metrics("accuracy")]
-            assert len(accuracy) == 10
-            assert accuracy[-1] > 0.9, "chance is 0.1"
-            told = list(job.events())
-            (formed,) = (event for event in told if event.type == "generation.formed")
-            assert Counter(name[0] for name in formed.data["members"]) == {"w": 4, "s": 2}
-            assert not [event for event in told if event.type == "warning"], "it is between the nodes, too"
-        wait_for("free CPUs", lambda: cluster.capacity().available.get("CPU", 0) == cluster.capacity().cpus)
+    file.write_text(JOB_FILE.format(mode=mode, sync=json.dumps(MODES[mode])))
+    job = plane.submit(file)
+    assert job.wait(timeout=180).steps == 10 * 23
+    accuracy = [point.value for point in job.metrics("accuracy")]
+    assert len(accuracy) == 10
+    assert accuracy[-1] > 0.9, "chance is 0.1"
+    told = list(job.events())
+    formed = [event for event in told if event.type == "generation.formed"]
+    members = {"w": 4, "s": 2} if "servers" in MODES[mode] else {"w": 4}
+    assert Counter(name[0] for name in formed[-1].data["members"]) == members
+    assert not [event for event in told if event.type == "warning"], "it is between the nodes, too"
+    wait_for("free CPUs", lambda: cluster.capacity().available.get("CPU", 0) == cluster.capacity().cpus)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
