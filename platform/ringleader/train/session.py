@@ -15,6 +15,7 @@ from ringleader.errors import StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.best import SCORE, WEIGHTS, BestScore, BestWeights
 from ringleader.train.body_checks import BodyChecks
+from ringleader.train.body_modes import BodyModes
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.casting import Casting
 from ringleader.train.clock import Split
@@ -94,6 +95,7 @@ class Session:
         self._evaluation = Evaluation(self._group, outlet, self._device, self._casting)
         self._rehearsal = Rehearsal(self._group, self._device)
         self._structure = Structure(self._held)
+        self._modes = BodyModes(self._held, self._warn)
         self._states = ServedStates(self._held, on=bool(spec.sync.server_count))
         self._held.calling_back = self._states.hidden
         self._checks = BodyChecks(
@@ -285,6 +287,7 @@ class Session:
         with self._checks.session_steps():
             if self._steps.turns.running is not None:
                 self._structure.check_body()
+                self._modes.at_step()
                 self._group.settings.end_turn()
             self._steps.step(loss, weight, metrics)
             self._group.settings.step_returned()
@@ -380,9 +383,11 @@ class Session:
         """The same turns; each begins with the committed settings, and sets what it does before its step."""
         settings = self._group.settings
         settings.begin_loop()
+        self._modes.begin_loop()
         self._group.carrying.begin_loop(dataset)
         for batch in turns:
             settings.begin_turn()
+            self._modes.begin_turn()
             self._group.carrying.begin_turn()
             yield batch
             settings.behind_turn()
