@@ -9,6 +9,7 @@ gradients.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -29,6 +30,9 @@ WATCHED = 64
 
 CHANGES = r"\.data\b.*(= |\.\w+_\()|\.\w*[a-z]_\(|load_state_dict\("
 """What changes a tensor in place."""
+
+_Marks = tuple[list[int], list[int]]
+_version = attrgetter("_version")
 
 IN_A_LOOP = "inside a loop over session.batches"
 
@@ -56,7 +60,7 @@ class BodyChecks:
         self._warn = warn
         self._states = states
         self._weights: list[Parameter] = []
-        self._marks: list[tuple[int, int]] = []
+        self._marks: _Marks = ([], [])
         self._values: list[tuple[Parameter, Tensor]] = []
         self._body = False
         self._turns = 0
@@ -119,7 +123,7 @@ class BodyChecks:
         """The program goes on: whatever it does to gradients will show."""
         self._body = True
         self._states.hide()
-        self._marks = [_mark(p) for p in self._weights]
+        self._marks = _marks(self._weights)
         if not looked_at(self._turns):
             return
         self._values = [(p, p.detach().clone()) for p in self._hooks]
@@ -148,12 +152,12 @@ class BodyChecks:
     def _check_weights(self) -> None:
         """Raises StepMisuse: the body has changed a weight."""
         values, self._values = self._values, []
-        changed = next(
-            (p for p, mark in zip(self._weights, self._marks, strict=True) if _mark(p) != mark), None
-        )
+        marks, changed = _marks(self._weights), None
+        if marks != self._marks:
+            each = zip(self._weights, zip(*marks, strict=True), zip(*self._marks, strict=True), strict=True)
+            changed = next(p for p, now, was in each if now != was)
         if changed is None:
             changed = next((p for p, value in values if not _same(p, value)), None)
-        self._marks = [_mark(p) for p in self._weights]
         if changed is None:
             return
         name = next(
@@ -248,9 +252,12 @@ def _same(parameter: Parameter, value: Tensor) -> bool:
     return torch.allclose(parameter.detach(), value, rtol=0.0, atol=0.0, equal_nan=True)
 
 
-def _mark(parameter: Parameter) -> tuple[int, int]:
-    """Differs once somebody has changed it in place, or put another tensor there."""
-    return parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version
+def _marks(parameters: list[Parameter]) -> _Marks:
+    """Two lists, whose entries differ once somebody has put another tensor there, or changed it in place."""
+    try:
+        return list(map(Tensor.data_ptr, parameters)), list(map(_version, parameters))
+    except RuntimeError:  # tensors of inference mode have no version
+        return [p.data_ptr() for p in parameters], [0 if p.is_inference() else p._version for p in parameters]
 
 
 def _can_be_watched(parameter: Parameter) -> bool:
