@@ -21,6 +21,7 @@ from ringleader.errors import StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.bodies import Text
 from ringleader.train.local import run_local
+from ringleader.train.setting_numbers import leaves
 
 torch.set_num_threads(1)
 BATCH = 16
@@ -321,6 +322,133 @@ def test_a_rate_that_is_a_tensor_stays_the_programs_own(mode: str, tmp_path: Pat
         for rate in (0.5, torch.tensor(0.5))
     ]
     assert digests[0] == digests[1]
+
+
+IN_PLACE: dict[str, tuple[Callable[[], Any], Callable[[Any, float], Any]]] = {
+    "a list": (lambda: [0.9, 0.99], lambda betas, value: betas.__setitem__(0, value)),
+    "a list in a tuple": (lambda: ([0.9, 0.99], 1.0), lambda betas, value: betas[0].__setitem__(0, value)),
+    "a tensor": (lambda: torch.tensor(0.9), lambda rate, value: rate.fill_(value)),
+    "a tensor in a tuple": (lambda: (torch.tensor(0.9), 0.99), lambda betas, value: betas[0].fill_(value)),
+}
+
+
+@pytest.mark.parametrize("kind", IN_PLACE)
+@pytest.mark.parametrize("mode", EXACT)
+def test_what_a_body_changes_in_place_is_told_to_who_has_no_slice(
+    kind: str, mode: str, tmp_path: Path
+) -> None:
+    """All members end with the settings of a loop that was there alone."""
+    make, change = IN_PLACE[kind]
+    ended: list[list[float]] = []
+
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        for weight in net.parameters():
+            nn.init.constant_(weight, 0.1)
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        group = optimizer.param_groups[0]
+        group["note"] = make()
+        for x, y in session.batches(rows()):
+            change(group["note"], 0.5 / (1 + session.global_step))
+            session.step(F.cross_entropy(net(x), y))
+        ended.append([float(number) for key, number in leaves(group) if key == "note"])
+
+    spec = job(MODES[mode]) | {"workers": {"min": 4, "max": 4}}
+    play = ThreadedCast(JobSpec.parse(spec), train, artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert len(ended) >= 4
+    last = 0.5 / (1 + (2 if mode == "local_sgd" else 3))
+    assert {round(numbers[0], 6) for numbers in ended} == {round(last, 6)}, ended
+
+
+@pytest.mark.parametrize("mode", EXACT)
+def test_a_list_changed_in_place_behind_the_step_is_refused(mode: str, tmp_path: Path) -> None:
+    def behind(session: Session, optimizer: torch.optim.Optimizer, _loss: Tensor) -> None:
+        optimizer.param_groups[0].setdefault("betas", [0.9])[0] = 0.1 * session.global_step
+
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        optimizer.param_groups[0]["betas"] = [0.9]
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+            behind(session, optimizer, x)
+
+    with pytest.raises(StepMisuse, match=r"'betas' was set to \[0\..*behind session\.step"):
+        run_local(job(MODES[mode]), train, tmp_path)
+
+
+def test_an_array_changed_in_place_is_refused(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        rate = optimizer.param_groups[0]["scale"] = np.array(0.1)
+        for x, y in session.batches(rows()):
+            rate[...] = 0.05
+            session.step(F.cross_entropy(net(x), y))
+
+    with pytest.raises(StepMisuse, match=r"'scale' was set to array\(0\.05\), which is no number"):
+        run_local(job("ring"), train, tmp_path)
+
+
+@pytest.mark.parametrize("mode", EXACT)
+def test_numbers_in_tuples_of_tuples_are_numbers(mode: str, tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        for weight in net.parameters():
+            nn.init.constant_(weight, 0.1)
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        optimizer.param_groups[0]["pairs"] = ((0.1, 0.2), 0.3)
+        for x, y in session.batches(rows()):
+            optimizer.param_groups[0]["pairs"] = ((0.1, 1.0 + session.global_step), 0.3)
+            session.step(F.cross_entropy(net(x), y))
+        last = 2.0 if mode == "local_sgd" else 3.0
+        assert optimizer.param_groups[0]["pairs"] == ((0.1, 1.0 + last), 0.3)
+
+    spec = JobSpec.parse(job(MODES[mode]) | {"workers": {"min": 4, "max": 4}})
+    play = ThreadedCast(spec, train, artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+
+
+@pytest.mark.parametrize("mode", ["ring", "servers"])
+def test_a_rate_set_twice_and_set_back_counts_as_it_was_left(mode: str, tmp_path: Path) -> None:
+    """A tensor filled in place, too; groups may come between two loops; a loop may be left and begun again."""
+    found: list[tuple[int, float]] = []
+
+    def train(session: Session, *, tensor: bool) -> None:
+        net = session.model(nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2)))
+        for weight in net.parameters():
+            nn.init.constant_(weight, 0.1)
+        rate: Any = torch.tensor(0.1) if tensor else 0.1
+        optimizer = session.optimizer(torch.optim.SGD(net[0].parameters(), lr=rate))
+
+        def put(value: float) -> None:
+            for group in optimizer.param_groups:
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(value)
+                else:
+                    group["lr"] = value
+
+        for number in range(3):
+            for x, y in session.batches(rows()):
+                found.append((session.global_step, float(optimizer.param_groups[0]["lr"])))
+                put(9.0)
+                put({1: 0.05, 3: 0.2}.get(session.global_step, found[-1][1]))
+                if number == 1 and session.global_step == 5:
+                    break
+                session.step(F.cross_entropy(net(x), y))
+            if not number:
+                optimizer.add_param_group({"params": net[1].parameters(), "lr": 0.1})
+            put(0.1 if number else 0.3)
+
+    for tensor in (False, True):
+        found.clear()
+        run_local(job(MODES[mode]), partial(train, tensor=tensor), tmp_path)
+        rates = {step: {round(rate, 6) for at, rate in found if at == step} for step, _ in found}
+        assert rates == {
+            **{0: {0.1}, 1: {0.1}, 2: {0.05}, 3: {0.05}, 4: {0.3}},
+            **{5: {0.3, 0.1}, 6: {0.1}, 7: {0.1}, 8: {0.1}},
+        }, (tensor, rates)
 
 
 def test_a_registered_schedule_and_the_body_do_not_meet_in_a_round(tmp_path: Path) -> None:

@@ -6,30 +6,23 @@ a word says whether a body has set anything, and only then the settings travel, 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from numbers import Integral, Real
-from operator import is_
+from itertools import chain, zip_longest
+from operator import is_not
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from ringleader.errors import StepMisuse
-from ringleader.train.optimizer_states import assign
+from ringleader.train.saved_settings import Change, SavedSettings
+from ringleader.train.setting_numbers import ABSENT, CONSTANTS, Row, leaves, plain, shown, take, unfit
 
 if TYPE_CHECKING:
     from ringleader.sync import Exchange
     from ringleader.train.group import Group
 
-Row = tuple[float, ...]
-"""Every number in the settings, each behind its type."""
-
 Said = tuple[bool, Row | None]
 """Whether slices have set something, and all settings as the last one left them."""
 
-_KINDS: tuple[type, ...] = (type(None), bool, int, float)
-_TENSOR = len(_KINDS)
 CURE = (
     "Set it before session.step(loss), by session.global_step, which is the same in all slices of a batch. A schedule "
     "that goes by steps is registered, session.scheduler(schedule), and the program does not step it."
@@ -61,15 +54,17 @@ class BodySettings:
         self._line = line
         self._served = sync.leased or (sync.circulates and sync.server_count > 0)
         self._free = sync.circulates and not sync.server_count  # each worker steps for itself
-        self._committed: list[_Saved] | None = None
-        self._returned: list[_Saved] | None = None
+        self._latest: list[SavedSettings] = []
+        self._committed: list[SavedSettings] | None = None
+        self._returned: list[SavedSettings] | None = None
         self._heals = -1
         self._owed: StepMisuse | None = None
         self._replica: Said = (False, None)
 
     def begin_loop(self) -> None:
         """A loop begins with what the lines before it have left."""
-        self._make_plain()
+        if not self._free:
+            self._now()
         self._committed = self._returned = None
 
     def begin_turn(self) -> None:
@@ -78,7 +73,7 @@ class BodySettings:
             return
         if self._committed is None or self._heals != self._group.heals or self._served:
             self._heals = self._group.heals
-            self._committed = self._snapshot()
+            self._committed = self._now()
         self.rewind()
         self._returned = self._committed
 
@@ -90,7 +85,6 @@ class BodySettings:
         """
         if self._free or self._committed is None:
             return
-        self._make_plain()
         changed = self._change(self._committed)
         if self._served:
             if changed is not None:
@@ -110,7 +104,7 @@ class BodySettings:
     def step_returned(self) -> None:
         """`session.step` returns to the body."""
         if not self._free and self._committed is not None:
-            self._returned = self._snapshot()
+            self._returned = self._now()
 
     def behind_turn(self) -> None:
         """The body has come to the end of its turn. Raises StepMisuse: it set something behind `session.step`."""
@@ -142,12 +136,12 @@ class BodySettings:
         """The next replica of a round begins with what is live."""
         self._replica = (False, None)
         if self._committed is not None:
-            self._committed = self._snapshot()
+            self._committed = self._now()
 
     def inner_step(self) -> None:
         """The running replica has made a step: its next slice goes on from what is live."""
         if self._committed is not None:
-            self._committed = self._snapshot()
+            self._committed = self._now()
 
     @property
     def replica(self) -> "Said":
@@ -190,15 +184,16 @@ class BodySettings:
         """Make this live, before the update."""
         values = iter(zip(row[::2], row[1::2], strict=True))
         for group in self._groups:
-            for key in _keys(group):
-                _set(group, key, values)
+            take(group, values)
 
     def committed(self) -> None:
         """An update is made: what stands now is what the next slices begin with."""
         self.sets, self.said = False, None
-        self._make_plain()  # callbacks and schedules may have set some
+        if self._free:
+            return
+        now = self._now()  # callbacks and schedules may have set some
         if self._committed is not None:
-            self._committed = self._snapshot()
+            self._committed = now
 
     def forget(self) -> None:
         """The transaction did not happen: back to what is committed."""
@@ -206,55 +201,65 @@ class BodySettings:
         self.rewind()
 
     def rewind(self) -> None:
+        """Back to what is committed."""
         if self._committed is not None:
             for group, saved in zip(self._groups, self._committed, strict=False):
                 saved.put_back(group)
+            self._latest = self._committed
 
     @property
     def _groups(self) -> list[dict[str, Any]]:
         return [group for optimizer, _ in self._group.held.optimizers for group in optimizer.param_groups]
 
-    def _snapshot(self) -> list["_Saved"]:
-        return [_Saved.of(group) for group in self._groups]
+    def _now(self) -> list[SavedSettings]:
+        """What stands now: the list of before, and its entries, as long as nothing has changed."""
+        groups, latest = self._groups, self._latest
+        known = zip_longest(groups, latest[: len(groups)])
+        now = [
+            saved if saved is not None and saved.stands(group) else self._saved(group)
+            for group, saved in known
+        ]
+        if len(now) != len(latest) or any(map(is_not, now, latest)):
+            self._latest = now
+        return self._latest
 
-    def _make_plain(self) -> None:
+    def _saved(self, group: dict[str, Any]) -> SavedSettings:
         """numpy's numbers become Python's, whose arithmetic is the same on members that only hear of them."""
-        if self._free or self._served:
-            return
-        for group in self._groups:
+        if not self._served:
             for key, value in list(group.items()):
-                if key != "params" and (plain := _plain(value)) is not value:
-                    group[key] = plain
+                if type(value) not in CONSTANTS and key != "params" and (number := plain(value)) is not value:
+                    group[key] = number
+        return SavedSettings.of(group)
 
     def _check(self, where: str, cure: str) -> None:
-        self._make_plain()
         changed = self._change(self._returned) if self._returned is not None else None
         if changed is not None:
             raise self._misuse(f"was set to {changed.now} {where}", changed.key, cure)
 
-    def _change(self, before: list["_Saved"]) -> "_Change | None":
+    def _change(self, before: list[SavedSettings]) -> Change | None:
         """The first thing that is not as it was. Raises StepMisuse: groups came or went, or their parameters did."""
-        groups = self._groups
-        if len(groups) != len(before) or not all(map(_Saved.same_parameters, before, groups)):
+        now, groups = self._now(), self._groups
+        if now is before:
+            return None
+        if len(groups) != len(before) or not all(map(SavedSettings.same_parameters, before, groups)):
             raise self._misuse(
                 "was changed: parameters came to an optimiser, or left it", "param_groups", GROUPS
             )
-        for saved, group in zip(before, groups, strict=True):
-            if (change := saved.change(group)) is not None:
+        for was, saved, group in zip(before, now, groups, strict=True):
+            if was is not saved and (change := was.change(group)) is not None:
                 return change
         return None
 
-    def _refuse_unfit(self, before: list["_Saved"]) -> None:
+    def _refuse_unfit(self, before: list[SavedSettings]) -> None:
         """Raises StepMisuse: something has been set that a row of numbers of the same length does not tell."""
         for saved, group in zip(before, self._groups, strict=True):
-            live = _settings(group)
-            for key in sorted(saved.settings.keys() | live.keys()):
-                if why := _unfit(saved.settings.get(key, _ABSENT), live.get(key, _ABSENT)):
+            for key in sorted((saved.settings.keys() | group.keys()) - {"params"}):
+                if why := unfit(saved.settings.get(key, ABSENT), group.get(key, ABSENT)):
                     raise self._misuse(why, key, CURE)
 
     def _encoded(self) -> Row:
         """All numbers of the settings."""
-        return tuple(part for _, value in _leaves(self._groups) for part in _encode(value))
+        return tuple(chain.from_iterable(saved.row for saved in self._now()))
 
     @property
     def _in_rounds(self) -> bool:
@@ -269,8 +274,8 @@ class BodySettings:
 
     def _differs(self, rows: list[Row], here: str, there: str) -> StepMisuse:
         place = next(n for n, (one, other) in enumerate(zip(*rows, strict=True)) if one != other) // 2
-        key = _leaves(self._groups)[place][0]
-        one, other = (_shown(row[2 * place], row[2 * place + 1]) for row in rows)
+        key = [key for group in self._groups for key, _ in leaves(group)][place]
+        one, other = (shown(row[2 * place], row[2 * place + 1]) for row in rows)
         return self._misuse(f"was set to {one} {here} and to {other} {there}", key, CURE)
 
     def _misuse(self, what: str, key: str, cure: str) -> StepMisuse:
@@ -278,151 +283,3 @@ class BodySettings:
         return StepMisuse(
             f"an optimiser's {key!r} {what}, by the body of a loop over session.batches ({place}).", hint=cure
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    key: str
-    now: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """A parameter group as it was.
-
-    Attributes:
-        tensors: those among the settings, with their versions and values.
-        parameters: the group's list, and its length.
-    """
-
-    settings: dict[str, Any]
-    tensors: tuple[tuple[Tensor, int, Tensor], ...]
-    parameters: tuple[Any, int]
-
-    @classmethod
-    def of(cls, group: dict[str, Any]) -> "_Saved":
-        settings = _settings(group)
-        tensors = tuple(
-            (value, value._version, value.detach().clone())
-            for value in settings.values()
-            if isinstance(value, Tensor)
-        )
-        return cls(settings, tensors, (group["params"], len(group["params"])))
-
-    def same_parameters(self, group: dict[str, Any]) -> bool:
-        return group["params"] is self.parameters[0] and len(group["params"]) == self.parameters[1]
-
-    def change(self, group: dict[str, Any]) -> _Change | None:
-        live = _settings(group)
-        for tensor, version, value in self.tensors:
-            if tensor._version != version and not torch.equal(tensor, value):
-                key = next((key for key, each in live.items() if each is tensor), "lr")
-                return _Change(key, tensor.detach().clone())
-        if live == self.settings:
-            return None
-        keys = [*self.settings, *(key for key in live if key not in self.settings)]
-        key = next(key for key in keys if key not in live or live[key] != self.settings.get(key, _ABSENT))
-        return _Change(key, live.get(key, _ABSENT))
-
-    @torch.no_grad()
-    def put_back(self, group: dict[str, Any]) -> None:
-        if self.change(group) is None:
-            return
-        for tensor, _, value in self.tensors:
-            tensor.copy_(value)
-        assign(group, self.settings)
-
-
-_ABSENT = object()
-
-
-def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key != "params"}
-
-
-def _keys(group: dict[str, Any]) -> list[str]:
-    return sorted(key for key in group if key != "params")
-
-
-def _leaves(groups: list[dict[str, Any]]) -> list[tuple[str, Any]]:
-    """Numbers by their keys, those in tuples one by one; all else is left out."""
-    found = []
-    for group in groups:
-        for key in _keys(group):
-            value = group[key]
-            found += [(key, part) for part in (value if isinstance(value, tuple | list) else [value])]
-    return [(key, value) for key, value in found if _is_number(value)]
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return all(map(_is_number, value))
-    return type(value) in _KINDS or (isinstance(value, Tensor) and value.numel() == 1)
-
-
-def _plain(value: Any) -> Any:
-    """A number of another type, numpy's for example, as Python's own, alone or in a tuple; all else as it is."""
-    if type(value) in _KINDS:
-        return value
-    if isinstance(value, tuple | list):
-        parts = [_plain(part) for part in value]
-        return value if all(map(is_, parts, value)) else type(value)(parts)
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, Integral):
-        return int(value)
-    return float(value) if isinstance(value, Real) else value
-
-
-def _unfit(was: Any, now: Any) -> str:
-    """What keeps this change from counting on other members; empty where nothing does."""
-    if now is was:
-        return ""
-    if was is _ABSENT:
-        return f"was set to {now!r}, and was not there before,"
-    if now is _ABSENT:
-        return "was deleted"
-    if not _is_number(now):
-        return f"was set to {now!r}, which is no number," if now != was else ""
-    if [key for key, _ in _leaves([{"": was}])] != [key for key, _ in _leaves([{"": now}])]:
-        return f"was set to {now!r} and was {was!r} before, which is not as many numbers,"
-    return ""
-
-
-def _encode(value: Any) -> tuple[float, float]:
-    if isinstance(value, Tensor):
-        return float(_TENSOR), float(value)
-    return float(_KINDS.index(type(value))), 0.0 if value is None else float(value)
-
-
-def _decoded(kind: float, value: float) -> Any:
-    return None if kind == 0 else _KINDS[int(kind)](value)
-
-
-def _shown(kind: float, value: float) -> str:
-    return repr(value if kind == _TENSOR else _decoded(kind, value))
-
-
-@torch.no_grad()
-def _set(group: dict[str, Any], key: str, values: Any) -> None:
-    """Give the group what comes next of the values."""
-    mine = group[key]
-    if isinstance(mine, tuple | list):
-        told = [_one(part, values) for part in mine]
-        if any(part is not own for part, own in zip(told, mine, strict=True)):
-            group[key] = type(mine)(told)
-    else:
-        group[key] = _one(mine, values)
-
-
-def _one(mine: Any, values: Any) -> Any:
-    """The value in the place of this one: itself where that is no number, or the same."""
-    if not _is_number(mine):
-        return mine
-    kind, value = next(values)
-    if isinstance(mine, Tensor):
-        return mine.fill_(value)
-    if kind == _TENSOR:
-        return value
-    told = _decoded(kind, value)
-    return mine if type(told) is type(mine) and told == mine else told
