@@ -15,6 +15,7 @@ from control_plane import stage
 import ringleader_api
 from ringleader.checkpoint.manifest import CheckpointUnreadable
 from ringleader.errors import PackageRefused, SpecInvalid
+from ringleader.parsing import parse
 from ringleader_api.hints import HINTS
 from ringleader_api.problems import Refused
 
@@ -66,7 +67,7 @@ def _classes(root: type[Refused]) -> Iterator[type[Refused]]:
 def _written() -> Iterator[str]:
     """Every code that is given to a refusal where it is raised, or to `problem`."""
     for path in (ROOT / "api" / "ringleader_api").rglob("*.py"):
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for call in ast.walk(parse(path.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") != "Why":
                 values = [word.value for word in call.keywords if word.arg == "code"]
                 yield from (v.value for v in values if isinstance(v, ast.Constant) and v.value)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from types import CodeType, ModuleType
 from typing import Any
 
+from ringleader.parsing import parse
+
 _OWN = ("__name__", "__module__", "__qualname__", "__annotations__", "__class__")
 """What Python sets itself where a definition runs."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -97,7 +99,7 @@ def _parsed(cell: str) -> ast.Module | None:
     python = "\n".join(line for line in cell.splitlines() if not line.lstrip().startswith(("%", "!", "?")))
     for text in (cell, python):
         with suppress(SyntaxError, ValueError):
-            return ast.parse(text)
+            return parse(text)
     return None
 
 

@@ -12,6 +12,7 @@ from types import ModuleType
 
 from ringleader.client.cells import module_of_cells
 from ringleader.errors import RingleaderError
+from ringleader.parsing import parse
 
 Function = Callable[..., object]
 MAIN = "__main__"
@@ -98,7 +99,7 @@ def _guarded(module: ModuleType, path: Path) -> None:
         frame = frame.f_back
     if frame is None:
         return
-    for statement in ast.parse(path.read_bytes()).body:
+    for statement in parse(path.read_bytes()).body:
         if statement.lineno <= frame.f_lineno <= (statement.end_lineno or 0) and not _of_main(statement):
             raise FunctionRefused(
                 f"line {frame.f_lineno} of {path.name} submits whenever {path.name} is imported, as workers do.",
@@ -131,7 +132,7 @@ def imports_of(source: bytes, package: list[str]) -> list[str]:
     """The modules that a module of `package` may import, and names that may be modules."""
     found: list[str] = []
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, ValueError):  # if it is ever imported, that is where it is told
         return []
     for node in ast.walk(tree):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringleader.errors import SpecInvalid
+from ringleader.parsing import parse
 from ringleader.spec.job import JobSpec
 
 MOST_NAMED = 10
@@ -37,7 +38,7 @@ def check_entrypoint(spec: JobSpec, folder: Path) -> None:
         return
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     try:
-        names = _names(ast.parse(path.read_bytes()))
+        names = _names(parse(path.read_bytes()))
     except (SyntaxError, ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         version = f"{sys.version_info.major}.{sys.version_info.minor}"

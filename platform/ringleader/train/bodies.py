@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ringleader.parsing import parse
 from ringleader.train.carried import Loop, carried
 from ringleader.train.flows import Flows, Function, Key, Scope
 from ringleader.train.order import binds, blocks, first, span
@@ -45,7 +46,7 @@ class Text:
     """
 
     def __init__(self, source: str) -> None:
-        self.tree = tree = ast.parse(source)
+        self.tree = tree = parse(source)
         self.flows = Flows(tree)
         self.inside: set[Key] = set()
         self.escapes: dict[Key, Escape] = {}
@@ -204,12 +205,12 @@ class Text:
         return False
 
 
-_PARSING = threading.Lock()
+_READING = threading.Lock()
 
 
 def text_of(file: str) -> Text | None:
     """What a file says; None where there is no text, as behind `exec`."""
-    with _PARSING:  # two threads that parse at once break each other's counters in CPython 3.11
+    with _READING:  # once, also for members that are threads
         return _read_text(file)
 
 

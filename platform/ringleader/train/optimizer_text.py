@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from torch.optim import Optimizer
 
+from ringleader.parsing import parse
 from ringleader.train.lines import BELOW
 from ringleader.train.order import binds, first
 from ringleader.train.variables import Finding
@@ -27,7 +28,7 @@ def carried_by(optimizer: Optimizer) -> Iterator[Finding]:
         return
     try:
         lines, begin = inspect.getsourcelines(step)
-        function = ast.parse(textwrap.dedent("".join(lines))).body[0]
+        function = parse(textwrap.dedent("".join(lines))).body[0]
     except (OSError, SyntaxError, IndexError):
         return
     assert isinstance(function, ast.FunctionDef)

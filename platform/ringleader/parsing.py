@@ -1,0 +1,16 @@
+"""Python source, parsed by one thread at a time."""
+
+import ast
+import threading
+
+_PARSING = threading.Lock()
+
+
+def parse(source: str | bytes) -> ast.Module:
+    """The module that the source is. Raises what `ast.parse` raises.
+
+    CPython 3.11 counts the depth of a tree that it builds in one counter for all threads: two that parse at once get a
+    SystemError ("AST constructor recursion depth mismatch").
+    """
+    with _PARSING:
+        return ast.parse(source)
