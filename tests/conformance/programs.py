@@ -825,3 +825,21 @@ def progress_bar_left_by_break(session: Session) -> None:
             session.step(F.cross_entropy(net(x), y))
         optimizer.param_groups[0]["lr"] *= 1 - loss_by_hand(net) / 10
         print(bar.batches, accuracy(session, net))
+
+
+@program
+def double_precision(session: Session) -> None:
+    """The program says in which precision its tensors are made."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        net = session.model(network())
+        optimizer = sgd(session, net)
+        data = TensorDataset(rows().tensors[0].double(), rows().tensors[1])
+        test = TensorDataset(rows(1, 20).tensors[0].double(), rows(1, 20).tensors[1])
+        for _ in range(EPOCHS):
+            epoch(session, net, data)
+            hit = session.evaluate(test, lambda batch: {"hit": net(batch[0]).argmax(1) == batch[1]})["hit"]
+            optimizer.param_groups[0]["lr"] *= 0.9 + hit / 100
+    finally:
+        torch.set_default_dtype(before)

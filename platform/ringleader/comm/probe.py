@@ -75,7 +75,7 @@ def _to_and_fro(seconds: Tensor, place: int, rank: int, pair: tuple[int, int], l
         return
     peer = pair[1] if rank == pair[0] else pair[0]
     for k, length in enumerate((SMALL, LARGE)):
-        values = torch.zeros(length)
+        values = torch.zeros(length, dtype=torch.float32)
         took = _round_s(lambda rounds, v=values: lines.ping_pong(peer, v, rounds), length)  # type: ignore[misc]
         if rank == pair[0]:
             seconds[place + k] = took / 2
@@ -86,7 +86,7 @@ def _all_at_once(seconds: Tensor, rank: int, near: tuple[int, ...], lines: Lines
     if rank not in near:
         return
     for k, length in enumerate((SMALL, LARGE)):
-        values = torch.zeros(2 * length)
+        values = torch.zeros(2 * length, dtype=torch.float32)
         took = _round_s(lambda rounds, v=values: lines.shift(near, v, rounds), length)  # type: ignore[misc]
         if rank == near[0]:
             seconds[CROWDED + k] = took
@@ -118,7 +118,7 @@ def _link(small_s: float, large_s: float) -> Link:
 
 
 def _add_s() -> float:
-    into, source = torch.zeros(ADDED), torch.zeros(ADDED)
+    into, source = (torch.zeros(ADDED, dtype=torch.float32) for _ in range(2))
     into.add_(source)
     since = time.perf_counter()
     for _ in range(ADDS):

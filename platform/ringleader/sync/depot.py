@@ -168,7 +168,7 @@ class Depot:
                 self._changed.wait(HOLD_S)
             version, over = span.version, self._at_rest(number)
             fresh = version != have
-            row = torch.empty_like(span.weights) if fresh else torch.empty(0)
+            row = torch.empty_like(span.weights) if fresh else torch.empty(0, dtype=torch.float32)
             items = self._spans.copy_out(number, row)[1] if fresh else None
         listed = torch.from_numpy(items.encode()) if items is not None else torch.empty(0, dtype=torch.int64)
         news = _news(self._news.take_for(peer), transport)

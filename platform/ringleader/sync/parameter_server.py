@@ -180,7 +180,7 @@ class ParameterServer:
         whichever is lost, nobody has to take a step back.
         """
         if self._copied:
-            self._sum_over_servers(torch.zeros(1))
+            self._sum_over_servers(torch.zeros(1, dtype=torch.float32))
         taken = self._rows.pull()
         self._delivery.publish(self._mine.part)
         store(taken)

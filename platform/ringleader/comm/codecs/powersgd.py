@@ -31,7 +31,7 @@ def is_worth_it(shape: Sequence[int]) -> bool:
 def first_guess(columns: int, seed: int, like: Tensor) -> Tensor:
     """(columns, RANK) to start the iteration from."""
     draw = torch.Generator().manual_seed(seed)
-    return (torch.rand(columns, RANK, generator=draw) * 2 - 1).to(like)
+    return (torch.rand(columns, RANK, generator=draw, dtype=torch.float32) * 2 - 1).to(like)
 
 
 def next_guess(right: Tensor) -> Tensor:

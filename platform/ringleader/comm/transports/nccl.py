@@ -173,7 +173,7 @@ class NcclTransport:
             RuntimeError: somebody did not come.
         """
         try:
-            self.native_all_reduce(torch.zeros(1, device=self._device)).wait()
+            self.native_all_reduce(torch.zeros(1, dtype=torch.float32, device=self._device)).wait()
             return
         except ExchangeBroken as error:
             why = error.why

@@ -1,0 +1,24 @@
+"""Tensors of the platform are of a type that is written down: a program may have set another default."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PLATFORM = Path(__file__).resolve().parents[2] / "platform" / "ringleader"
+OF_THE_DEFAULT = frozenset(["zeros", "ones", "empty", "rand", "randn", "linspace"])
+
+
+@pytest.mark.parametrize("layer", ["train", "sync", "comm", "checkpoint", "data", "runtime"])
+def test_tensors_name_their_type(layer: str) -> None:
+    left = [
+        f"{path.name}:{node.lineno}"
+        for path in sorted((PLATFORM / layer).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and getattr(node.func.value, "id", "") == "torch"
+        and node.func.attr in OF_THE_DEFAULT
+        and "dtype" not in {keyword.arg for keyword in node.keywords}
+    ]
+    assert left == [], f"without dtype: {left}"
