@@ -100,3 +100,37 @@ def test_undisturbed_members_never_differ(tmp_path: Path) -> None:
     play = played(RING, lambda *_: None, tmp_path)
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert play.reported("member.differed") == []
+
+
+def scored(session: Session) -> None:
+    """Class weights that follow from a confusion matrix, which the score function fills."""
+    net, data = made(session), rows()
+    confusion = torch.ones(3, 3)
+
+    def score(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        guess = net(x).argmax(dim=1)
+        for row, column in zip(y.tolist(), guess.tolist(), strict=True):
+            confusion[row, column] += 1
+        return {"accuracy": guess == y}
+
+    for _ in range(LOOPS):
+        weights = 1 / confusion.sum(dim=1)
+        for x, y in session.batches(data):
+            session.step(F.cross_entropy(net(x), y, weight=weights))
+        session.evaluate(data, score)
+
+
+@every_mode
+def test_a_variable_that_members_have_otherwise_is_named_before_a_step_is_made_with_it(
+    sync: dict[str, Any], tmp_path: Path
+) -> None:
+    spec = job(sync, workers={"min": 3, "max": 3})
+    play = ThreadedCast(spec, scored, artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    told = play.reported("program.differs")
+    assert [(d["variable"], d["how"]) for d in told] == [
+        ("weights", "differs from worker to worker"),
+        ("confusion", "differs from worker to worker"),
+    ]
+    assert all("confusion" in finished.reproducible_why for finished in play.finished.values())

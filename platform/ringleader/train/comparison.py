@@ -2,7 +2,8 @@
 
 Everyone's fingerprint travels with the word of the first transaction of a generation and of a session call, and is
 summed before a checkpoint. Where fingerprints differ that transaction does not happen: members that differ take the
-state of a member that ran all lines for the first time, of those of the most, and say what differed.
+state of a member that ran all lines for the first time, of those of the most, and say what differed. A second one, of
+the program's variables, travels beside it: where it differs the variable is named, and nothing is changed.
 """
 
 import hashlib
@@ -40,9 +41,9 @@ class Comparison:
         self._group = group
         self._on = group.spec.sync.same_bits and not group.spec.sync.leased
         self._compared = (-1, -1)
-        self._call = self._differed = -1
+        self._call = self._differed = self._named = -1
         self._due = False
-        self._said = 0
+        self._said = (0, 0)
         self._mine: dict[str, bytes] = {}
         self._in_a_row = 0
         self._unsure = False
@@ -70,30 +71,38 @@ class Comparison:
         assert seat is not None
         self._call = call
         self._due = self._on and self._compared != (seat.plan.generation, call)
-        self._said = self._fingerprint() if self._due else 0
+        variables = 0 if call == self._named else self._group.sections.variables.fingerprint(call)
+        self._said = (self._fingerprint(), variables) if self._due else (0, 0)
 
     @property
-    def said(self) -> int:
-        """The fingerprint that goes with the transaction's word; 0 where none does."""
+    def said(self) -> tuple[int, int]:
+        """What goes with the transaction's word: the fingerprints of the state and of the variables; 0 for none."""
         return self._said
 
     def differs(self, reduced: Tensor) -> bool:
         """Whether members say different fingerprints in a reduced word. Where none are due, which is in nearly every
         step, the word is not read for them."""
-        return self._due and _many(self._told(reduced))
+        return self._due and (_many(self._told(reduced)) or _vary(self._variables(reduced)))
 
     def agreed(self, call: int) -> None:
         """The transaction has happened."""
         seat = self._group.seat
         assert seat is not None
         if self._due:  # also on a server that is a step ahead and said nothing: all go by the same calls
-            self._compared, self._due, self._said = (seat.plan.generation, call), False, 0
+            self._compared, self._due, self._said = (seat.plan.generation, call), False, (0, 0)
             if call != self._differed:
                 self._in_a_row = 0
 
     def level(self, reduced: Tensor) -> None:
-        """Members that differ by a reduced word take over the state of the others. Raises ExchangeBroken."""
-        self._level(self._told(reduced))
+        """Members that differ by a reduced word take over the state of the others, and all learn which of the program's
+        variables differ. Raises ExchangeBroken."""
+        variables = self._variables(reduced)
+        if _vary(variables):
+            self._group.sections.variables.level([rank for rank, value in enumerate(variables) if value])
+            self._named = self._call
+        told = self._told(reduced)
+        if _many(told):
+            self._level(told)
 
     def before_saving(self) -> None:
         """All members are at the same boundary, and about to copy it for a checkpoint. Raises ExchangeBroken."""
@@ -112,6 +121,11 @@ class Comparison:
         seat = self._group.seat
         assert seat is not None
         return self._group.layout.fingerprints(reduced, world=len(seat.plan.members))
+
+    def _variables(self, reduced: Tensor) -> list[int]:
+        seat = self._group.seat
+        assert seat is not None
+        return self._group.layout.variables(reduced, world=len(seat.plan.members))
 
     def _level(self, told: list[int]) -> None:
         group = self._group
@@ -178,6 +192,11 @@ class Comparison:
                     digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
                 found[f"{name} {number}"] = digest.digest()
         return found
+
+
+def _vary(told: list[int]) -> bool:
+    """Whether members say different fingerprints of variables."""
+    return len({value for value in told if value}) > 1
 
 
 def _many(told: list[int]) -> bool:

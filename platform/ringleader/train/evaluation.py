@@ -201,7 +201,7 @@ class Evaluation:
             kind=kind,
             step=group.step,
             pending=group.coordinator.plan_pending(),
-            fingerprint=group.comparison.said,
+            said=group.comparison.said,
         )
         reduced = exchange.meet(word)
         group.check(reduced)

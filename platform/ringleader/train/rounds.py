@@ -282,7 +282,7 @@ class Rounds:
                 pending=group.coordinator.plan_pending(),
                 stop=self._stop,
                 wish=group.securing.wish,
-                fingerprint=group.comparison.said,
+                said=group.comparison.said,
                 lays=group.trained.due(loop.number),
                 sets=group.settings.sets,
                 stance=self._leaving.stance(turns=bool(self._mine)),

@@ -230,7 +230,7 @@ class Steps:
                 pending=group.coordinator.plan_pending(),
                 stop=self._stop,
                 wish=group.securing.wish,
-                fingerprint=group.comparison.said,
+                said=group.comparison.said,
                 lays=group.trained.due(loop.number),
                 sets=group.settings.sets,
                 stance=self._leaving.stance(turns=self._last_lane >= 0),

@@ -5,8 +5,9 @@ What differs there is made of something that the session does not know: a clock,
 loop's body. The job goes on, and its result says so.
 """
 
+import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 CALLS = 64
 """Of so many session calls, the newest ones, variables are known."""
 SENTENCE_BYTES = 400
+MOST_NAMED = 3
 BODY_CURE = (
     "read session.loss, hand the value to session.step(loss, name=value) for the log, or make it with "
     "session.evaluate"
@@ -40,6 +42,10 @@ CURE = (
     "make it of session.params, session.loss or what session.evaluate returns, give generators a seed, and put what "
     "lives outside of the program into session.keep(name, object)"
 )
+AMONG_WORKERS = "differs from worker to worker"
+SLOTS = 1024
+"""Where workers' variables differ each has a slot by its name, in a table of all members. Two that share one are both
+named."""
 Texts = dict[str, str]
 DIFFERS = "program.differs"
 NO_HARM = "nothing has gone wrong yet"
@@ -85,6 +91,7 @@ class Variables:
         self._matters = group.spec.sync.same_bits
         self._seen: dict[int, Texts] = {}
         self._own: Texts = {}
+        self._named: Texts = {}
         self._own_call = -1
         self._lines: dict[str, tuple[str, str]] = {}
         self._known: Any = {}
@@ -95,8 +102,11 @@ class Variables:
     @property
     def why_other_bits(self) -> str:
         """What differs, where and what to do; empty where nothing was found."""
-        told = [finding.sentence for finding in self.found.values()]
-        return f"the program's {told[0]}" if told else self._told_by_others
+        if not self.found:
+            return self._told_by_others
+        first, *others = self.found.values()
+        also = ", ".join(f"{each.variable} ({each.line})" for each in others[:MOST_NAMED])
+        return f"the program's {first.sentence}{'; also ' if also else ''}{also}"
 
     def look(self, number: int) -> None:
         """Call `number` begins, on what the lines before it made."""
@@ -104,11 +114,13 @@ class Variables:
             return
         self._tell_found()
         sections = self._group.sections
+        self._named = {}
         if sections.catches_up and not sections.on_recorded:
             return
         self._own, self._lines, self._own_call = {}, {}, number
         self._read(number, Reader(self._group.held, self._known))
         if sections.catches_up:
+            self._named = {}  # what they made is compared with what the others saw
             self._compare(self._seen.get(number, {}))
         else:
             self._seen[number] = self._own
@@ -140,6 +152,34 @@ class Variables:
                 f"that the weights would depend on who computes what.",
                 CARRIED_ADVICE,
             )
+
+    def fingerprint(self, number: int) -> int:
+        """Of the variables with which this member came to call `number`, below 2**48; 0 where it has none to compare,
+        as it has run their lines again."""
+        known = {
+            name: text for name, text in self._named.items() if name.rpartition(":")[2] not in self.found
+        }
+        return _number(repr(sorted(known.items()))) if known and self._own_call == number else 0
+
+    def level(self, ranks: Sequence[int]) -> None:
+        """Members of these ranks have come to a call with other variables. All learn which, who call this together.
+        Raises ExchangeBroken."""
+        seat, exchange = self._group.seat, self._group.exchange
+        assert seat is not None
+        assert exchange is not None
+        said = torch.zeros(len(seat.plan.members), SLOTS, dtype=torch.float64)
+        mine = {name: _number(name) % SLOTS for name in self._named} if seat.rank in ranks else {}
+        for name, slot in mine.items():
+            said[seat.rank, slot] += _number(name + self._named[name])
+        told = exchange.all_reduce(said)[list(ranks)]
+        differ = (told != told[0]).any(dim=0)
+        for name in [name for name, slot in mine.items() if differ[slot]]:
+            finding = Finding(name.rpartition(":")[2], *self._lines[name], how=AMONG_WORKERS)
+            speaker = ranks[int(told[:, mine[name]].nonzero()[0])]
+            if seat.rank == speaker:
+                self.find(finding)
+            else:
+                self.found.setdefault(finding.variable, finding)
 
     def tell(self) -> None:
         """What one member has found all know from now on, who call this together. Raises ExchangeBroken."""
@@ -207,6 +247,7 @@ class Variables:
             text = text_of(frame.f_code.co_filename)
             if text is not None and frame.f_code.co_name != "<module>":
                 self._read_frame(frame, text, reader)
+        self._named = dict(self._own)
         self._read_state(number, frames, reader)
 
     def _read_frame(self, frame: FrameType, text: Text, reader: Reader) -> None:
@@ -297,6 +338,11 @@ def _told(
         lines = [frame.f_lineno for frame in frames if frame.f_code.co_filename == file]
         scopes = text.reached_from({text.scope_at(line).name for line in lines})
         yield from ((escape, file) for escape in which(text).values() if escape.scope in scopes)
+
+
+def _number(text: str) -> int:
+    """Of a text, from 1 to 2**48 - 1: what two entries of a word hold, and what a float64 holds exactly."""
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).digest()) or 1
 
 
 def place_of(frame: FrameType, line: int) -> str:

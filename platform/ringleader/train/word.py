@@ -15,7 +15,7 @@ from ringleader.train.cadence import Wish
 
 MAX_METRICS = 12
 _EXACT = 1 << 24
-_MEMBER = 11
+_MEMBER = 13
 _HALF = 24
 """Bits of a fingerprint in one entry."""
 _SHARD = 4 + MAX_METRICS
@@ -112,20 +112,26 @@ class WordLayout:
         stop: bool = False,
         stance: Stance = Stance.FOLLOWS,
         wish: Wish = Wish.OBJECTS,
-        fingerprint: int = 0,
+        said: tuple[int, int] = (0, 0),
         lays: bool = False,
         sets: bool = False,
         slices: Mapping[int, SliceReport] = NOTHING,
         used: Sequence[bool] = (),
         buffers: Tensor | None = None,
     ) -> Tensor:
-        """One member's word: (length,) float32. `kind` is an index into KINDS, plus the epoch for a loop."""
+        """One member's word: (length,) float32.
+
+        Args:
+            kind: an index into KINDS, plus the epoch for a loop.
+            said: fingerprints of the member's state and of its variables, below 2**48; 0 for none.
+        """
         word = torch.zeros(self.length, dtype=torch.float32)
         start = rank * _MEMBER
         word[start : start + _MEMBER] = torch.tensor(
             [
                 *(call, kind, step % _EXACT, pending, stop, stance, wish),
-                *(fingerprint >> _HALF, fingerprint % _EXACT, lays, sets),
+                *(said[0] >> _HALF, said[0] % _EXACT, lays, sets),
+                *(said[1] >> _HALF, said[1] % _EXACT),
             ],
             dtype=torch.float32,
         )
@@ -157,8 +163,11 @@ class WordLayout:
 
     def fingerprints(self, word: Tensor, *, world: int) -> list[int]:
         """The fingerprints of the state that each of `world` members says, by rank; 0 of who says none."""
-        halves = word[: world * _MEMBER].view(world, _MEMBER)[:, 7:9].to(torch.int64).tolist()
-        return [(high << _HALF) + low for high, low in halves]
+        return _joined(word[: world * _MEMBER].view(world, _MEMBER)[:, 7:9])
+
+    def variables(self, word: Tensor, *, world: int) -> list[int]:
+        """The fingerprints of the program's variables, likewise."""
+        return _joined(word[: world * _MEMBER].view(world, _MEMBER)[:, 11:13])
 
     def wishes(self, word: Tensor, *, world: int) -> list[Wish]:
         """What each of `world` members says about a checkpoint, by rank."""
@@ -199,6 +208,11 @@ class WordLayout:
             names=frozenset(int(row[3]) for row in table.tolist()),
             used=[count > 0 for count in word[start : start + self.parameters].tolist()],
         )
+
+
+def _joined(halves: Tensor) -> list[int]:
+    """(n, 2) the upper and the lower half of each number."""
+    return [(high << _HALF) + low for high, low in halves.to(torch.int64).tolist()]
 
 
 def _kind(number: int) -> str:
