@@ -479,3 +479,27 @@ def train(session):
 
 def test_settings_do_not_differ_from_worker_to_worker_and_a_number_read_from_them_does() -> None:
     assert {escape.key[1] for escape in Text(GROUP).escapes.values()} == {"rate"}
+
+
+KEEPERS = """
+def keeps(session):
+    bank = Bank()
+    session.keep("bank", bank)
+    run(session, bank)
+
+def run(session, bank):
+    for x, y in session.batches(rows):
+        bank = mixed(bank, x)
+    decide(bank)
+
+def other(session):
+    bank = 0.0
+    for x, y in session.batches(rows):
+        bank = bank + x.sum()
+    decide(bank)
+"""
+
+
+def test_a_name_that_one_program_of_a_file_keeps_is_not_kept_in_the_others() -> None:
+    text = Text(KEEPERS)
+    assert [(escape.key[1], escape.scope) for escape in text.escapes.values()] == [("bank", "other")]

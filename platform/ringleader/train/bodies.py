@@ -53,8 +53,9 @@ class Text:
         self.carried: dict[Key, Escape] = {}
         self.adding: set[int] = set()
         self._kept = {
-            ast.unparse(call.args[1]).rpartition(".")[2]
-            for call in ast.walk(tree)
+            (scope.name, ast.unparse(call.args[1]).rpartition(".")[2])
+            for top, scope in self.flows.scopes.items()
+            for call in ast.walk(top)
             if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "keep" and len(call.args) == 2
         }
         self._groups = {"param_groups"} | {
@@ -138,16 +139,27 @@ class Text:
             self.adding |= set(range(loop.lineno, (loop.iter.end_lineno or loop.lineno) + 1))
         for key, line in self.flows.changed_by([loop.target, *loop.body], scope):
             self.inside.add(key)
-            if key[1].lstrip(".") in self._kept | self._groups:
+            if self._is_kept(key, scope):
                 continue  # rolled back and healed with the weights, or the same on all members
             read = self._behind(path, key)
             if read and key not in self.escapes:
                 self.escapes[key] = Escape(key, line, read, scope.name)
 
         for carry in carried(path, self.flows, scope):
-            if carry.key[1].lstrip(".") not in self._kept | self._groups:
+            if not self._is_kept(carry.key, scope):
                 self.inside.add(carry.key)
                 self.carried.setdefault(carry.key, Escape(carry.key, carry.line, carry.read, scope.name))
+
+    def _is_kept(self, key: Key, scope: Scope) -> bool:
+        """Whether the session has it, or it is of parameter groups. Who keeps it is the function or class itself, one
+        that it calls, or one that calls it: other programs of the file may have other variables of that name."""
+        name = key[1].lstrip(".")
+        keepers = {keeper for keeper, kept in self._kept if kept == name}
+        if not keepers or name in self._groups:
+            return name in self._groups
+        tops = {each.name for each in self.flows.scopes.values()}
+        together = [reached for top in tops if scope.name in (reached := self.reached_from({top}))]
+        return any(keepers & reached for reached in together)
 
     def _behind(self, path: Sequence[ast.AST], key: Key) -> int:
         """The line behind the loop in which the variable is read; 0 where it is not, or is set before."""
