@@ -30,6 +30,7 @@ from ringleader.train.machines import device_of
 from ringleader.train.near import Near, bring
 from ringleader.train.optimizer_text import carried_by
 from ringleader.train.passes import Pass
+from ringleader.train.registered import check_kept, check_model, check_optimizer
 from ringleader.train.rehearsal import Place, Rehearsal, calling_place
 from ringleader.train.reporter import Reporter
 from ringleader.train.rounds import Rounds
@@ -140,6 +141,7 @@ class Session:
     def model(self, model: M) -> M:
         """Register a model: its parameters are kept in step, its buffers are those that the first shard leaves."""
         self._before_first_call("model")
+        check_model(model)
         self._held.models.append(model.to(self._device))
         return model
 
@@ -154,6 +156,7 @@ class Session:
                 has some parameters of another one.
         """
         self._between("optimizer")
+        check_optimizer(optimizer)
         sync = self._spec.sync
         if clip_norm is not None and sync.consistency == "ssp" and sync.in_parts:
             raise StepMisuse(
@@ -181,6 +184,7 @@ class Session:
     def keep(self, name: str, kept: Stateful) -> None:
         """Register an object with state_dict/load_state_dict: rolled back on replay, healed with the weights."""
         self._between("keep")
+        check_kept(name, kept)
         self._held.kept[name] = kept
 
     def best(self, model: nn.Module, score: float, *, lowest: bool = False) -> bool:

@@ -1,0 +1,40 @@
+"""What a program registers, refused by a sentence where a session can do nothing with it."""
+
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from ringleader.errors import StepMisuse
+
+
+def check_model(model: nn.Module) -> None:
+    """Raises StepMisuse: some of its parameters have no shape yet."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    lazy = [name for name, tensor in tensors if is_lazy(tensor)]
+    if lazy:
+        raise StepMisuse(
+            f"session.model got a model whose {lazy[0]} has no shape yet.",
+            hint="Call it once, model(x) with rows of the data, before it is registered.",
+        )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raises StepMisuse: it is none of torch's kind."""
+    if not isinstance(optimizer, Optimizer):
+        raise StepMisuse(
+            f"session.optimizer got a {type(optimizer).__name__}, which is no torch.optim.Optimizer.",
+            hint="Register the optimiser that it wraps, and do what it adds in session.on_commit; or derive it from "
+            "torch.optim.Optimizer, with what it remembers in self.state.",
+        )
+
+
+def check_kept(name: str, kept: Any) -> None:
+    """Raises StepMisuse: its state cannot be copied and put back."""
+    missing = [part for part in ("state_dict", "load_state_dict") if not callable(getattr(kept, part, None))]
+    if missing:
+        raise StepMisuse(
+            f"session.keep({name!r}, …) got a {type(kept).__name__}, which has no {' and no '.join(missing)}.",
+            hint="Give it an object with both methods: state_dict() returns what load_state_dict(state) puts back.",
+        )
