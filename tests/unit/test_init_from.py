@@ -52,7 +52,9 @@ def job(uri: str) -> JobSpec:
 
 def test_weights_of_the_same_name_and_shape_are_taken_over(tmp_path: Path) -> None:
     first, tuned = net_of(3, seed=1), Tuned(classes=3)
-    run_local(job(saved(tmp_path, first)), tuned, tmp_path / "artifacts")
+    _, recorded = run_local(job(saved(tmp_path, first)), tuned, tmp_path / "artifacts")
+    told = next(data for kind, data in recorded.events if kind == "weights.loaded")
+    assert (told["taken"], told["not_taken"].split(",")[0]) == (len(first.state_dict()), "optimisers")
     for name, parameter in tuned.net.named_parameters():
         assert torch.equal(parameter, first.get_parameter(name)), name
 

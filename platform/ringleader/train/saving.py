@@ -28,6 +28,9 @@ TOLD_S = 1.0
 AGAIN_S, SELDOM_S = 1.0, 60.0
 """What has to be written is tried again after so long, then after twice that and so on, at last so seldom."""
 
+NOT_TAKEN = "optimisers, schedules, kept objects and the position begin anew"
+"""What `init_from` leaves where it is."""
+
 
 class Saver:
     """Copies at a boundary, has a process write it, one checkpoint at a time.
@@ -146,12 +149,15 @@ class Saver:
         self._outlet.event("checkpoint.none", generation, {"step": 0})
 
     def tell_weights(self, place: str, told: dict[str, Any], generation: int) -> None:
-        """With what weights a job begins, and which of them it could not take."""
+        """With what weights a job begins, which of them it could not take, and what it does not take."""
         words = {"only_here": "not there", "only_there": "not in this job", "other_shape": "of another shape"}
         for what, why in words.items():
             if told[what]:
                 print(f"ringleader: init_from {place}: {why}: {', '.join(told[what])}")
-        self._outlet.event("weights.loaded", generation, {"uri": place} | told)
+        print(
+            f"ringleader: init_from {place}: {told['taken']} weights and buffers are taken over; {NOT_TAKEN}."
+        )
+        self._outlet.event("weights.loaded", generation, {"uri": place, "not_taken": NOT_TAKEN} | told)
 
     def close(self) -> None:
         """What was copied is written first, if that does not take too long."""
