@@ -10,6 +10,7 @@ import torch
 from play import Play
 from test_leaving import RING, ROUNDS, SERVERS, job, made, rows, worker
 from threaded_cast import ThreadedCast
+from torch import nn
 from torch.nn import functional as F
 
 from ringleader.train import Session
@@ -81,6 +82,53 @@ def test_a_weight_that_one_member_changes_is_named_and_put_right(
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert [(d["worker"], d["what"]) for d in play.reported("member.differed")] == [(odd_one, "2.bias")]
     assert play.digest == alone(sync, tmp_path)
+
+
+class Everything:
+    """Registers one of each kind; between two loops one member changes one of them."""
+
+    def __init__(self, odd_one: str, part: str) -> None:
+        self.odd_one, self.part = odd_one, part
+
+    def __call__(self, session: Session) -> None:
+        net, data = made(session), rows()
+        optimizer = session._held.optimizers[0][0]
+        schedule = session.scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 4, gamma=0.9))
+        kept = nn.Linear(1, 1)
+        session.keep("kept", kept)
+        for number in range(LOOPS):
+            for x, y in session.batches(data):
+                session.step(F.cross_entropy(net(x), y))
+            if threading.current_thread().name == self.odd_one and number == 1:
+                changed = {
+                    "1.running_mean": lambda: net[1].running_mean.add_(1.0),
+                    "optimizer 0's state of 0.weight": lambda: optimizer.state[net[0].weight][
+                        "momentum_buffer"
+                    ].add_(1.0),
+                    "schedules 0": lambda: schedule.__dict__.update(last_epoch=schedule.last_epoch + 1),
+                    "kept object 'kept'": lambda: kept.bias.data.add_(1.0),
+                }
+                changed[self.part]()
+
+
+EVERYWHERE = ["1.running_mean", "schedules 0", "kept object 'kept'"]
+WITH_WORKERS = "optimizer 0's state of 0.weight"
+PARTS = [(mode, part) for mode in MODES for part in EVERYWHERE] + [
+    ("ring", WITH_WORKERS),
+    ("local_sgd", WITH_WORKERS),
+]
+
+
+@pytest.mark.parametrize(("mode", "part"), PARTS)
+def test_each_part_of_the_state_is_compared_and_put_right(mode: str, part: str, tmp_path: Path) -> None:
+    sync = MODES[mode]
+    odd_one = worker(sync, 1)
+    spec = job(sync, workers={"min": 3, "max": 3})
+    play = ThreadedCast(spec, Everything(odd_one, part), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert [(d["worker"], d["what"]) for d in play.reported("member.differed")] == [(odd_one, part)]
+    finished, _ = run_local(job(sync), Everything("nobody", part), tmp_path / "alone")
+    assert play.digest == finished.digest
 
 
 @every_mode

@@ -1,8 +1,10 @@
-"""What a session costs over a bare loop with the same exchange, and what reproducible sums cost over any sums."""
+"""What a session costs over a bare loop with the same exchange, what reproducible sums cost over any sums, and what the
+comparison of members costs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ringleader.bench import compared
 from ringleader.bench.gate import Side, court
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.registry import Wish
@@ -48,7 +50,7 @@ _CASES = (
     Case("reproducible-w3", world=3, shards=8),
     Case("reproducible-w5", world=5, shards=8),
 )
-CASES = tuple(case.name for case in _CASES)
+CASES = (*(case.name for case in _CASES), compared.NAME)
 
 
 def run(wish: Wish) -> Iterator[Figure]:
@@ -56,6 +58,8 @@ def run(wish: Wish) -> Iterator[Figure]:
     for case in _CASES:
         if wish.wants(case.name):
             yield _measure(case, blocks=16 if wish.full else 6)
+    if wish.wants(compared.NAME):
+        yield compared.measure(rounds=40 if wish.full else 20)
 
 
 def _measure(case: Case, blocks: int) -> Figure:
