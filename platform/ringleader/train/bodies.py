@@ -13,6 +13,7 @@ from functools import lru_cache
 from ringleader.parsing import parse
 from ringleader.train.carried import Loop, carried
 from ringleader.train.flows import Flows, Function, Key, Scope
+from ringleader.train.memos import memos
 from ringleader.train.order import binds, blocks, first, span
 
 
@@ -73,6 +74,7 @@ class Text:
             and isinstance(node.ctx, ast.Store)
             and isinstance(node.slice, ast.Constant)
         ]
+        self._memos = memos(tree)
         self._spans = [(*span(top), scope) for top, scope in self.flows.scopes.items()]
         within = [(first, last) for first, last, scope in self._spans if scope.name]
         self.changing_globals = {
@@ -95,7 +97,7 @@ class Text:
     def compared(self, key: Key) -> bool:
         """Whether a member that comes to a call has to have what the others had there."""
         told = key in self.escapes or key in self.carried
-        return self.flows.matters(key) and (key not in self.inside or told)
+        return key not in self._memos and self.flows.matters(key) and (key not in self.inside or told)
 
     def carried_in(self, scope: Scope) -> list[Key]:
         """What bodies in that function or class carry from turn to turn."""

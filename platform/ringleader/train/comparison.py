@@ -71,7 +71,9 @@ class Comparison:
         assert seat is not None
         self._call = call
         self._due = self._on and self._compared != (seat.plan.generation, call)
-        variables = 0 if call == self._named else self._group.sections.variables.fingerprint(call)
+        # A server's may be others: it reads no row, and may have no GPU. What it makes of them is in the state.
+        silent = call == self._named or self._group.serves
+        variables = 0 if silent else self._group.sections.variables.fingerprint(call)
         self._said = (self._fingerprint(), variables) if self._due else (0, 0)
 
     @property

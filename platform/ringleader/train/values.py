@@ -1,6 +1,7 @@
 """Short texts of values: two that differ have different ones, and it takes little to make them.
 
-Left out are what training has anyway (registered objects and their tensors), functions, open files, data sets.
+Left out are what training has anyway (registered objects and their tensors), functions, open files, data sets, and
+devices: each worker has its own.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ MOST_DEPTH = 4
 SHORT = 32
 """A text up to so long is kept as it is, for people to read; of a longer one the digest is."""
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, PurePath, torch.dtype, torch.device, torch.Size)
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, PurePath, torch.dtype, torch.Size)
 _Known = dict[int, tuple["ReferenceType[Tensor]", int, int, str]]
 
 

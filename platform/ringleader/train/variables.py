@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -42,8 +43,10 @@ CURE = (
     "make it of session.params, session.loss or what session.evaluate returns, give generators a seed, and put what "
     "lives outside of the program into session.keep(name, object)"
 )
+NOTHING = repr(None)
+"""What a data set opens where it first reads is None until then, on some members for ever."""
 AMONG_WORKERS = "differs from worker to worker"
-SLOTS = 1024
+SLOTS = 1 << 15
 """Where workers' variables differ each has a slot by its name, in a table of all members. Two that share one are both
 named."""
 Texts = dict[str, str]
@@ -92,6 +95,7 @@ class Variables:
         self._seen: dict[int, Texts] = {}
         self._own: Texts = {}
         self._named: Texts = {}
+        self._not_everywhere: set[str] = set()
         self._own_call = -1
         self._lines: dict[str, tuple[str, str]] = {}
         self._known: Any = {}
@@ -157,7 +161,9 @@ class Variables:
         """Of the variables with which this member came to call `number`, below 2**48; 0 where it has none to compare,
         as it has run their lines again."""
         known = {
-            name: text for name, text in self._named.items() if name.rpartition(":")[2] not in self.found
+            name: text
+            for name, text in self._named.items()
+            if name.rpartition(":")[2] not in self.found and name not in self._not_everywhere
         }
         return _number(repr(sorted(known.items()))) if known and self._own_call == number else 0
 
@@ -172,8 +178,9 @@ class Variables:
         for name, slot in mine.items():
             said[seat.rank, slot] += _number(name + self._named[name])
         told = exchange.all_reduce(said)[list(ranks)]
-        differ = (told != told[0]).any(dim=0)
-        for name in [name for name, slot in mine.items() if differ[slot]]:
+        most, least = told.max(dim=0).values, told.masked_fill(told == 0, inf).min(dim=0).values
+        self._not_everywhere |= {name for name, slot in mine.items() if not told[:, slot].all()}
+        for name in [name for name, slot in mine.items() if most[slot] != least[slot]]:
             finding = Finding(name.rpartition(":")[2], *self._lines[name], how=AMONG_WORKERS)
             speaker = ranks[int(told[:, mine[name]].nonzero()[0])]
             if seat.rank == speaker:
@@ -247,7 +254,7 @@ class Variables:
             text = text_of(frame.f_code.co_filename)
             if text is not None and frame.f_code.co_name != "<module>":
                 self._read_frame(frame, text, reader)
-        self._named = dict(self._own)
+        self._named = {name: text for name, text in self._own.items() if text != NOTHING}
         self._read_state(number, frames, reader)
 
     def _read_frame(self, frame: FrameType, text: Text, reader: Reader) -> None:

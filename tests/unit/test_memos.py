@@ -1,0 +1,144 @@
+"""What a data set keeps of rows that it has read differs from worker to worker, and no result depends on it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_leaving import RING, SERVERS, job, made, rows
+from threaded_cast import ThreadedCast
+from torch.nn import functional as F
+
+from ringleader.train import Session
+
+torch.set_num_threads(1)
+
+
+class Reads:
+    """Reads a row of the data."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.data[row]
+
+
+class Cached(Reads):
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.cache: dict[int, Any] = {}
+
+    def __getitem__(self, row: int) -> Any:
+        if row not in self.cache:
+            self.cache[row] = self.data[row]
+        return self.cache[row]
+
+
+class Asked(Cached):
+    def __getitem__(self, row: int) -> Any:
+        item = self.cache.get(row)
+        if item is None:
+            item = self.data[row]
+            self.cache[row] = item
+        return item
+
+
+class Tried(Cached):
+    def __getitem__(self, row: int) -> Any:
+        try:
+            return self.cache[row]
+        except KeyError:
+            self.cache[row] = self.data[row]
+            return self.cache[row]
+
+
+class Defaulted(Cached):
+    def __getitem__(self, row: int) -> Any:
+        return self.cache.setdefault(row, self.data[row])
+
+
+class Slots(Reads):
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.items: list[Any] = [None] * len(data)
+
+    def __getitem__(self, row: int) -> Any:
+        if self.items[row] is None:
+            self.items[row] = self.data[row]
+        return self.items[row]
+
+
+class OpenedLate(Reads):
+    """Nobody reads a row on a server."""
+
+    opened: Any = None
+
+    def __getitem__(self, row: int) -> Any:
+        if self.opened is None:
+            self.opened = [self.data[number] for number in range(len(self.data))]
+        return self.opened[row]
+
+
+class Counts(Reads):
+    """The weight of a row follows from how many were read here before."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.reads = 0
+
+    def __getitem__(self, row: int) -> Any:
+        self.reads += 1
+        x, y = self.data[row]
+        return x * (1 + self.reads % 3), y
+
+
+class Numbers(Reads):
+    """Kinds are numbered as they are met."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.number_of: dict[int, int] = {}
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = self.data[row]
+        if row not in self.number_of:
+            self.number_of[row] = len(self.number_of)
+        return x * (1 + self.number_of[row]), y
+
+
+def told(kind: type[Reads], sync: dict[str, Any], place: Path) -> tuple[list[str], set[str]]:
+    """The variables that differ, and why the bits are others."""
+
+    def train(session: Session) -> None:
+        net, data = made(session), kind(rows())
+        for _ in range(3):
+            for x, y in session.batches(data):
+                session.step(F.cross_entropy(net(x), y))
+
+    play = ThreadedCast(job(sync, workers={"min": 3, "max": 3}), train, artifacts=place).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    differs = [data["variable"] for data in play.reported("program.differs")]
+    return differs, {finished.reproducible_why for finished in play.finished.values()}
+
+
+@pytest.mark.parametrize("sync", [RING, SERVERS], ids=["ring", "servers"])
+@pytest.mark.parametrize(
+    "kind", [Cached, Asked, Tried, Defaulted, Slots, OpenedLate], ids=lambda kind: kind.__name__
+)
+def test_rows_that_a_data_set_keeps_are_no_difference(
+    kind: type[Reads], sync: dict[str, Any], tmp_path: Path
+) -> None:
+    assert told(kind, sync, tmp_path) == ([], {""})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Counts, "data.reads"), (Numbers, "data.number_of")], ids=["counts", "numbers"]
+)
+def test_what_depends_on_the_order_of_reads_is_one(kind: type[Reads], name: str, tmp_path: Path) -> None:
+    differs, whys = told(kind, RING, tmp_path)
+    assert differs == [name]
+    assert all(name in why for why in whys)
