@@ -503,3 +503,15 @@ def other(session):
 def test_a_name_that_one_program_of_a_file_keeps_is_not_kept_in_the_others() -> None:
     text = Text(KEEPERS)
     assert [(escape.key[1], escape.scope) for escape in text.escapes.values()] == [("bank", "other")]
+
+
+ON_ONE_LINE = """
+def train(session):
+    for x, y in session.batches(rows):
+        out = net(x); loss = criterion(out, y)
+        session.step(loss)
+"""
+
+
+def test_statements_of_one_line_are_taken_one_after_the_other() -> None:
+    assert Text(ON_ONE_LINE).carried == {}

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_leaving import RING, SERVERS, job, made, rows
@@ -83,6 +84,18 @@ class OpenedLate(Reads):
         return self.opened[row]
 
 
+class Augments(Reads):
+    """Draws from a generator of its own."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.draws = np.random.default_rng(0)
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = self.data[row]
+        return x + float(self.draws.normal()), y
+
+
 class Counts(Reads):
     """The weight of a row follows from how many were read here before."""
 
@@ -127,9 +140,9 @@ def told(kind: type[Reads], sync: dict[str, Any], place: Path) -> tuple[list[str
 
 @pytest.mark.parametrize("sync", [RING, SERVERS], ids=["ring", "servers"])
 @pytest.mark.parametrize(
-    "kind", [Cached, Asked, Tried, Defaulted, Slots, OpenedLate], ids=lambda kind: kind.__name__
+    "kind", [Cached, Asked, Tried, Defaulted, Slots, OpenedLate, Augments], ids=lambda kind: kind.__name__
 )
-def test_rows_that_a_data_set_keeps_are_no_difference(
+def test_what_a_data_set_keeps_or_draws_is_no_difference(
     kind: type[Reads], sync: dict[str, Any], tmp_path: Path
 ) -> None:
     assert told(kind, sync, tmp_path) == ([], {""})

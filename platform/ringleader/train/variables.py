@@ -263,6 +263,8 @@ class Variables:
             self._read_one(_Spot(frame, text, name), scope.key(name), value, reader)
             if is_users(value):
                 for attribute, part in list(vars(value).items()):
+                    if is_generator(part) and hasattr(value, "__getitem__"):
+                        continue  # a data set's is seeded for each slice
                     self._read_one(
                         _Spot(frame, text, f"{name}.{attribute}"), ("", f".{attribute}"), part, reader
                     )
