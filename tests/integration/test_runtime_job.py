@@ -56,6 +56,16 @@ def test_a_job_trains_to_its_outcome_and_leaves_nothing(cluster, home, ingest, p
     assert [claims.claimed(job, 1) for job in ("plain", "plain-too")] == [False, True]
 
 
+def test_what_each_worker_has_of_its_own_is_no_difference(cluster, home, ingest, package):
+    """The folder of the program, a temporary one, a clock, a device, and rows that were read."""
+    settings = {"workers": {"min": 2, "max": 2}, "params": {"epochs": 3}}
+    run = start(cluster, home, ingest, package, "own", function="beside_its_files", **settings)
+    result = run.outcome()["result"]
+    assert (result["reproducible"], result["reproducible_why"]) == (True, ""), result
+    assert ingest.events("program.differs") == []
+    run.leave_nothing()
+
+
 def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(
     cluster, home, ingest, package, tmp_path
 ):

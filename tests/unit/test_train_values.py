@@ -1,5 +1,9 @@
 """What a program's variables are compared by."""
 
+import tempfile
+from pathlib import Path
+
+import pytest
 import torch
 from torch import nn
 
@@ -19,3 +23,23 @@ def test_weights_in_a_variable_are_what_training_has_and_copies_are_not() -> Non
     after = [Reader(held, {}).text(value) for value in (body, copied)]
     assert after[0] == before[0]
     assert after[1] != before[1]
+
+
+def test_paths_in_the_working_directory_are_the_same_for_all_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    for worker in ("w0", "w1"):
+        here = tmp_path / worker
+        here.mkdir()
+        monkeypatch.chdir(here)
+        paths = [here / "data", str(here / "data"), f"file://{here}/data", [here], "/data"]
+        told.append([Reader(Held(), {}).text(path) for path in paths])
+    assert told[0] == told[1]
+    assert None not in told[0]
+    assert len(set(told[0])) == len(told[0]) - 1  # a path and the same as a text
+
+
+def test_temporary_files_are_not_compared() -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        assert Reader(Held(), {}).text(file.name) is None

@@ -86,10 +86,12 @@ def _called(call: ast.Call, function: ast.Attribute) -> Iterator[tuple[str, bool
 
 
 def _is_read_anew(value: ast.AST | None, name: str) -> bool:
-    empty = isinstance(value, ast.List | ast.Dict | ast.Set) and not list(ast.iter_child_nodes(value))[1:]
-    return (
-        value is not None and not empty and not isinstance(value, ast.Constant) and name not in _named(value)
+    """A row, as it is read: no mark, no container to be added to, and nothing that depends on what came before."""
+    marks = value is None or isinstance(value, ast.Constant)
+    gathers = (isinstance(value, ast.List) and not value.elts) or (
+        isinstance(value, ast.Dict) and not value.keys
     )
+    return not marks and not gathers and value is not None and name not in _named(value)
 
 
 def _missing(test: ast.expr, found: Mapping[str, set[str]]) -> Iterator[str]:

@@ -1,15 +1,17 @@
 """Short texts of values: two that differ have different ones, and it takes little to make them.
 
 Left out are what training has anyway (registered objects and their tensors), functions, open files, data sets, and
-devices: each worker has its own.
+what each worker has of its own: its device, its working directory, files for the moment.
 """
 
 import hashlib
+import os
 import pickle
 import random
+import tempfile
 from collections import deque
 from collections.abc import Iterable, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -32,7 +34,8 @@ MOST_DEPTH = 4
 SHORT = 32
 """A text up to so long is kept as it is, for people to read; of a longer one the digest is."""
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, PurePath, torch.dtype, torch.Size)
+_PLAIN = (type(None), bool, int, float, complex, bytes, torch.dtype, torch.Size)
+_TEMPORARY = tempfile.gettempdir() + os.sep
 _Known = dict[int, tuple["ReferenceType[Tensor]", int, int, str]]
 
 
@@ -46,6 +49,7 @@ class Reader:
     def __init__(self, held: Held, known: _Known) -> None:
         self._known = known
         self._left_bytes = MOST_BYTES
+        self._here = _here()
         self._alive = storages_of(held)  # an identity is another storage's once its own is gone
         self._storages = {storage._cdata for storage in self._alive}
         modules = (part for model in held.models for part in model.modules())
@@ -67,6 +71,8 @@ class Reader:
             return None
         text: str | None
         match value:
+            case str() | PurePath():
+                text = self._words(value)
             case _ if isinstance(value, _PLAIN):
                 text = repr(value)
             case np.generic():
@@ -88,6 +94,13 @@ class Reader:
             case _:
                 text = _stand(value)
         return text
+
+    def _words(self, value: str | PurePath) -> str | None:
+        """A path in the working directory as from there: each worker has a copy of it. None for a temporary file."""
+        text = str(value)
+        if self._here in text:
+            return repr(text.replace(self._here, "."))
+        return None if text.startswith(_TEMPORARY) else repr(value)
 
     def _items(self, values: Any, depth: int, around: str) -> str:
         count = len(values)
@@ -125,6 +138,14 @@ class Reader:
             return False
         self._left_bytes -= size_bytes
         return True
+
+
+def _here() -> str:
+    """The working directory, which is removed under a worker that is killed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return os.devnull
 
 
 def is_generator(value: Any) -> bool:
