@@ -18,6 +18,16 @@ HARMLESS = frozenset(
         *("print", "pprint", "echo", "log", "debug", "info", "warning", "error", "critical", "exception"),
         *("write", "writelines", "write_text", "writerow", "dump", "save", "savefig", "mkdir", "makedirs"),
         *("flush", "close", "add_scalar", "add_scalars", "add_text", "log_metric", "log_metrics"),
+        *(
+            "init",
+            "finish",
+            "start_run",
+            "end_run",
+            "set_experiment",
+            "log_param",
+            "log_params",
+            "log_artifact",
+        ),
         *("set_description", "set_postfix", "set_postfix_str"),
     }
 )
