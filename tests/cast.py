@@ -93,6 +93,7 @@ class Cast:
         self._resizes = list(self.cues.resizes)
         self._pauses = list(self.cues.pauses)
         self._drains = list(self.cues.drains)
+        self._evictions = list(self.cues.evictions)
         self._committer: Committer | None = None
         self._applied = 0
         if self.checkpoints is not None:
@@ -225,6 +226,9 @@ class Cast:
         for drain in [d for d in self._drains if d[0] <= step]:
             self._drains.remove(drain)
             self._handle(ev.Drain(drain[1], time.monotonic(), time.monotonic()))
+        for eviction in [e for e in self._evictions if e[0] <= step]:
+            self._evictions.remove(eviction)
+            self._handle(ev.Evict(eviction[1], "frozen", time.monotonic()))
 
     def _handle(self, event: ev.Event) -> None:
         state: Membership = self._state

@@ -29,6 +29,7 @@ class FaultPlan:
     resizes: tuple[tuple[int, int, int], ...] = ()
     pauses: tuple[int, ...] = ()
     drains: tuple[tuple[int, str], ...] = ()
+    evictions: tuple[tuple[int, str], ...] = ()
 
     def kill(
         self, worker: str, *, at_step: int, phase: str = "forward", past: int = 0, once: Path = Path()
@@ -65,6 +66,10 @@ class FaultPlan:
     def drain(self, worker: str, *, at_step: int) -> "FaultPlan":
         """The worker's machine goes away at once; it stays until it is killed."""
         return replace(self, drains=(*self.drains, (at_step, worker)))
+
+    def evict(self, worker: str, *, at_step: int) -> "FaultPlan":
+        """The worker is taken for frozen: it is killed, wherever it is."""
+        return replace(self, evictions=(*self.evictions, (at_step, worker)))
 
     def resize(self, *, at_step: int, minimum: int, maximum: int) -> "FaultPlan":
         return replace(self, resizes=(*self.resizes, (at_step, minimum, maximum)))

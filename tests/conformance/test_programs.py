@@ -103,6 +103,48 @@ def join(step: int) -> Moment:
     return moment
 
 
+def shrink(step: int) -> Moment:
+    """A worker is let go there, and one goes on alone."""
+
+    def moment(name: str, mode: str, place: Path) -> Play:
+        faults = FaultPlan().resize(at_step=step, minimum=1, maximum=1)
+        return played(name, job(mode, least=2, most=2), faults, place)
+
+    return moment
+
+
+def drain(step: int) -> Moment:
+    """A worker's machine goes away there; another one comes for it."""
+
+    def moment(name: str, mode: str, place: Path) -> Play:
+        faults = FaultPlan().drain(worker(mode, 0), at_step=step)
+        return played(name, job(mode, least=1, most=2), faults, place)
+
+    return moment
+
+
+def preempt(step: int) -> Moment:
+    """A machine goes away there without which too few are left: the attempt ends and another one goes on."""
+
+    def moment(name: str, mode: str, place: Path) -> Play:
+        faults = FaultPlan().drain(worker(mode, 0), at_step=step)
+        first = played(name, job(mode, least=2, most=2), faults, place)
+        assert first.outcome in ("preempted", "succeeded"), (first.reason, first.message)
+        return again(first, name, mode, place)
+
+    return moment
+
+
+def evict(step: int) -> Moment:
+    """A worker is taken for frozen there, and killed in the middle of what it does."""
+
+    def moment(name: str, mode: str, place: Path) -> Play:
+        faults = FaultPlan().evict(worker(mode, 1), at_step=step)
+        return played(name, job(mode, least=2, most=3), faults, place)
+
+    return moment
+
+
 def again(first: Play, name: str, mode: str, place: Path) -> Play:
     """The next attempt, at another world size; a play that ended before anything happened is the last one."""
     if first.outcome == "succeeded":
@@ -139,6 +181,10 @@ MOMENTS: dict[str, Moment] = {
     **{f"join-{step}": join(step) for step in (6, 10)},
     **{f"pause-{step}": pause(step) for step in (1, 4, 6, 8, 12, 15)},
     **{f"restart-{step}": restart(step) for step in (6, 12)},
+    **{f"shrink-{step}": shrink(step) for step in (5, 11)},
+    **{f"drain-{step}": drain(step) for step in (4, 8)},
+    **{f"preempt-{step}": preempt(step) for step in (6, 13)},
+    **{f"evict-{step}": evict(step) for step in (7, 12)},
 }
 REFUSED: dict[
     str, set[str]
