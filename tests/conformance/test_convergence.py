@@ -28,6 +28,9 @@ from ringleader_jobs.digits import Digits
 
 EPOCHS, RATE = 12, 0.1
 POINT = 0.01
+TIMING = 0.04
+"""For modes whose result depends on who is where when: on busy cores eight runs of servers over token rings gave 342 to
+350 of 360 images (a standard deviation of 0.8 points) where the ring always gives 347."""
 HIDDEN = 256
 """As many as make the first matrix one that is coded: smaller ones go as they are."""
 
@@ -152,7 +155,19 @@ def test_all_train_at_the_learning_rate_of_the_ring_but_diloco() -> None:
     assert {mode.name for mode in MODES if mode.sync.get("outer") == "nesterov"} == set(slower)
 
 
+def tolerance(mode: Mode) -> float:
+    sync = asked(mode).sync
+    return TIMING if sync.leased or sync.circulates else POINT
+
+
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_every_mode_at_its_learning_rate_reaches_the_accuracy_of_the_ring_within_a_point(mode: Mode) -> None:
-    """At the ring's, but for DiLoCo."""
-    assert accuracy(mode.name) >= accuracy(REFERENCE.name) - POINT
+def test_every_mode_at_its_learning_rate_reaches_the_accuracy_of_the_ring(mode: Mode) -> None:
+    """At the ring's, but for DiLoCo: within a point, and within four where the result depends on timing."""
+    assert accuracy(mode.name) >= accuracy(REFERENCE.name) - tolerance(mode)
+
+
+def test_the_wider_tolerance_is_for_modes_that_promise_no_bits() -> None:
+    assert {mode.name for mode in MODES if tolerance(mode) == TIMING} == {
+        *("ps-ssp", "ps-async", "ps-backup"),
+        *("token-ring", "hybrid-tokens-ring", "hybrid-tokens-ps", "hybrid-ps-tokens"),
+    }
