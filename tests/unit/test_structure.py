@@ -285,3 +285,21 @@ def test_at_the_top_everything_may_be_changed(line: Line, tmp_path: Path) -> Non
 def test_behind_the_last_loop_too(line: Line, tmp_path: Path) -> None:
     """There nothing is trained any more: the weights left behind are the program's."""
     assert run_local(job("ring"), Program(line, at=3), tmp_path)[0].steps == 9
+
+
+def test_modules_are_made_in_other_threads_while_sessions_come_and_go(tmp_path: Path) -> None:
+    """torch walks through its registration hooks without a lock: sessions leave them as they are."""
+    hooks = torch.nn.modules.module._global_module_registration_hooks
+    before = list(hooks)
+    seen: list[bool] = []
+
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for x, y in session.batches(rows()):
+            seen.append(list(hooks) == before)
+            session.step(F.cross_entropy(net(x), y))
+
+    run_local(job("ring"), train, tmp_path)
+    assert set(seen) == {True}
+    assert list(hooks) == before

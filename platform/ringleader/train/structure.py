@@ -5,6 +5,7 @@ A program that changes it later would train something else than it believes, or 
 is refused at its next session call, before any step is made with it.
 """
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,6 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from ringleader.errors import StepMisuse
 from ringleader.train.held import Held
@@ -47,6 +47,24 @@ REGROUPS = (
 )
 
 
+_guard = threading.Lock()
+_structures: tuple["Structure", ...] = ()
+"""Of the sessions of this process that train. Replaced as a whole, so that any thread may walk through it."""
+
+
+def _registered(module: nn.Module, name: str, _what: Any) -> None:
+    """Something was put into a module of this process."""
+    for structure in _structures:
+        structure.registered(module, name)
+
+
+# Once and for good: torch walks through its hooks without a lock, so one that came or went with each session would
+# break `register_parameter` in another thread ("OrderedDict mutated during iteration").
+register_module_parameter_registration_hook(_registered)
+register_module_buffer_registration_hook(_registered)
+register_module_module_registration_hook(_registered)
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """A parameter, or a persistent buffer, of which only what it is like matters."""
@@ -65,7 +83,6 @@ class Structure:
         self._entries: dict[str, _Entry] | None = None
         self._groups: list[tuple[Optimizer, list[tuple[int, ...]]]] = []
         self._modules: frozenset[int] = frozenset()
-        self._hooks: list[RemovableHandle] = []
         self._line = ""
 
     def check(self) -> None:
@@ -88,24 +105,21 @@ class Structure:
 
     def release(self) -> None:
         """Training is over; idempotent."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        global _structures
+        with _guard:
+            _structures = tuple(other for other in _structures if other is not self)
 
     def _fix(self) -> None:
         self._entries = dict(self._live())
         self._modules = frozenset(id(part) for model in self._held.models for part in model.modules())
-        self._hooks = [
-            register_module_parameter_registration_hook(self._registered),
-            register_module_buffer_registration_hook(self._registered),
-            register_module_module_registration_hook(self._registered),
-        ]
+        global _structures
+        with _guard:
+            _structures = (*_structures, self)
 
-    def _registered(self, module: nn.Module, name: str, _what: Any) -> None:
+    def registered(self, module: nn.Module, name: str) -> None:
         """Something was put into a module, of whomever in this process: of the registered models the line is noted."""
-        if (
-            id(module) in self._modules and name not in module._buffers
-        ):  # forwards may put others in a buffer's place
+        # Forwards may put another tensor in a buffer's place.
+        if id(module) in self._modules and name not in module._buffers:
             self._line = calling_line()
 
     def _live(self) -> Iterator[tuple[str, _Entry]]:
