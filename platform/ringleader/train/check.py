@@ -22,6 +22,7 @@ from torch.utils.data import Subset
 from ringleader.errors import EntrypointRaised, RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.spec.entrypoint import python_path
+from ringleader.train.beginning import Beginning
 from ringleader.train.evaluation import Score
 from ringleader.train.local import Alone, Recorded, alone, copies
 from ringleader.train.near import near
@@ -51,12 +52,16 @@ class Checked(Session):
     Args:
         most: the number of the call at which the program is left.
         given: the state that `take` gave, for who comes in later.
+        beginning: the weights that the job begins with, read already.
     """
 
-    def __init__(self, spec: JobSpec, copied: Any, most: int = CALLS, given: Any = None) -> None:
+    def __init__(
+        self, spec: JobSpec, copied: Any, beginning: Beginning, most: int = CALLS, given: Any = None
+    ) -> None:
         device = None if torch.cuda.is_available() else torch.device("cpu")
         coordinator = Alone(spec.shards) if given is None else _Later(spec.shards)
         super().__init__(spec, coordinator, Recorded(), near=copied, device=device)
+        self._group.beginning = beginning
         if given is not None:
             self._group.saver = _Given(spec, given)
         self._most = most
@@ -131,7 +136,7 @@ def check(spec: JobSpec, folder: Path, *, again: bool) -> list[dict[str, str]]:
     most, given = torch.load(folder / STATE, weights_only=False) if again else (CALLS, None)
     seed_all(spec.seed, "init")
     with copies(few) as place:
-        session = Checked(few, near(few, place), most, given)
+        session = Checked(few, near(few, place), _beginning(spec), most, given)
         try:
             error = call(function, session)
             if again:
@@ -176,8 +181,16 @@ def raised(error: BaseException) -> dict[str, str]:
     return {"variable": "an exception", "line": where, "cure": cure}
 
 
+def _beginning(spec: JobSpec) -> Beginning:
+    """The weights that the job begins with. Where they cannot be read on this machine both runs do without."""
+    beginning = Beginning(spec.init_from)
+    beginning.read()
+    return Beginning(None) if beginning.unread else beginning
+
+
 def in_one_process(spec: JobSpec) -> JobSpec:
-    """The job in one process that keeps nothing. Of the modes only a ring gives the same bits to whoever runs it."""
+    """The job in one process that keeps nothing. Of the modes only a ring gives the same bits to whoever runs it. What
+    it begins with is read apart from it."""
     ring = JobSpec.parse({"name": spec.name, "entrypoint": spec.entrypoint, "sync": "ring"})
     kept = {"sync": ring.sync, "checkpoint": ring.checkpoint, "debug": ring.debug, "init_from": None}
     return alone(spec.model_copy(update={**kept, "requirements": None}))

@@ -20,6 +20,7 @@ from ringleader.comm.objects import unpacked_of_any_type
 from ringleader.comm.seal import Seal
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
+from ringleader.train.beginning import Beginning
 from ringleader.train.beside import FOUND, ORDER, SCOPE, STATE
 from ringleader.train.check import Checked, Enough, call, in_one_process, raised
 from ringleader.train.harmless import Harmless, Refused
@@ -35,8 +36,10 @@ MEMORY_SHARE = 0.5
 class AsJoiner(Checked):
     """A session of all rows that comes to one call of a job: of those before nothing is computed."""
 
-    def __init__(self, spec: JobSpec, given: Any, most: int, harmless: Harmless) -> None:
-        super().__init__(in_one_process(spec), None, most, given)
+    def __init__(
+        self, spec: JobSpec, beginning: Beginning, given: Any, most: int, harmless: Harmless
+    ) -> None:
+        super().__init__(in_one_process(spec), None, beginning, most, given)
         # What servers keep is as closed to the program here: it has another text than a ring's, which is empty here.
         self._states.on = bool(spec.sync.server_count)
         self._harmless = harmless
@@ -60,6 +63,8 @@ def check(folder: Path, order: dict[str, Any]) -> dict[str, Any]:
     "until": where it had to end early, "error": why it could not begin}."""
     spec = JobSpec.parse(order["spec"])
     torch.set_num_threads(order["threads"])  # sums of many numbers have other bits with another number
+    beginning = Beginning(spec.init_from)
+    beginning.read()  # now, as they may be where the program is not let
     harmless = Harmless(folder)
     told: dict[str, Any] = {"found": [], "raised": [], "until": "", "error": ""}
     try:
@@ -70,7 +75,7 @@ def check(folder: Path, order: dict[str, Any]) -> dict[str, Any]:
     payload = torch.from_file(str(folder / STATE), size=size, dtype=torch.uint8)
     given = unpacked_of_any_type(payload, Seal(bytes.fromhex(order["secret"]), SCOPE))
     seed_all(spec.seed, "init")
-    session = AsJoiner(spec, given, order["call"], harmless)
+    session = AsJoiner(spec, beginning, given, order["call"], harmless)
     error: BaseException | None = None
     try:
         error = call(function, session)

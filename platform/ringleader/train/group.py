@@ -14,6 +14,7 @@ from ringleader.errors import ExchangeBroken
 from ringleader.spec import JobSpec
 from ringleader.sync import Exchange
 from ringleader.train.agreement import agreed
+from ringleader.train.beginning import Beginning
 from ringleader.train.beside import Beside
 from ringleader.train.body_settings import BodySettings
 from ringleader.train.buffers import Buffers
@@ -127,6 +128,7 @@ class Group:
         self.choice = Choice(self)
         self.warnings = Warnings(self)
         self.beside = Beside(self)
+        self.beginning = Beginning(spec.init_from)
 
     @property
     def buffers(self) -> Buffers:

@@ -5,10 +5,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import Parameter
 
-from ringleader.checkpoint.manifest import CheckpointUnreadable
 from ringleader.checkpoint.parts import Part
-from ringleader.checkpoint.snapshot import checkpoint_at
-from ringleader.checkpoint.weights_file import SUFFIX, weights_at
 from ringleader.comm.communicator import end_process
 from ringleader.elastic import Plan
 from ringleader.train.handover import hand_over, lacks
@@ -33,6 +30,7 @@ class Healing:
         assert group.seat is not None
         assert group.exchange is not None
         plan, me = group.seat.plan, group.seat.plan.members[group.seat.rank]
+        group.beginning.begin(group, plan)
         self._resume(plan, me)
         payloads: dict[int, torch.Tensor] = {}
         for receiver, donor in plan.heals:
@@ -199,20 +197,7 @@ class Healing:
             return
         if plan.attempt > 1:
             group.saver.tell_nothing(plan.generation)
-        if group.spec.init_from is not None:
-            self._begin_with(group.spec.init_from, plan.generation)
-
-    def _begin_with(self, uri: str, generation: int) -> None:
-        """The first state has the weights of another job: of its checkpoint, or those that it left behind."""
-        group = self._group
-        file = uri.endswith(SUFFIX)
-        matched = group.held.begin_with(
-            weights_at(uri) if file else joined(checkpoint_at(uri).states)["models"]
-        )
-        if not matched.taken:
-            raise CheckpointUnreadable(uri, "no entry of this job's models has its name and shape there")
-        group.buffers.adopt()
-        group.saver.tell_weights(uri, matched.told(), generation)
+        group.beginning.tell(group, plan.generation)
 
     def _own_part(self, plan: Plan, donor: str) -> list[Parameter]:
         """What the donor has not the newest of: a server's own share, once it has applied a step, and all of it where

@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from ringleader.comm.objects import packed, unpacked_of_any_type
 from ringleader.comm.seal import Seal
 from ringleader.errors import StepMisuse
-from ringleader.train.matched import Matched
 from ringleader.train.norms import BLOCK, Complete, block_sums, clip, itself
 from ringleader.train.optimizer_states import assign, load
 from ringleader.train.schedules import advance, take
@@ -374,21 +373,6 @@ class Held:
         for number, (other, saved) in enumerate(zip(before, given, strict=False)):
             if self.optimizers[number][0] is not other:
                 load(self.optimizers[number][0], saved)
-
-    def begin_with(self, models: Sequence[dict[str, Any]]) -> Matched:
-        """Take over what has the same name and shape from the states of other models; all else stays as it is."""
-        mine = [
-            {n: t for n, t in model.state_dict().items() if isinstance(t, Tensor)} for model in self.models
-        ]
-        matched = Matched([], [], [], [])
-        for number in range(max(len(mine), len(models))):
-            own = mine[number] if number < len(mine) else {}
-            given = models[number] if number < len(models) else {}
-            taken = matched.add(own, given, f"{number}." if len(self.models) > 1 else "")
-            if taken:
-                self.models[number].load_state_dict(taken, strict=False)
-        self.commit_kept()
-        return matched
 
     def _check_same_program(self, state: dict[str, Any]) -> None:
         """A peer that is further in the program may have registered more."""

@@ -46,6 +46,11 @@ def calling_line() -> str:
     return f"{Path(name).name}:{number}: {linecache.getline(name, number).strip()}"
 
 
+def running_place() -> str:
+    """ "file:line" of the program's line that runs now."""
+    return _place(list(running_frames()))
+
+
 def line_setting(key: str) -> str:
     """ "file:line" where the program that runs sets that key, as its text has it; else the line that runs."""
     running = list(running_frames())

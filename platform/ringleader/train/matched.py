@@ -1,6 +1,6 @@
 """Which weights of another job fit a model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,26 +9,39 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Names of weights: of those taken over, and of the others why not."""
+    """Of one model: the names of weights that are taken over, and of the others why not.
 
-    taken: list[str]
-    only_here: list[str]
-    only_there: list[str]
-    other_shape: list[str]
+    Attributes:
+        taken_numel, own_numel: how many numbers are taken over, of how many that the model has.
+    """
 
-    def add(self, own: Mapping[str, Tensor], given: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
-        """Compare two models. Returns what can be taken over."""
+    taken: Sequence[str] = ()
+    only_here: Sequence[str] = ()
+    only_there: Sequence[str] = ()
+    other_shape: Sequence[str] = ()
+    taken_numel: int = 0
+    own_numel: int = 0
+
+    @classmethod
+    def of(cls, own: Mapping[str, Tensor], given: Mapping[str, Any]) -> "Matched":
         both = own.keys() & given.keys()
         fits = {name for name in both if own[name].shape == getattr(given[name], "shape", None)}
-        lists = (self.taken, self.only_here, self.only_there, self.other_shape)
-        found = (fits, own.keys() - both, given.keys() - both, both - fits)
-        for names, news in zip(lists, found, strict=True):
-            names += [prefix + name for name in sorted(news)]
-        return {name: given[name] for name in fits}
+        return cls(
+            taken=sorted(fits),
+            only_here=sorted(own.keys() - both),
+            only_there=sorted(given.keys() - both),
+            other_shape=sorted(both - fits),
+            taken_numel=sum(own[name].numel() for name in fits),
+            own_numel=sum(tensor.numel() for tensor in own.values()),
+        )
 
-    def told(self) -> dict[str, Any]:
-        return {"taken": len(self.taken)} | {
-            "only_here": self.only_here,
-            "only_there": self.only_there,
-            "other_shape": self.other_shape,
-        }
+
+def told(models: Sequence[Matched], *, numbered: bool) -> dict[str, Any]:
+    """What is said of all models; `numbered`: each name under the number of its model."""
+
+    def names(which: str) -> list[str]:
+        each: Iterable[tuple[int, Matched]] = enumerate(models)
+        return [f"{n}.{name}" if numbered else name for n, model in each for name in getattr(model, which)]
+
+    found = {which: names(which) for which in ("only_here", "only_there", "other_shape")}
+    return {"taken": len(names("taken")), **found}

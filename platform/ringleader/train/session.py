@@ -139,10 +139,14 @@ class Session:
         return self._group.loss if self._past is None else self._past.loss
 
     def model(self, model: M) -> M:
-        """Register a model: its parameters are kept in step, its buffers are those that the first shard leaves."""
+        """Register a model: its parameters are kept in step, its buffers are those that the first shard leaves.
+
+        Where the job has `init_from`, the model has those weights when this returns, on every worker alike.
+        """
         self._before_first_call("model")
         check_model(model)
         self._held.models.append(model.to(self._device))
+        self._group.beginning.give(model)
         return model
 
     def optimizer(self, optimizer: O, *, clip_norm: float | None = None) -> O:
