@@ -1,5 +1,6 @@
 """Evaluation: rows spread over the logical shards, sums that do not depend on the world, redone only in part."""
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,10 @@ from ringleader.train.streams import seed_all
 from ringleader.train.word import BARRIER, EVALUATE
 
 MAX_SCORES = 32
+SCORE_HINT = (
+    "score(batch) returns one value a row for every name, and evaluate makes the mean: "
+    "return {'accuracy': (prediction == label)}."
+)
 Score = Callable[[Any], Mapping[str, Tensor]]
 
 
@@ -131,10 +136,10 @@ class Evaluation:
                 self._group.buffers.rewind()
                 self._seed(piece, own)
                 values = self._score(question, batch)
-                names = self._checked_names(values)
+                names = _checked_names(values)
                 fresh[piece.shard][0] += len(piece.rows)
                 for slot, name in enumerate(names):
-                    fresh[piece.shard][1 + slot] += self._row_sum(name, values[name], len(piece.rows))
+                    fresh[piece.shard][1 + slot] += _row_sum(name, values[name], len(piece.rows))
         sums.update(fresh)
         return names
 
@@ -167,27 +172,12 @@ class Evaluation:
             return []
         batch = next(load(question.dataset, [piece], seed=0, collate=question.collate))
         with self._eval_mode():
-            return self._checked_names(self._score(question, batch))
+            return _checked_names(self._score(question, batch))
 
-    def _score(self, question: Question, batch: Any) -> Mapping[str, Tensor]:
+    def _score(self, question: Question, batch: Any) -> Any:
         """The user's values of one batch, in the job's precision."""
         with self._casting.body():
             return question.score(to_device(batch, self._device))
-
-    def _checked_names(self, values: Mapping[str, Tensor]) -> list[str]:
-        if len(values) > MAX_SCORES:
-            raise StepMisuse(
-                f"score gave {len(values)} values.", hint=f"At most {MAX_SCORES} are evaluated at once."
-            )
-        return sorted(values)
-
-    def _row_sum(self, name: str, values: Tensor, rows: int) -> Tensor:
-        if values.shape[:1] != (rows,):
-            raise StepMisuse(
-                f"score {name!r} has shape {tuple(values.shape)} for {rows} rows.",
-                hint="score(batch) returns one value a row for every name: {'accuracy': (prediction == label)}.",
-            )
-        return values.detach().to(torch.float64).reshape(rows, -1).mean(dim=1).sum().cpu()
 
     def _meet(self, exchange: Exchange, number: int, kind: int) -> bool | None:
         """All members at the same call? Returns whether a plan is pending; None where members differed, and do not any
@@ -223,6 +213,32 @@ class Evaluation:
 
     def _eval_mode(self) -> Any:
         return _EvalMode(self._group)
+
+
+def _checked_names(values: Any) -> list[str]:
+    """The scores' names. Raises StepMisuse: they have none, or are too many."""
+    if not isinstance(values, Mapping):
+        raise StepMisuse(f"score gave {_told(values)}, which has no names for its values.", hint=SCORE_HINT)
+    if len(values) > MAX_SCORES:
+        raise StepMisuse(
+            f"score gave {len(values)} values.", hint=f"At most {MAX_SCORES} are evaluated at once."
+        )
+    return sorted(values)
+
+
+def _row_sum(name: str, values: Any, rows: int) -> Tensor:
+    """() float64 over the rows. Raises StepMisuse: there is not one value for each."""
+    if not isinstance(values, Tensor):
+        raise StepMisuse(f"score {name!r} is {_told(values)}, which is no tensor.", hint=SCORE_HINT)
+    if values.shape[:1] != (rows,):
+        raise StepMisuse(f"score {name!r} has shape {tuple(values.shape)} for {rows} rows.", hint=SCORE_HINT)
+    return values.detach().to(torch.float64).reshape(rows, -1).mean(dim=1).sum().cpu()
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return f"{reprlib.repr(value)}, a {type(value).__name__}"
 
 
 class _EvalMode:

@@ -9,8 +9,13 @@ from torch.optim import Optimizer
 from ringleader.errors import StepMisuse
 
 
-def check_model(model: nn.Module) -> None:
-    """Raises StepMisuse: some of its parameters have no shape yet."""
+def check_model(model: Any) -> None:
+    """Raises StepMisuse: it is none of torch's kind, or some of its parameters have no shape yet."""
+    if not isinstance(model, nn.Module):
+        raise StepMisuse(
+            f"session.model got a {type(model).__name__}, which is no torch.nn.Module.",
+            hint="Write net = session.model(net), with the module that the loop calls.",
+        )
     tensors = (*model.named_parameters(), *model.named_buffers())
     lazy = [name for name, tensor in tensors if is_lazy(tensor)]
     if lazy:
@@ -27,6 +32,23 @@ def check_optimizer(optimizer: Any) -> None:
             f"session.optimizer got a {type(optimizer).__name__}, which is no torch.optim.Optimizer.",
             hint="Register the optimiser that it wraps, and do what it adds in session.on_commit; or derive it from "
             "torch.optim.Optimizer, with what it remembers in self.state.",
+        )
+
+
+def check_scheduler(scheduler: Any) -> None:
+    """Raises StepMisuse: it is no schedule of an optimiser."""
+    parts = ("optimizer", "step", "state_dict", "load_state_dict")
+    missing = [part for part in parts if not hasattr(scheduler, part)]
+    if missing:
+        what = (
+            f"the class {scheduler.__name__}"
+            if isinstance(scheduler, type)
+            else f"a {type(scheduler).__name__}"
+        )
+        raise StepMisuse(
+            f"session.scheduler got {what}, which is no learning-rate schedule: it has no {' and no '.join(missing)}.",
+            hint="Make one and register it: "
+            "session.scheduler(torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)).",
         )
 
 

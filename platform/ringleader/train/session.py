@@ -30,7 +30,7 @@ from ringleader.train.machines import device_of
 from ringleader.train.near import Near, bring
 from ringleader.train.optimizer_text import carried_by
 from ringleader.train.passes import Pass
-from ringleader.train.registered import check_kept, check_model, check_optimizer
+from ringleader.train.registered import check_kept, check_model, check_optimizer, check_scheduler
 from ringleader.train.rehearsal import Place, Rehearsal, calling_place
 from ringleader.train.reporter import Reporter
 from ringleader.train.rounds import Rounds
@@ -179,9 +179,10 @@ class Session:
         """Register a learning-rate schedule; the session steps it once per committed step, and nobody else does.
 
         Raises:
-            StepMisuse: it takes a metric at each step, as ReduceLROnPlateau does.
+            StepMisuse: it is none, or takes a metric at each step, as ReduceLROnPlateau does.
         """
         self._between("scheduler")
+        check_scheduler(scheduler)
         self._held.add_scheduler(scheduler)
         return scheduler
 

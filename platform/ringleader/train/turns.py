@@ -60,18 +60,20 @@ class Turns:
         Raises:
             StepMisuse: naming what is wrong with the call.
         """
-        turn, self.running = self.running, None
+        turn = self.running
         if turn is None:
             raise StepMisuse(
                 "session.step was called twice in one turn of the loop, or outside it.",
                 hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
             )
         self._unkept.end_turn()
+        _check_loss(loss)
         names = self._checked(tuple(sorted(values)))
         weight = float(len(turn.rows)) if weight is None else float(weight)
         if not (isfinite(weight) and weight > 0):
             raise StepMisuse(f"session.step got weight={weight}.", hint="Weights are finite and above 0.")
         slots = tuple(_mean(name, values[name]) for name in names)
+        self.running = None
         sign = crc32("\n".join(names).encode()) & 0xFF_FFFF
         if self._timeline is not None:
             self._timeline.end()
@@ -103,12 +105,26 @@ class Turns:
         return names
 
 
+def _check_loss(loss: Any) -> None:
+    """Raises StepMisuse: there is nothing to go backward from, or it is no one number."""
+    if not isinstance(loss, Tensor):
+        raise StepMisuse(
+            f"session.step got {reprlib.repr(loss)}, a {type(loss).__name__}, for a loss: that has no gradients.",
+            hint="Write session.step(loss) with the tensor that the loss function gave, without .item() or float().",
+        )
+    if loss.numel() != 1:
+        raise StepMisuse(
+            f"session.step got a loss of shape {tuple(loss.shape)}, which is no one number.",
+            hint="Write session.step(loss.mean()): the mean over the slice's rows.",
+        )
+
+
 def _mean(name: str, value: Any) -> Tensor:
     """() of a metric's values. Raises StepMisuse: there is none."""
     try:
         return torch.as_tensor(value, dtype=torch.float32).detach().mean()
     except (TypeError, ValueError, RuntimeError) as error:
         raise StepMisuse(
-            f"the metric {name!r} is {reprlib.repr(value)}, a {type(value).__name__}: {error}.",
-            hint="Metrics of session.step are numbers or tensors; write texts with print.",
+            f"the metric {name!r} is {reprlib.repr(value)}, a {type(value).__name__}, of which there is no mean.",
+            hint="Write session.step(loss, accuracy=accuracy) with a number or a tensor of numbers; print texts.",
         ) from error
