@@ -4,6 +4,7 @@ import pytest
 from membership_world import World
 
 from ringleader.elastic import events as ev
+from ringleader.elastic.membership import LAST_HOLDER
 from ringleader.elastic.state import GIVES_BACK
 
 
@@ -97,6 +98,27 @@ def test_a_member_that_does_not_park_is_killed_and_counts_when_its_death_is_cert
     assert len(world.plans) == 1
     world.hear()
     assert world.plan.members == ("w0",)
+
+
+def test_the_last_member_that_holds_the_state_has_more_time_to_park():
+    """On a busy machine it parks late; without it the attempt would be over."""
+    world = running(minimum=1, maximum=2, shards=2)
+    world.die("w1")
+    world.hear()
+    assert world.processes["w0"].interrupted
+    world.tick(3.0)
+    world.tick(3.0)
+    assert world.processes["w0"].alive
+    world.sense("w0")
+    assert world.plan.members == ("w0",)
+
+
+def test_the_last_member_that_never_parks_is_killed_in_the_end():
+    world = running(minimum=1, maximum=2, shards=2)
+    world.die("w1")
+    world.hear()
+    world.tick(LAST_HOLDER + 0.1)
+    assert not world.processes["w0"].alive
 
 
 def test_a_member_in_a_first_step_or_an_evaluation_has_all_the_time_to_park():

@@ -29,6 +29,10 @@ from ringleader.elastic.state import Membership, Phase, Rules, Worker
 
 Step = tuple[Membership, tuple[Instruction, ...]]
 
+LAST_HOLDER = 8
+"""So many times the patience that others get: with this member the attempt would end, so a machine that is only busy
+gets its chance. Members that are frozen are found by their heartbeats, not by this."""
+
 
 def begin(rules: Rules, *, minimum: int, maximum: int, now: float) -> Step:
     """The state of a new attempt and the instructions that start its workers."""
@@ -298,6 +302,13 @@ def _too_few(state: Membership) -> End:
     return End("failed", "min_workers_lost", why, hint)
 
 
+def _last_holder(state: Membership, worker: Worker) -> bool:
+    """Whether a part of the state may be gone with this member."""
+    if state.rules.servers:
+        return worker.role == "server"
+    return not any(m.id != worker.id and m.phase is not Phase.CONDEMNED for m in state.members)
+
+
 def _expire(state: Membership, tick: ev.Tick) -> Step:
     """Deadlines that have passed."""
     now, rules = tick.now, state.rules
@@ -316,7 +327,8 @@ def _expire(state: Membership, tick: ev.Tick) -> Step:
         elif worker.phase is Phase.ACTIVE and worker.interrupted is not None:
             waited = now - max(worker.interrupted, state.last_loss)
             dying = any(m.phase is Phase.CONDEMNED for m in state.members)
-            if waited > tick.patience_s and worker.id not in tick.unhurried and not dying:
+            patience_s = tick.patience_s * (LAST_HOLDER if _last_holder(state, worker) else 1)
+            if waited > patience_s and worker.id not in tick.unhurried and not dying:
                 state, more = condemn(state, worker.id, "unreachable", now)
                 out += more
         if state.ended:
