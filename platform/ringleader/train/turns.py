@@ -126,5 +126,5 @@ def _mean(name: str, value: Any) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise StepMisuse(
             f"the metric {name!r} is {reprlib.repr(value)}, a {type(value).__name__}, of which there is no mean.",
-            hint="Write session.step(loss, accuracy=accuracy) with a number or a tensor of numbers; print texts.",
+            hint="Metrics are numbers or tensors of numbers: session.step(loss, accuracy=accuracy). Print texts.",
         ) from error
