@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import TensorDataset
 
 from ringleader import Session
-from ringleader.errors import EntrypointRaised
+from ringleader.errors import EntrypointRaised, StepMisuse
 from ringleader.train.local import run_local
 
 torch.set_num_threads(1)
@@ -54,9 +54,12 @@ class Raises:
                     self.at("behind")
                     if self.place == "exit":
                         raise SystemExit(3)
+                    if self.place == "interrupt":
+                        raise KeyboardInterrupt
             if epoch == 1:
                 self.at("between")
                 session.evaluate(rows(), self.score)
+        self.at("end")
 
     def score(self, _batch: Any) -> dict[str, Tensor]:
         self.at("score")
@@ -67,18 +70,60 @@ class Raises:
     ("place", "where"),
     [
         ("top", "raised before the first step:"),
-        ("turn", r"raised in step 7 \(epoch 1, slice 0\):"),
+        ("turn", r"raised in step 7 \(session.global_step 6, epoch 1, slice 0\):"),
         ("behind", "raised behind step 6, in epoch 1:"),
         ("exit", "raised behind step 6, in epoch 1:"),
-        ("between", "raised behind step 8, between epoch 1 and 2:"),
-        ("score", "raised behind step 8, between epoch 1 and 2:"),
+        ("interrupt", "raised behind step 6, in epoch 1:"),
+        ("between", "raised behind step 8 and the loop of epoch 1:"),
+        ("score", "raised behind step 8 and the loop of epoch 1:"),
+        ("end", "raised behind step 12 and the loop of epoch 2:"),
     ],
 )
 def test_what_a_program_raises_names_its_step_epoch_and_slice(place: str, where: str, tmp_path: Path) -> None:
     with pytest.raises(EntrypointRaised, match=where) as caught:
         run_local(SPEC, Raises(place), tmp_path)
     assert "Traceback" in caught.value.message
-    assert ("SystemExit" if place == "exit" else "where is it") in caught.value.message.splitlines()[-1]
+    last = {"exit": "SystemExit", "interrupt": "KeyboardInterrupt"}.get(place, "where is it")
+    assert last in caught.value.message.splitlines()[-1]
+
+
+def refused_in_a_turn(session: Session) -> None:
+    model = session.model(nn.Linear(5, 2))
+    session.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for x, y in session.batches(rows()):
+        loss = F.cross_entropy(model(x), y)
+        session.step(loss, phase="warm" if session.global_step == 2 else 0.0)  # the metric
+
+
+def refused_behind_a_loop(session: Session) -> None:
+    model = session.model(nn.Linear(5, 2))
+    session.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for x, y in session.batches(rows()):
+        session.step(F.cross_entropy(model(x), y))
+    session.evaluate(rows(), lambda _batch: {"one": 0.5})  # the score
+
+
+def refused_at_the_top(session: Session) -> None:
+    session.scheduler("cosine")  # the schedule
+
+
+@pytest.mark.parametrize(
+    ("train", "where", "text"),
+    [
+        (refused_in_a_turn, "in step 3 (session.global_step 2, epoch 0, slice 0)", "# the metric"),
+        (refused_behind_a_loop, "behind step 4 and the loop of epoch 0", "# the score"),
+        (refused_at_the_top, "before the first step", "# the schedule"),
+    ],
+)
+def test_what_the_session_refuses_names_its_place_too(
+    train: Any, where: str, text: str, tmp_path: Path
+) -> None:
+    lines = enumerate(Path(__file__).read_text().splitlines(), start=1)
+    line = next(number for number, line in lines if line.endswith(text))
+    with pytest.raises(StepMisuse) as caught:
+        run_local(SPEC, train, tmp_path)
+    assert caught.value.message.endswith(f" This was {where}, at test_raised.py:{line}.")
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["the loop's own", "in a variable"])

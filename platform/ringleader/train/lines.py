@@ -6,6 +6,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType
 
 import torch
@@ -49,6 +50,13 @@ def calling_line() -> str:
 def running_place() -> str:
     """ "file:line" of the program's line that runs now."""
     return _place(list(running_frames()))
+
+
+def line_raising(error: BaseException) -> str:
+    """ "file:line" of the program's innermost line that an exception came through; empty where there is none."""
+    frames = walk_tb(error.__traceback__)
+    lines = [(f.f_code.co_filename, n) for f, n in frames if not f.f_code.co_filename.startswith(BELOW)]
+    return f"{Path(lines[-1][0]).name}:{lines[-1][1]}" if lines else ""
 
 
 def line_setting(key: str) -> str:

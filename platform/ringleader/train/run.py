@@ -22,6 +22,7 @@ from ringleader.spec import JobSpec
 from ringleader.train import weights
 from ringleader.train.beside import Workspace
 from ringleader.train.digest import weights_sha256
+from ringleader.train.lines import line_raising
 from ringleader.train.near import near
 from ringleader.train.saving import LOOK_S
 from ringleader.train.seams import Coordinator, Outlet
@@ -127,9 +128,11 @@ def run(
 def _call(function: TrainingFunction, session: Session) -> None:
     try:
         function(session)
-    except RingleaderError:
+    except RingleaderError as error:
+        if error.code == EntrypointRaised.code:
+            error.message += f" This was {_where(session)}{_line_beside(error)}."
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         turn = session._steps.turns.running
         step, shard = (turn.step, turn.shard) if turn else (session.global_step, -1)
         told = f"The training function raised {_where(session)}:\n{traceback.format_exc()}"
@@ -140,12 +143,18 @@ def _where(session: Session) -> str:
     """The place in the program, in the words of `session.global_step` and `session.epoch`."""
     turn, step, epoch = session._steps.turns.running, session.global_step, session.epoch
     if turn is not None:
-        return f"in step {turn.step + 1} (epoch {epoch}, slice {turn.shard})"
+        return f"in step {turn.step + 1} (session.global_step {step}, epoch {epoch}, slice {turn.shard})"
     if not session._epochs:
         return "before the first step"
     if session._open_call is not None and not session._calls.is_finished(session._open_call):
         return f"behind step {step}, in epoch {epoch}"
-    return f"behind step {step}, between epoch {epoch} and {epoch + 1}"
+    return f"behind step {step} and the loop of epoch {epoch}"
+
+
+def _line_beside(error: RingleaderError) -> str:
+    """The program's line that led to it, unless its message has that."""
+    line = line_raising(error)
+    return f", at {line}" if line and line not in error.message else ""
 
 
 def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
