@@ -104,7 +104,7 @@ def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(
     assert all(joined.values())
     assert {w: joined[w] for w in ("w0", "w2")} == {w: before[w] for w in ("w0", "w2")}
     (lost,) = ingest.events("worker.lost")
-    assert (lost["worker"], lost["pid"], lost["cause"]) == ("w1", before["w1"], "died")
+    assert (lost["worker"], lost["pid"], lost["cause"]) == ("w1", before["w1"], "died (SIGKILL)")
     (recovered,) = ingest.events("recovered")
     assert recovered["steps_lost"] == 0
     assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))

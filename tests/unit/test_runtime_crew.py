@@ -136,12 +136,13 @@ def test_a_death_that_is_seen_before_ray_knows_is_told_once_and_explained_later(
     from ray.exceptions import OutOfMemoryError
 
     from ringleader.runtime.hands import Hand
+    from ringleader.runtime.returns import Death
 
     freed: list[str] = []
     monkeypatch.setattr(crew._places, "free", lambda worker, for_good: freed.append(worker))
     for worker, error in (("w0", RuntimeError("gone")), ("w1", OutOfMemoryError("node full"))):
         crew._hands[worker] = Hand("worker")
-        crew._returns.put(worker, None)
+        crew._returns.put(worker, Death("died"))
         future: Future[Ended | None] = Future()
         future.set_exception(error)
         crew._returns.put(worker, future)
@@ -158,7 +159,60 @@ def test_a_death_that_is_seen_before_ray_knows_is_told_once_and_explained_later(
 def test_a_process_that_dies_behind_the_end_of_its_run_is_missed_by_nobody(
     crew: "Crew", events: "queue.Queue[Any]"
 ) -> None:
+    from ringleader.runtime.returns import Death
+
     over(crew, "w0", Ended("finished", result={"digest": "ab"}))
-    crew._returns.put("w0", None)
+    crew._returns.put("w0", Death("died (SIGKILL)"))
     over(crew, "w1", RuntimeError())
     assert [type(events.get(timeout=HANG_GUARD_S)) for _ in range(2)] == [ev.Finished, ev.Lost]
+
+
+NODE_FULL = "killed by Ray's memory monitor"
+
+
+@pytest.mark.parametrize(
+    ("causes", "told"),
+    [
+        (["died (exit code 3)", "died"], [(ev.Lost, "died (exit code 3)")]),
+        (["died", "died (SIGSEGV)"], [(ev.Lost, "died"), (ev.Explained, "died (SIGSEGV)")]),
+        (["died (SIGKILL)", NODE_FULL], [(ev.Lost, "died (SIGKILL)"), (ev.Explained, NODE_FULL)]),
+        ([NODE_FULL, "died (SIGKILL)"], [(ev.Lost, NODE_FULL)]),
+    ],
+)
+def test_of_two_causes_of_a_death_the_second_is_told_where_it_tells_more(
+    crew: "Crew",
+    events: "queue.Queue[Any]",
+    monkeypatch: pytest.MonkeyPatch,
+    causes: list[str],
+    told: list[tuple[type, str]],
+) -> None:
+    from ringleader.runtime.hands import Hand
+    from ringleader.runtime.returns import Death
+
+    monkeypatch.setattr(crew._places, "free", lambda worker, for_good: None)
+    monkeypatch.setattr(crew, "_note", lambda worker, hand: None)
+    crew._hands["w0"] = Hand("worker")
+    for cause in causes:
+        crew._returns.put("w0", Death(cause))
+    crew._hands["w1"] = Hand("worker")
+    crew._returns.put("w1", Death("died"))
+    heard = [events.get(timeout=HANG_GUARD_S) for _ in range(len(told) + 1)]
+    assert [(type(event), event.cause) for event in heard[:-1]] == told
+    assert heard[-1].worker == "w1"
+
+
+@pytest.mark.parametrize(
+    ("status", "cause"),
+    [
+        (None, "died"),
+        (0, "died (exit code 0)"),
+        (3 << 8, "died (exit code 3)"),
+        (9, "died (SIGKILL)"),
+        (11 | 0x80, "died (SIGSEGV)"),  # with a core file
+        (40, "died (signal 40)"),
+    ],
+)
+def test_a_status_is_told_in_words(status: int | None, cause: str) -> None:
+    from ringleader.runtime.hands import cause_by
+
+    assert cause_by(status) == cause

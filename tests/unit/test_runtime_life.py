@@ -27,6 +27,8 @@ if sys.argv[1] == "fork" and os.fork() == 0:
     print("child", flush=True)
     time.sleep(600)
 sys.stdin.read()
+if sys.argv[1] == "exit":
+    os._exit(3)
 """
 
 
@@ -86,6 +88,21 @@ def test_a_process_that_ends_by_itself_is_known_too() -> None:
         assert one.stdin is not None
         one.stdin.close()
         assert told.result(HANG_GUARD_S)
+
+
+@pytest.mark.parametrize(("way", "status"), [("exit", 3 << 8), ("end", 0), ("kill", signal.SIGKILL)])
+def test_how_a_process_ended_is_known_as_long_as_it_is_there(way: str, status: int) -> None:
+    with process(way) as (one, descriptor):
+        told = awaited(one.pid, descriptor)
+        assert one.stdin is not None
+        if way == "kill":
+            one.kill()
+        else:
+            one.stdin.close()
+        assert told.result(HANG_GUARD_S)
+        assert life.status(one.pid) == status
+        one.wait()
+        assert life.status(one.pid) is None
 
 
 def test_neither_a_child_nor_a_stopped_process_counts_as_dead() -> None:

@@ -16,7 +16,6 @@ from ringleader.elastic import Meeting, Plan
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
 from ringleader.runtime.hands import (
-    DIED,
     Hand,
     cause_of,
     end_frozen,
@@ -25,11 +24,12 @@ from ringleader.runtime.hands import (
     on_node,
     parked,
     read,
+    tells_more,
 )
 from ringleader.runtime.messages import NAMESPACE, WORKER_THREADS, Attendance, Identity, Launch, Task
 from ringleader.runtime.node_scratch import copies_of
 from ringleader.runtime.placement import Place, Places
-from ringleader.runtime.returns import Return, Returns
+from ringleader.runtime.returns import Death, Return, Returns
 from ringleader.runtime.watch import BUSY_CPU_S, Glance
 
 PATIENT_S = 2.0
@@ -336,8 +336,8 @@ class Crew:
     def _over(self, worker: str, returned: Return) -> None:
         """A run returned, or its process died."""
         hand, now = self._hands[worker], monotonic()
-        if returned is None:
-            self._died(worker, DIED)
+        if isinstance(returned, Death):
+            self._died(worker, returned.cause)
             return
         try:
             ended = returned.result()
@@ -365,13 +365,13 @@ class Crew:
             end_process(hand)
 
     def _died(self, worker: str, cause: str) -> None:
-        """Told once; what Ray knows about the cause may come later."""
+        """Told once; more about the cause may come later."""
         hand = self._hands[worker]
         if hand.over:
-            if cause != DIED:
+            if tells_more(cause, hand.cause):
                 self._post(ev.Explained(worker, cause, monotonic()))
             return
-        hand.over = hand.gone = True
+        hand.over, hand.gone, hand.cause = True, True, cause
         try:  # its place is free before another one is looked for
             self._places.free(worker, for_good=hand.dismissed)
             self._note(worker, GONE)

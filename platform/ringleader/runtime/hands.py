@@ -18,7 +18,7 @@ from ringleader.runtime.messages import Identity, Standing
 from ringleader.runtime.watch import Glance
 
 DIED = "died"
-"""All that is known of a death until Ray tells more."""
+"""All that is known of a death where nothing tells more."""
 
 
 @dataclass(slots=True)
@@ -29,6 +29,7 @@ class Hand:
         gone: it shall not live any more.
         over: its run has returned, or its process died.
         watched: somebody waits for that process's death.
+        cause: of its death, as it was told.
         result: what it knows, once it finished.
     """
 
@@ -41,6 +42,7 @@ class Hand:
     dismissed: bool = False
     over: bool = False
     watched: bool = False
+    cause: str = ""
     result: dict[str, Any] = field(default_factory=dict)
 
     def written(self) -> bytes:
@@ -92,6 +94,22 @@ def cause_of(error: BaseException) -> str:
     if isinstance(error, OutOfMemoryError):
         return "killed by Ray's memory monitor"
     return ev.NODE_DIED if isinstance(error, NodeDiedError) else DIED
+
+
+def cause_by(status: int | None) -> str:
+    """The same by the status with which a process ended, as `os.wait` has it; None: it is not known."""
+    if status is None:
+        return DIED
+    if not os.WIFSIGNALED(status):
+        return f"{DIED} (exit code {os.waitstatus_to_exitcode(status)})"
+    number = os.WTERMSIG(status)
+    known = number in set(signal.Signals)
+    return f"{DIED} ({signal.Signals(number).name if known else f'signal {number}'})"
+
+
+def tells_more(cause: str, told: str) -> bool:
+    """Whether a cause is news after the one that was told: what Ray knows counts more than a status."""
+    return bool(told) and cause != told and (told == DIED or not cause.startswith(DIED))
 
 
 def parked(standing: Standing, now: float) -> ev.Parked:

@@ -20,12 +20,14 @@ NAME = "life-of-a-ringleader-process"
 PAGE_BYTES = 4096
 EXITING = 0x4
 """In the flags of a thread that has begun to exit and never returns from the kernel: PF_EXITING of linux/sched.h."""
-STATE, FLAGS = 0, 6
+STATE, FLAGS, STATUS = 0, 6, 49
 """Fields of /proc/<pid>/task/<tid>/stat behind the name."""
 ATTRIBUTE_BYTES = 64
 """No C library's pthread_mutexattr_t is larger."""
 SHARED, ROBUST = 1, 1
 EXIT_S = 1.0
+STATUS_S = 0.005
+"""A process that exits has its status within microseconds; 0 is one only once it is a zombie."""
 LOOK_S = 0.0005
 
 Life = int
@@ -63,6 +65,21 @@ def await_death(pid: int, life: Life) -> bool:
     except OSError:  # it is gone, its descriptor is another one's, or it may not be opened
         return False
     return mutex.await_end() and _await_exit(pid)
+
+
+def status(pid: int) -> int | None:
+    """How a process ended that runs no code any more, as `os.wait` tells a parent; None where that cannot be seen."""
+    until = time.monotonic() + STATUS_S
+    while time.monotonic() < until:
+        try:
+            fields = _fields(Path(f"/proc/{pid}/stat"))
+            ended = int(fields[STATUS])
+        except (OSError, IndexError):  # it is gone, or /proc is of another kind
+            return None
+        if ended or fields[STATE] == "Z":
+            return ended
+        time.sleep(LOOK_S)
+    return None
 
 
 class _Mutex:
@@ -130,8 +147,12 @@ def _exiting(pid: int) -> bool:
 
 def _has_ended(thread: Path) -> bool:
     try:
-        # The name, in brackets, may hold anything.
-        fields = (thread / "stat").read_text().rpartition(")")[2].split()
+        fields = _fields(thread / "stat")
     except (FileNotFoundError, ProcessLookupError):
         return True
     return fields[STATE] in "ZX" or bool(int(fields[FLAGS]) & EXITING)
+
+
+def _fields(stat: Path) -> list[str]:
+    """Those behind the name, which is in brackets and may hold anything."""
+    return stat.read_text().rpartition(")")[2].split()

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -195,15 +195,21 @@ class _Stream(io.TextIOBase):
 
 
 @contextmanager
-def captured(lines: Lines) -> Iterator[None]:
-    """Send this process's stdout and stderr to `lines`. What this thread prints stands before the first call."""
+def captured(lines: Lines) -> Iterator[Callable[[], None]]:
+    """Send this process's stdout and stderr to `lines`. What this thread prints stands before the first call.
+
+    Gives what ends the lines that are begun."""
     lines.between(0)
     out, error = _Stream(lines, "info"), _Stream(lines, "error")
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = out, error
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
+
+    def finish() -> None:
         out.finish()
         error.finish()
+
+    try:
+        yield finish
+    finally:
+        sys.stdout, sys.stderr = before
+        finish()

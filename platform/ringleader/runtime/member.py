@@ -26,6 +26,7 @@ from ringleader.elastic import Meeting, Plan
 from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
 from ringleader.runtime.desk import Desk
 from ringleader.runtime.installing import environment_of
+from ringleader.runtime.last_words import told_before_exit
 from ringleader.runtime.lines import captured
 from ringleader.runtime.messages import Attendance, Ended, Identity, Standing, Task
 from ringleader.runtime.node_scratch import copies_of, private_scratch
@@ -76,12 +77,18 @@ class Member:
     def run(self, package: bytes | None) -> Ended:
         """Until the training function returns, raises or is dismissed. Then everything it left has been told."""
         self._pulse.start(self._desk, self._superior, self._orphaned)
-        with captured(self._desk.lines):
+        with captured(self._desk.lines) as finish, told_before_exit(lambda: self._last_words(finish)):
             ended = _ended(lambda: self._train(package))
         self._leave()
         self._desk.lines.release()
         self._pulse.stop()
         return ended
+
+    def _last_words(self, finish: Callable[[], None]) -> None:
+        """The program ends this process: what it has printed and committed is told first."""
+        finish()
+        self._desk.lines.release()
+        self._pulse.last()
 
     def _train(self, package: bytes | None) -> Ended:
         secrets = secrets_of(self._task, self._superior)

@@ -37,6 +37,10 @@ class Pulse:
     def hurry(self) -> None:
         self._wake.set()
 
+    def last(self) -> None:
+        """One beat with all that there is: this process is about to end."""
+        self._beat()
+
     def stop(self) -> None:
         """One last beat with all that is left, then none."""
         self._stopped.set()

@@ -5,15 +5,24 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 import ray
 
 from ringleader.runtime import life
-from ringleader.runtime.hands import Hand
+from ringleader.runtime.hands import Hand, cause_by
 from ringleader.runtime.messages import Ended
 
-Return = Future[Ended | None] | None
-"""What a run returned or raised; None: its process dies, and Ray does not know it yet."""
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A process dies, and Ray does not know it yet."""
+
+    cause: str
+
+
+Return = Future[Ended | None] | Death
+"""What a run returned or raised, or the death that ended it."""
 
 
 class Returns:
@@ -47,7 +56,7 @@ class Returns:
 
     def _await_death(self, worker: str, pid: int, watched: life.Life) -> None:
         if life.await_death(pid, watched):
-            self.put(worker, None)
+            self.put(worker, Death(cause_by(life.status(pid))))
 
     def _take(self) -> None:
         while True:
