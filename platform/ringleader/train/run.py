@@ -233,6 +233,7 @@ def _leave_behind(session: Session, outlet: Outlet, artifacts: Path) -> None:
         look()
 
 
+@torch.no_grad()  # a parameter may hold a tensor that was made in inference mode
 def _check_finite(session: Session) -> None:
     """A gradient that is no number shows in the loss a step later; after the last step it shows here."""
     for name, parameter in session._held.module.named_parameters():
