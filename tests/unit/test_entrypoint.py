@@ -23,16 +23,18 @@ def spec(entrypoint: str = "train:main", **more: Any) -> JobSpec:
     "text",
     [
         "def main(session): ...",
-        "async def main(session): ...",
-        "@decorated(1)\ndef main(session): ...",
+        "def main(session, /, *rest, lr=1, **more): ...",
+        "def main(*all): ...",
+        "@decorated(1)\ndef main(): ...",
+        "@decorated\nclass main: ...",
+        "if X:\n    def main(): ...\nelse:\n    def main(session): ...",
+        "class main: ...\nmain = main().train",
         "from elsewhere import main",
         "from elsewhere import train as main",
-        "import main.deeper",
-        "from elsewhere import *",
+        "class main: ...\nfrom elsewhere import *",
         "main = make(3)",
         "main: Callable = make(3)",
         "one, (two, *main) = 1, 2",
-        "class main: ...",
         "try:\n    import fast\nexcept ImportError:\n    def main(session): ...",
         "if X:\n    pass\nelse:\n    with y:\n        for z in a:\n            main = z",
         "match X:\n    case 1:\n        main = 2",
@@ -74,6 +76,46 @@ def test_a_function_that_is_not_there_is_refused_with_those_that_are(
     (finding,) = refused.value.errors
     assert told in finding["message"]
     assert (finding["pointer"], finding["value"]) == ("/entrypoint", "train:main")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import torch.nn as main", "'main' in train.py is the module torch.nn;"),
+        ("import main.deeper", "is the module main.deeper;"),
+        ("class main:\n    def __init__(self, session): ...", "is a class;"),
+        ("async def main(session): ...", "is async, and nobody awaits"),
+        ("def main(): ...", "takes no parameter;"),
+        ("def main(*, session=None): ...", "takes no parameter;"),
+        ("def main(session, rate, width=1): ...", "needs more than the session: rate;"),
+        ("def main(session, *, rate, width=1): ...", "needs more than the session: rate;"),
+    ],
+)
+def test_what_cannot_be_called_with_a_session_alone_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"{HARMLESS}{text}\n")
+    with pytest.raises(SpecInvalid) as refused:
+        check_entrypoint(spec(), tmp_path)
+    (finding,) = refused.value.errors
+    assert told in finding["message"]
+    assert finding["allowed"] == "a function that takes the session, def train(session)"
+
+
+def test_a_module_that_is_missing_in_a_package_that_is_there_is_refused(tmp_path: Path) -> None:
+    package = tmp_path / "pk"
+    (package / "plain").mkdir(parents=True)
+    for file in ("__init__.py", "data.py", "fast.cpython-313-x86_64-linux-gnu.so"):
+        (package / file).touch()
+    (tmp_path / "one.py").touch()
+    with pytest.raises(SpecInvalid, match="the package pk has no module 'nothere'; it has data;"):
+        check_entrypoint(spec("pk.nothere:main"), tmp_path)
+    with pytest.raises(SpecInvalid, match="the package pk has no module 'nothere'"):
+        check_entrypoint(spec("pk.nothere.deeper:main"), tmp_path)
+    with pytest.raises(SpecInvalid, match=r"one\.py is a module and no package, it has no 'train'"):
+        check_entrypoint(spec("one.train:main"), tmp_path)
+    for installed in ("pk.fast:main", "pk.plain.train:main", "plain.train:main"):
+        assert not check_entrypoint(spec(installed), tmp_path)
+    (package / "__init__.py").write_text("__path__ = ['elsewhere']\n")
+    assert not check_entrypoint(spec("pk.nothere:main"), tmp_path)
 
 
 @pytest.mark.parametrize("file", ["deep/train.py", "deep/train/__init__.py", "src/deep/train.py"])

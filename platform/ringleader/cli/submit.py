@@ -12,8 +12,7 @@ from ringleader.cli.output import Session, pairs, plain, to_terminal, with_outpu
 from ringleader.client import Job
 from ringleader.errors import JobFailed, WaitTimeout
 from ringleader.spec import JobSpec
-from ringleader.spec.entrypoint import check_entrypoint
-from ringleader.spec.requirements import check_requirements
+from ringleader.spec.working_dir import check_working_dir, root_of
 from ringleader.wire.states import State
 from ringleader.wire.views import Why
 
@@ -22,14 +21,13 @@ EXIT_TIMED_OUT = 124
 EXIT_DETACHED = 130
 
 JOB_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _SHOW_EVERY_S = 0.5
 
 
 @click.command()
 @click.argument("file", type=JOB_FILE)
-@click.option(
-    "--working-dir", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder to pack."
-)
+@click.option("--working-dir", type=FOLDER, help="Folder to pack.")
 @click.option("--wait", "stay", is_flag=True, help="Wait for its end; the exit code tells how it ended.")
 @click.option("--timeout", type=click.FloatRange(min=0), help="With --wait: seconds to wait at most.")
 @click.option("--dry-run", is_flag=True, help="Say what would come of it, and submit nothing.")
@@ -74,18 +72,18 @@ def _preview(told: dict[str, Any]) -> str:
 
 @click.command()
 @click.argument("file", type=JOB_FILE)
+@click.option("--working-dir", type=FOLDER, help="Folder that submit is to pack.")
 @with_output
-def validate(session: Session, file: Path) -> int:
+def validate(session: Session, file: Path, *, working_dir: Path | None) -> int:
     """Check the job FILE without submitting it. Needs no control plane."""
     spec = JobSpec.load(file)
-    if spec.working_dir is not None and not spec.working_dir.startswith("sha256:"):
-        folder = file.absolute().parent / spec.working_dir
-        check_entrypoint(spec, folder)
-        check_requirements(spec.requirements, folder)
+    remark = check_working_dir(spec, root_of(spec, file.absolute().parent, working_dir))
     session.show(
         spec.model_dump(mode="json"),
         f"{file} is valid: {spec.name}, {spec.entrypoint}\n{told_bits(spec)}",
     )
+    if remark:
+        session.note(remark)
     return 0
 
 

@@ -16,8 +16,7 @@ from ringleader.client.http import PATIENCE_S, Api, pauses
 from ringleader.client.job import Job
 from ringleader.errors import ApiProblem
 from ringleader.spec import JobSpec
-from ringleader.spec.entrypoint import check_entrypoint
-from ringleader.spec.requirements import check_requirements
+from ringleader.spec.working_dir import check_working_dir, root_of
 from ringleader.wire import package
 from ringleader.wire.views import JobPage, JobView
 
@@ -138,15 +137,10 @@ class Client:
         if function is not None:
             return self._with_function(source, working_dir, function)
         spec, base = _read(source)
-        folder = working_dir if working_dir is not None else spec.working_dir
+        root = root_of(spec, base, working_dir)
+        check_working_dir(spec, root)
         body = spec.model_dump(mode="json", exclude_unset=True)
-        if working_dir is None and (folder is None or str(folder).startswith("sha256:")):
-            return body
-        root = (Path.cwd() if working_dir is not None else base) / str(folder)
-        check_entrypoint(spec, root)
-        check_requirements(spec.requirements, root)
-        data = package.pack(root)
-        return {**body, "working_dir": self._upload(data)}
+        return body if root is None else {**body, "working_dir": self._upload(package.pack(root))}
 
     def _with_function(
         self, source: JobFile, working_dir: str | Path | None, function: Function

@@ -12,31 +12,48 @@ from ringleader.parsing import parse
 from ringleader.spec.job import JobSpec
 
 MOST_NAMED = 10
+TAKES_IT = "a function that takes the session, def train(session)"
 OPEN_ENDED = frozenset({"globals", "vars", "exec", "eval", "setattr"})
 """A module that calls one of these may have names that its text does not tell."""
+ELSEWHERE = (b"__path__", b"sys.modules")
+"""A package whose text has one of these may find its modules in other places."""
 
 
 @dataclass(slots=True)
 class _Names:
-    """What a module's text defines at its top; `open` where it may have more."""
+    """What a module's text defines at its top; `open` where it may have more.
+
+    Attributes:
+        why_not: by name, for each of its definitions what keeps it from being a training function; empty where it may
+            be one.
+    """
 
     functions: list[str] = field(default_factory=list)
-    others: set[str] = field(default_factory=set)
+    why_not: dict[str, list[str]] = field(default_factory=dict)
     open: bool = False
 
+    def add(self, name: str, why_not: str = "") -> None:
+        self.why_not.setdefault(name, []).append(why_not)
 
-def check_entrypoint(spec: JobSpec, folder: Path) -> None:
-    """Whether the function is in the module's file, where that lies in the working directory `folder`. A module that
-    is not there may be installed on the nodes.
+
+def check_entrypoint(spec: JobSpec, folder: Path) -> bool:
+    """Whether the function is in the module's file, where that lies in the working directory `folder`, and takes a
+    session.
+
+    Returns:
+        Whether the module is there. One that is not may be installed on the nodes.
 
     Raises:
-        SpecInvalid: it is not, or the file is no Python; names the functions that are there.
+        SpecInvalid: the function is not there, or is no training function, or the file is no Python; or the module is
+            missing in a package that lies there.
     """
     module, _, name = spec.entrypoint.partition(":")
-    path = _file_of(module, [folder, *python_path(spec.env, folder)])
+    roots = [folder, *python_path(spec.env, folder)]
+    path = _file_of(module, roots)
     if path is None:
-        return
-    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+        _check_packages(spec, module, roots, folder)
+        return False
+    shown = _shown(path, folder)
     try:
         names = _names(parse(path.read_bytes()))
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -46,13 +63,13 @@ def check_entrypoint(spec: JobSpec, folder: Path) -> None:
         raise _refusal(
             spec, f"{shown}{line} is no Python {version}: {why}", "a module that can be imported"
         ) from None
-    if names.open or name in names.others or name in names.functions:
-        return
-    known = ", ".join(names.functions[:MOST_NAMED])
-    more = f" and {len(names.functions) - MOST_NAMED} more" if len(names.functions) > MOST_NAMED else ""
-    raise _refusal(
-        spec, f"{shown} has no function {name!r}; it has {known or 'none'}{more}", f"{module}:function"
-    )
+    defined = names.why_not.get(name, [])
+    if names.open or "" in defined:
+        return True
+    if defined:
+        raise _refusal(spec, f"{name!r} in {shown} {defined[-1]}", TAKES_IT)
+    known = _listed(names.functions)
+    raise _refusal(spec, f"{shown} has no function {name!r}; it has {known}", f"{module}:function")
 
 
 def python_path(env: dict[str, str], folder: Path) -> list[Path]:
@@ -71,13 +88,56 @@ def _file_of(module: str, roots: list[Path]) -> Path | None:
     return None
 
 
+def _check_packages(spec: JobSpec, module: str, roots: list[Path], folder: Path) -> None:
+    """An import looks for a module only in the first package of its name.
+
+    Raises:
+        SpecInvalid: such a package lies in one of the folders, and has no module of that name.
+    """
+    package, _, name = module.rpartition(".")
+    path = _file_of(package, roots) if package else None
+    if path is None:
+        if package:
+            _check_packages(spec, package, roots, folder)
+        return
+    if any(word in path.read_bytes() for word in ELSEWHERE):
+        return
+    if path.name != "__init__.py":
+        raise _refusal(
+            spec,
+            f"{_shown(path, folder)} is a module and no package, it has no {name!r} to import",
+            f"{package}:function",
+        )
+    if (
+        any(path.parent.glob(f"{name}.*")) or (path.parent / name).is_dir()
+    ):  # compiled, or without an __init__.py
+        return
+    there = sorted({found.stem for found in path.parent.glob("*.py")} - {"__init__"})
+    where = _shown(path.parent, folder)
+    raise _refusal(
+        spec,
+        f"the package {where} has no module {name!r}; it has {_listed(there)}",
+        f"{package}.module:function",
+    )
+
+
+def _shown(path: Path, folder: Path) -> Path:
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED]) or 'none'}{more}"
+
+
 def _names(module: ast.Module) -> _Names:
     found = _Names()
     for statement in _at_the_top(module.body):
         _define(statement, found)
     for node in ast.walk(module):
         if isinstance(node, ast.Global):
-            found.others |= set(node.names)
+            for name in node.names:
+                found.add(name)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OPEN_ENDED:
             found.open = True
     found.open = found.open or "__getattr__" in found.functions
@@ -97,20 +157,40 @@ def _at_the_top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _define(statement: ast.stmt, found: _Names) -> None:
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-        found.functions.append(statement.name)
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        found.add(statement.name, "" if statement.decorator_list else _why_not(statement))
+        if not isinstance(statement, ast.ClassDef):
+            found.functions.append(statement.name)
         return
-    if isinstance(statement, ast.ClassDef):
-        found.others.add(statement.name)
+    if isinstance(statement, ast.Import):
+        for alias in statement.names:
+            found.add((alias.asname or alias.name).partition(".")[0], f"is the module {alias.name}")
         return
-    if isinstance(statement, ast.Import | ast.ImportFrom):
+    if isinstance(statement, ast.ImportFrom):
         for alias in statement.names:
             found.open = found.open or alias.name == "*"
-            found.others.add((alias.asname or alias.name).partition(".")[0])
+            found.add(alias.asname or alias.name)
         return
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.others.add(node.id)
+            found.add(node.id)
+
+
+def _why_not(defined: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
+    """What keeps a definition from being a training function, which is called with the session alone."""
+    if isinstance(defined, ast.ClassDef):
+        return "is a class"
+    if isinstance(defined, ast.AsyncFunctionDef):
+        return "is async, and nobody awaits what a call of it makes"
+    given = defined.args
+    places = [*given.posonlyargs, *given.args]
+    if not places and given.vararg is None:
+        return "takes no parameter"
+    needed = [place.arg for place in places[1 : len(places) - len(given.defaults)]]
+    needed += [
+        key.arg for key, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value is None
+    ]
+    return f"needs more than the session: {', '.join(needed)}" if needed else ""
 
 
 def _refusal(spec: JobSpec, message: str, allowed: str) -> SpecInvalid:

@@ -17,7 +17,7 @@ from pydantic import (
 
 from ringleader.errors import FINDINGS_TOLD, SpecInvalid
 from ringleader.spec.part import MAX_WORKERS, Impossible, Part
-from ringleader.spec.requirements import Requirements
+from ringleader.spec.requirements import Requirements, findings_of
 from ringleader.spec.sync import MAX_ROUND_SLICES, Architecture, Sync
 from ringleader.spec.workers import Autoscale, Servers, Workers, each_server, with_count
 from ringleader.spec.yaml_file import Unreadable, read
@@ -258,7 +258,7 @@ class JobSpec(Part):
         """Check a mapping (from YAML or JSON).
 
         Raises:
-            SpecInvalid: naming every wrong key, its value and what is allowed.
+            SpecInvalid: naming every wrong key, its value and what is allowed; or what the job would ask for in vain.
         """
         if not isinstance(source, dict):
             raise SpecInvalid(
@@ -275,9 +275,12 @@ class JobSpec(Part):
         if (first := next(unsendable, None)) is not None:
             raise SpecInvalid(chain([first], unsendable))
         try:
-            return cls.model_validate(source)
+            spec = cls.model_validate(source)
         except ValidationError as error:
             raise SpecInvalid(_findings(error)) from None
+        if found := list(findings_of(spec.requirements)):
+            raise SpecInvalid(found)
+        return spec
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -44,6 +44,25 @@ def unpinned(found: Iterable[str]) -> str | None:
     return next((entry for entry in found if not _known(entry)), None)
 
 
+def clashing(found: Iterable[str]) -> tuple[str, str] | None:
+    """The first two of these entries that pin one package to two versions. Those with a marker may exclude each
+    other."""
+    seen: dict[str, str] = {}
+    for entry in map(without_options, found):
+        pin = None if ";" in entry else pin_of(entry)
+        if pin is not None and pin_of(seen.setdefault(pin[0], entry)) != pin:
+            return seen[pin[0]], entry
+    return None
+
+
+def findings_of(requirements: str | list[str] | None) -> Iterator[dict[str, Any]]:
+    """What keeps a list of them from being installed. For jobs that are new: those of before are stored with it."""
+    if isinstance(requirements, list) and (two := clashing(requirements)):
+        allowed = "one version of a package"
+        message = f"{two[0]} and {two[1]} cannot both be installed; allowed: {allowed}"
+        yield {"pointer": "/requirements", "value": two[1], "allowed": allowed, "message": message}
+
+
 def _known(entry: str) -> bool:
     if entry.startswith("-"):
         return re.split(r"[\s=]", entry, maxsplit=1)[0] in OPTIONS
@@ -60,8 +79,9 @@ def check_requirements(requirements: str | list[str] | None, folder: Path) -> No
         return
     allowed = f"a file in {folder.name or folder} with lines name==version"
     try:
-        odd = unpinned(entries((folder / requirements).read_text()))
-        why = f"has {odd!r}" if odd is not None else ""
+        listed = list(entries((folder / requirements).read_text()))
+        odd, two = unpinned(listed), clashing(listed)
+        why = f"has {odd!r}" if odd is not None else f"has {two[0]} and {two[1]}" if two else ""
     except (OSError, UnicodeDecodeError) as error:
         why = f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
     if why:

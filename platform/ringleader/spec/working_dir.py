@@ -1,0 +1,56 @@
+"""A job's working directory, looked at before anything is sent: the folder, and what the job file names in it."""
+
+from pathlib import Path
+
+from ringleader.errors import SpecInvalid
+from ringleader.spec.entrypoint import check_entrypoint
+from ringleader.spec.job import JobSpec
+from ringleader.spec.requirements import check_requirements
+
+PACKED = "sha256:"
+"""With this begins the name of a working directory that is packed already."""
+
+
+def root_of(spec: JobSpec, base: Path, given: str | Path | None = None) -> Path | None:
+    """The folder to pack; None: the job has none, or one that is packed already.
+
+    Args:
+        base: where the job file's relative paths start.
+        given: a folder instead of the job file's, relative to the current directory.
+    """
+    if given is not None:
+        return Path.cwd() / given
+    if spec.working_dir is None or spec.working_dir.startswith(PACKED):
+        return None
+    return base / spec.working_dir
+
+
+def check_working_dir(spec: JobSpec, root: Path | None) -> str:
+    """Whether the folder is there, with the training function and the requirements file if the job file names one.
+
+    Returns:
+        A sentence on what is wrong unless the nodes have it; empty where there is nothing of that kind.
+
+    Raises:
+        SpecInvalid: naming what is wrong.
+    """
+    if root is None:
+        if spec.working_dir is None and isinstance(spec.requirements, str):
+            why = f"{spec.requirements} is a file of the working directory, and the job has none"
+            raise _refusal(
+                "/requirements", spec.requirements, why, "a working_dir, or a list of name==version"
+            )
+        return ""
+    if not root.is_dir():
+        why = f"{root} is no folder" if root.exists() else f"there is no folder {root}"
+        allowed = "a folder, relative to the job file"
+        raise _refusal("/working_dir", spec.working_dir or str(root), why, allowed)
+    found = check_entrypoint(spec, root)
+    check_requirements(spec.requirements, root)
+    module = spec.entrypoint.partition(":")[0]
+    return "" if found else f"{module} is not in {root}: it has to be installed on the nodes."
+
+
+def _refusal(pointer: str, value: str, message: str, allowed: str) -> SpecInvalid:
+    message = f"{message}; allowed: {allowed}"
+    return SpecInvalid([{"pointer": pointer, "value": value, "allowed": allowed, "message": message}])
