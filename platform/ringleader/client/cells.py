@@ -1,5 +1,5 @@
-"""A function of a notebook, with all that it uses, as the text of a module: definitions as they were written, numbers
-and text as they are now. Nothing is left out: what cannot be written down is named."""
+"""A function of a notebook, with all that it uses, as the text of a module: definitions as they were written, values
+as they are now. Nothing is left out: what cannot be written down is named."""
 
 import __future__
 
@@ -12,14 +12,14 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from ringleader.client.values import source_of
 from ringleader.parsing import parse
 
 _OWN = ("__name__", "__module__", "__qualname__", "__annotations__", "__class__")
 """What Python sets itself where a definition runs."""
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 @dataclass(slots=True)
@@ -80,8 +80,9 @@ def _write(
         written.imports[name], module = line
         written.modules.append(module)
         return []
-    if _is_plain(value):
-        written.values[name] = _repr(value)
+    if (made := source_of(value)) is not None:
+        written.values[name] = made.text
+        written.imports |= made.imports
         return []
     source = _source_of(name, value, trees)
     if source is None:
@@ -139,38 +140,12 @@ def _is_there(module: str, name: str, value: Any) -> bool:
     return getattr(sys.modules.get(module), name, sys) is value
 
 
-def _is_plain(value: Any) -> bool:
-    """Numbers, text and what is made of them: written down, they are the same."""
-    if type(value) in (list, tuple, set, frozenset):
-        return all(map(_is_plain, value))
-    if type(value) is dict:
-        return all(_is_plain(part) for pair in value.items() for part in pair)
-    return type(value) in _PLAIN
-
-
-def _repr(value: Any) -> str:
-    """As Python reads it back, also where it is no number or endless."""
-    text = repr(value)
-    try:
-        return text if ast.literal_eval(text) == value else _spelt(value)
-    except ValueError:
-        return _spelt(value)
-
-
-def _spelt(value: Any) -> str:
-    if type(value) is float:
-        return f"float({str(value)!r})"
-    if type(value) is dict:
-        return "{" + ", ".join(f"{_spelt(key)}: {_spelt(part)}" for key, part in value.items()) + "}"
-    if type(value) in (list, tuple, set, frozenset):
-        return f"{type(value).__name__}([{', '.join(map(_spelt, value))}])"
-    return repr(value)
-
-
 def _source_of(name: str, value: Any, trees: list[ast.Module]) -> str | None:
     """Its definition as it was written: of a function by its code, of a class the newest of that name."""
     function = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
     if inspect.isfunction(function) and function.__module__ == "__main__":
+        if function.__qualname__ == "<lambda>":
+            return _lambda_of(name, function, trees)
         if function.__closure__ or "<" in function.__qualname__:
             return None
         try:
@@ -183,6 +158,26 @@ def _source_of(name: str, value: Any, trees: list[ast.Module]) -> str | None:
                 if isinstance(node, ast.ClassDef) and node.name == name:
                     return ast.unparse(node)
     return None
+
+
+def _lambda_of(name: str, function: FunctionType, trees: list[ast.Module]) -> str | None:
+    """`name = lambda …` of the newest cell that says so, where this is what the name still means."""
+    for tree in reversed(trees):
+        for node in reversed(tree.body):
+            if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda)):
+                continue
+            if [target.id for target in node.targets if isinstance(target, ast.Name)] == [name]:
+                text = f"{name} = {ast.unparse(node.value)}"
+                made = [part for part, _ in _codes(compile(text, f"<{name}>", "exec"), late=False)]
+                now = [part for part, _ in _codes(function.__code__, late=True)]
+                return text if [*map(_does, made[1:])] == [*map(_does, now)] else None
+    return None
+
+
+def _does(code: CodeType) -> tuple[Any, ...]:
+    """What tells it from others, wherever it stands."""
+    constants = [repr(part) for part in code.co_consts if not isinstance(part, CodeType)]
+    return code.co_code, code.co_names, code.co_varnames, constants
 
 
 def _used(source: str, name: str, *, lazy: bool) -> tuple[list[str], list[str]]:

@@ -155,9 +155,13 @@ class Client:
                 hint="Give the other keys of the job file as a mapping: submit({'name': …}, function=train).",
             )
         found = sources_of(function)
-        body = JobSpec.parse({**source, "entrypoint": found.entrypoint}).model_dump(
-            mode="json", exclude_unset=True
-        )
+        spec = JobSpec.parse({**source, "entrypoint": found.entrypoint})
+        if isinstance(spec.requirements, str):
+            raise FunctionRefused(
+                f"requirements names the file {spec.requirements!r}, and a function has no working_dir that holds it.",
+                hint='Give the list itself: {"requirements": ["einops==0.8.1", …]}.',
+            )
+        body = spec.model_dump(mode="json", exclude_unset=True)
         return {**body, "working_dir": self._upload(package.packed(found.files))} if found.files else body
 
     def _upload(self, data: bytes) -> str:

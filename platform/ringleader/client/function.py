@@ -53,7 +53,14 @@ def sources_of(function: Function) -> Sources:
     if path is None:
         if function.__module__ != MAIN:
             raise FunctionRefused(f"{name!r} is in {function.__module__!r}, which has no file.")
+        if not cells:
+            _kept(name, function)
         return _of_notebook(name, module)
+    if not path.is_file():
+        raise FunctionRefused(
+            f"{name!r} cannot be packed: Python read it from {file}, which is no file.",
+            hint="Save the program as a file and run that, or submit from a notebook.",
+        )
     dotted = spec.name if spec is not None else re.sub(r"\W", "_", path.stem)
     if _installed(path):
         return Sources(f"{dotted}:{name}")
@@ -66,6 +73,17 @@ def sources_of(function: Function) -> Sources:
         wanted.append(dotted)
     files = local_files(root, wanted) | ({} if spec is not None else {f"{dotted}.py": path})
     return Sources(f"{dotted}:{name}", {file: found.read_bytes() for file, found in files.items()})
+
+
+def _kept(name: str, function: Function) -> None:
+    """Raises FunctionRefused: Python has not kept what was typed."""
+    try:
+        inspect.getsource(function)
+    except (OSError, TypeError):
+        raise FunctionRefused(
+            f"{name!r} cannot be packed: it was typed at Python's prompt or given with -c, which keep no source text.",
+            hint="Save it as a file and run that, or submit from a notebook or from IPython.",
+        ) from None
 
 
 def _of_notebook(name: str, module: ModuleType) -> Sources:
