@@ -36,6 +36,8 @@ ADDS = frozenset(["append", "extend", "insert", "appendleft", "add", "update", "
 CONTAINERS = frozenset(
     ["list", "dict", "set", "defaultdict", "Counter", "deque", "OrderedDict", "Queue", "SimpleQueue"]
 )
+TEXTS = frozenset(["__str__", "__repr__", "__format__"])
+"""Methods by which an object is made into text, to be shown."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Place = Function | ast.ClassDef
 
@@ -90,11 +92,15 @@ class Flows:
             self._scope = self.scopes[top]
             self._scope.containers |= set(self._containers(top))
             self._statement(top)
-        self._matters = self._reached()
+        self._matters = self._reached({MATTERS})
 
     def matters(self, key: Key) -> bool:
         """Whether something of the variable goes where training can feel it."""
         return key in self._matters
+
+    def may_matter(self, key: Key) -> bool:
+        """The same where any function's result may be felt: who calls a module's forward is not to be seen."""
+        return key in self._reached({MATTERS} | {("()", name) for name in self.functions.keys() - TEXTS})
 
     def matter_at(self, key: Key) -> list[int]:
         """The lines in which the variable is read for something that matters."""
@@ -119,12 +125,12 @@ class Flows:
             elif isinstance(node, ast.Expr) and (added := self._added(node.value, scope)) is not None:
                 yield added
 
-    def _reached(self) -> set[Key]:
-        """Everything that flows into what matters, against the direction of the flow."""
+    def _reached(self, ends: set[Key]) -> set[Key]:
+        """Everything that flows into these, against the direction of the flow."""
         sources: dict[Key, set[Key]] = defaultdict(set)
         for load in self.loads:
             sources[load.into].add(load.key)
-        found, new = {MATTERS}, [MATTERS]
+        found, new = set(ends), list(ends)
         while new:
             more = sources[new.pop()] - found
             found |= more
@@ -180,7 +186,8 @@ class Flows:
 
     def _nested(self, node: Function) -> None:
         before, self._function = self._function, node.name
-        if node.name.startswith("__") or node.decorator_list:
+        hidden = node.name.startswith("__") and node.name not in TEXTS
+        if hidden or (node.decorator_list and not _trains(node)):
             self.loads.append(Load(("()", node.name), node.lineno, MATTERS))  # who calls it is not to be seen
         self._statements(node.body)
         self._function = before
@@ -308,11 +315,9 @@ class Flows:
         for node in ast.walk(top):
             if not isinstance(node, ast.Assign | ast.AnnAssign):
                 continue
-            value = node.value
-            made = isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp)
-            if made or (isinstance(value, ast.Call) and _name_of(value.func) in CONTAINERS):
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    base = _base(target, self._scope)
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for part, value in _each(target, node.value):
+                    base = _base(part, self._scope) if _makes_container(value) else None
                     if base is not None:
                         yield base
 
@@ -330,6 +335,26 @@ def _base(node: ast.expr, scope: Scope, *, holds: bool = False) -> Key | None:
     if isinstance(node, ast.Attribute):
         return ("", f".{node.attr}")
     return scope.key(node.id) if isinstance(node, ast.Name) else None
+
+
+def _each(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """What is assigned to what: `a, b = [], {}` are two."""
+    series = ast.Tuple | ast.List
+    if isinstance(target, series) and isinstance(value, series) and len(target.elts) == len(value.elts):
+        for part, its in zip(target.elts, value.elts, strict=True):
+            yield from _each(part, its)
+    else:
+        yield target, value
+
+
+def _makes_container(value: ast.expr | None) -> bool:
+    made = isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp)
+    return made or (isinstance(value, ast.Call) and _name_of(value.func) in CONTAINERS)
+
+
+def _trains(node: Function) -> bool:
+    """Whether it looks like a training function: nobody takes what it returns but who calls it by its name."""
+    return [argument.arg for argument in node.args.args] == ["session"]
 
 
 def _is_of_self(node: ast.expr) -> bool:

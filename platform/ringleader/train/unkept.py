@@ -4,6 +4,8 @@ Such state goes on from the slices that the same worker had before, and no peer 
 depends on who computed what. It is looked for in a few turns, more and more seldom.
 """
 
+import linecache
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from ringleader.train.bodies import text_of
+from ringleader.train.lines import BELOW
 
 if TYPE_CHECKING:
     from ringleader.train.group import Group
@@ -51,7 +56,8 @@ class Unkept:
             return
         changed = [path for path, now in self._look().items() if now.differs(before.get(path))]
         self._in_a_row = Counter({path: self._in_a_row[path] + 1 for path in changed})
-        new = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self._found]
+        often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self._found]
+        new = [path for path in often if may_matter(*self._owner(path))]
         self._found += new
         if new and self._group.seat is not None and self._group.seat.rank == 0:
             print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
@@ -73,18 +79,48 @@ class Unkept:
         self._found += [path for path in state if path not in self._found]
 
     def _look(self) -> dict[str, "_Seen"]:
-        return {path: _Seen.of(value) for path, value in unkept_values(self._group.held.models)}
+        return {path: _Seen.of(value) for path, _, value in unkept_values(self._group.held.models)}
+
+    def _owner(self, path: str) -> tuple[type[nn.Module], str]:
+        """Whose it is, and the attribute's name."""
+        part = next(part for each, part, _ in unkept_values(self._group.held.models) if each == path)
+        return type(part), path.partition("[")[0].rpartition(".")[2]
 
 
-def unkept_values(models: Sequence[nn.Module]) -> Iterator[tuple[str, Any]]:
+def unkept_values(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, Any]]:
     """Numbers, texts and tensors in attributes of modules, and in dicts and lists there, and buffers that are not
-    persistent, by their paths."""
+    persistent, by their paths; with the module."""
     for number, model in enumerate(models):
         prefix = f"{number}." if len(models) > 1 else ""
         for place, part in model.named_modules(prefix=prefix.rstrip(".")):
             for name, value in _held_by(part):
                 if isinstance(value, _VALUES):
-                    yield f"{place}.{name}" if place else name, value
+                    yield f"{place}.{name}" if place else name, part, value
+
+
+def may_matter(kind: type[nn.Module], name: str) -> bool:
+    """Whether training may feel what modules of that class keep under this name. It does not where the class is the
+    program's own, and no text of the program reads it but to show or store it."""
+    classes = [each for each in kind.__mro__ if each not in (nn.Module, object)]
+    files = [_file_of(each.__module__) for each in classes]
+    texts = [text_of(file) for file in files if file and not file.startswith(BELOW)]
+    key = ("", f".{name}")
+    if len(texts) < len(classes) or not any(text is not None and key in text.flows.sets for text in texts):
+        return True
+    return any(_reads(file, name) for file in {_file_of(module) for module in list(sys.modules)} if file)
+
+
+def _reads(file: str, name: str) -> bool:
+    """Whether a file of the program reads that attribute for more than to show it, or names it in quotes."""
+    source = "" if file.startswith(BELOW) else "".join(linecache.getlines(file))
+    if f"'{name}'" in source or f'"{name}"' in source:
+        return True
+    text = text_of(file) if f".{name}" in source else None
+    return text is not None and text.flows.may_matter(("", f".{name}"))
+
+
+def _file_of(module: str) -> str:
+    return str(getattr(sys.modules.get(module), "__file__", "") or "")
 
 
 def _held_by(part: nn.Module) -> Iterable[tuple[str, Any]]:
