@@ -19,6 +19,7 @@ from ringleader.train.body_modes import BodyModes
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.casting import Casting
 from ringleader.train.clock import Split
+from ringleader.train.counted import check_not_counted
 from ringleader.train.cursor import Epoch, steps_in_epoch
 from ringleader.train.evaluation import Evaluation, Question, Score
 from ringleader.train.group import Group
@@ -272,8 +273,10 @@ class Session:
                 leaves no batch.
         """
         check_dataset(dataset)
+        place = calling_place(0)
+        check_not_counted(place)
         bring(dataset, self._near)
-        run = partial(self._run_batches, dataset, calling_place(0), shuffle=shuffle, collate=collate)
+        run = partial(self._run_batches, dataset, place, shuffle=shuffle, collate=collate)
         return Pass(partial(run, loader_workers=loader_workers, drop_last=drop_last))
 
     def step(self, loss: Tensor, *, weight: float | None = None, **metrics: Any) -> None:
