@@ -11,6 +11,7 @@ from cast import Cast
 from defects import BODY, DEFECTS, HARMLESS
 from faults import FaultPlan
 from forks import processes
+from hidden import HIDDEN, LINE
 from play import Play
 from programs import BATCH, PROGRAMS, SHARDS
 
@@ -75,6 +76,11 @@ def test_what_a_body_leaves_to_lines_behind_it_is_named_by_the_text(name: str, t
 @pytest.mark.parametrize("name", DEFECTS)
 def test_what_differs_when_lines_run_again_is_named_by_variable_and_line(name: str, tmp_path: Path) -> None:
     assert DEFECTS[name] in found(f"defects:{name}", tmp_path)["again"]
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_a_body_keeps_for_itself_is_found_by_its_gradients(name: str, tmp_path: Path) -> None:
+    assert ("loop body", LINE) in found(f"hidden:{name}", tmp_path)["first"]
 
 
 def joined(program: str, place: Path) -> Play:

@@ -12,6 +12,7 @@ import pytest
 from cast import Cast
 from defects import DEFECTS
 from faults import FaultPlan
+from hidden import HIDDEN, LINE
 from play import Play
 from programs import BATCH, SHARDS
 
@@ -91,6 +92,19 @@ def test_what_would_differ_is_named_where_nobody_comes_and_nobody_goes(name: str
     assert len(set(found)) == len(found)
     [end] = told.finished.values()
     assert (found[0][0] in end.reproducible_why, end.reproducible) == (True, False)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_a_body_keeps_for_itself_is_found_while_the_job_runs(
+    name: str, mode: str, tmp_path: Path
+) -> None:
+    told = play(HIDDEN[name], tmp_path, **MODES[mode])
+    assert told.outcome == "succeeded", (told.reason, told.message)
+    assert ("loop body", LINE) in named(told)
+    assert {("loop body" in end.reproducible_why, end.reproducible) for end in told.finished.values()} == {
+        (True, False)
+    }
 
 
 @pytest.mark.parametrize(

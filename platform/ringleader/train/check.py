@@ -27,6 +27,7 @@ from ringleader.train.evaluation import Score
 from ringleader.train.local import Alone, Recorded, alone, copies
 from ringleader.train.near import near
 from ringleader.train.rehearsal import Place
+from ringleader.train.repeating import NAME, RepeatedSteps
 from ringleader.train.run import load_function
 from ringleader.train.saving import Saver
 from ringleader.train.seams import Parked, Seat
@@ -62,6 +63,7 @@ class Checked(Session):
         coordinator = Alone(spec.shards) if given is None else _Later(spec.shards)
         super().__init__(spec, coordinator, Recorded(), near=copied, device=device)
         self._group.beginning = beginning
+        self._steps = self._repeated = RepeatedSteps(self._group, self._outlet, self._device, self._compared)
         if given is not None:
             self._group.saver = _Given(spec, given)
         self._most = most
@@ -82,15 +84,24 @@ class Checked(Session):
         """What a member that comes in now is given."""
         return self._held.state(self._group.healing.rest({}))
 
+    def _compared(self) -> None:
+        """A loop's first step was computed twice."""
+
     def _run_batches(self, dataset: Any, place: Place, **options: Any) -> Any:
+        code, line = place
+        self._repeated.line = f"{Path(code.co_filename).name}:{line}"
         return super()._run_batches(self._few(dataset), place, **{**options, "loader_workers": 0})
 
     def _begin_call(self) -> int:
         number = super()._begin_call()
         self.called = number
-        if number and (number == self._most or time.monotonic() > self._until):
+        if self._is_enough(number):
             raise Enough
         return number
+
+    def _is_enough(self, number: int) -> bool:
+        """Whether the program is left at this call."""
+        return number > 0 and (number == self._most or time.monotonic() > self._until)
 
     def _few(self, dataset: Any) -> Any:
         return Subset(dataset, range(min(len(dataset), STEPS * self._spec.batch.global_size)))
@@ -139,13 +150,14 @@ def check(spec: JobSpec, folder: Path, *, again: bool) -> list[dict[str, str]]:
         session = Checked(few, near(few, place), _beginning(spec), most, given)
         try:
             error = call(function, session)
+            found = [asdict(finding) for finding in session._group.sections.variables.found.values()]
             if again:
-                found = map(asdict, session._group.sections.variables.found.values())
                 return [*found, *([raised(error)] if error is not None else [])]
             if error is not None:
                 raise _failed(error, session)
             torch.save((session.called, session.take()), folder / STATE)
-            return escaped(function)
+            named = escaped(function)
+            return [*named, *(each for each in found if each["variable"] == NAME)]
         finally:
             session._close()
 

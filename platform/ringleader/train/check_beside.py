@@ -9,6 +9,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
@@ -24,41 +25,74 @@ from ringleader.train.beginning import Beginning
 from ringleader.train.beside import FOUND, ORDER, SCOPE, STATE
 from ringleader.train.check import Checked, Enough, call, in_one_process, raised
 from ringleader.train.harmless import Harmless, Refused
+from ringleader.train.rehearsal import Place
 from ringleader.train.run import load_function
 from ringleader.train.streams import seed_all
 
 GRACE_S = 5
 """The signal that says what it took too much of comes so long before the one that nothing holds up."""
+FURTHER = 2
+"""Where the loop that the job is in has no step left the next one is looked at, if it is among so many calls."""
 MEMORY_SHARE = 0.5
 """It takes so much of the node's free memory at most."""
 
 
 class AsJoiner(Checked):
-    """A session of all rows that comes to one call of a job: of those before nothing is computed."""
+    """A session of all rows that comes to one call of a job: of those before nothing is computed. Where that is a loop
+    a step of it, or of the next one, is computed twice.
+
+    Args:
+        arrived: called where it has come there, before that.
+    """
 
     def __init__(
-        self, spec: JobSpec, beginning: Beginning, given: Any, most: int, harmless: Harmless
+        self,
+        spec: JobSpec,
+        beginning: Beginning,
+        given: Any,
+        most: int,
+        harmless: Harmless,
+        *,
+        arrived: Callable[["AsJoiner"], None],
     ) -> None:
         super().__init__(in_one_process(spec), None, beginning, most, given)
         # What servers keep is as closed to the program here: it has another text than a ring's, which is empty here.
         self._states.on = bool(spec.sync.server_count)
         self._harmless = harmless
         self._until = inf
+        self._arrived = arrived
+        self._loops = False
+
+    @property
+    def found(self) -> list[dict[str, Any]]:
+        return [asdict(found) for found in self._group.sections.variables.found.values()]
+
+    def _run_batches(self, dataset: Any, place: Place, **options: Any) -> Any:
+        self._loops = True
+        return super()._run_batches(dataset, place, **options)
 
     def _begin_call(self) -> int:
         if self._harmless.why:  # and the program did not notice
             raise Refused
-        number = super()._begin_call()
-        if number == self._most:  # the first one, in which the state is given: behind others `super` has left
+        return super()._begin_call()
+
+    def _is_enough(self, number: int) -> bool:
+        loops, self._loops = self._loops, False
+        if number == self._most:
             self._group.enter()
-            raise Enough
-        return number
+            self._arrived(self)
+        return number > self._most + FURTHER or (number == self._most and not loops)
+
+    def _compared(self) -> None:
+        raise Enough
 
     def _few(self, dataset: Any) -> Any:
         return dataset
 
 
-def check(folder: Path, order: dict[str, Any]) -> dict[str, Any]:
+def check(
+    folder: Path, order: dict[str, Any], arrived: Callable[[AsJoiner], None] = lambda _: None
+) -> dict[str, Any]:
     """What was found: {"found": variables that differ, "raised": what only a worker that comes in later raises,
     "until": where it had to end early, "error": why it could not begin}."""
     spec = JobSpec.parse(order["spec"])
@@ -75,7 +109,7 @@ def check(folder: Path, order: dict[str, Any]) -> dict[str, Any]:
     payload = torch.from_file(str(folder / STATE), size=size, dtype=torch.uint8)
     given = unpacked_of_any_type(payload, Seal(bytes.fromhex(order["secret"]), SCOPE))
     seed_all(spec.seed, "init")
-    session = AsJoiner(spec, beginning, given, order["call"], harmless)
+    session = AsJoiner(spec, beginning, given, order["call"], harmless, arrived=arrived)
     error: BaseException | None = None
     try:
         error = call(function, session)
@@ -83,7 +117,7 @@ def check(folder: Path, order: dict[str, Any]) -> dict[str, Any]:
         pass
     finally:
         session._close()
-    told["found"] = [asdict(found) for found in session._group.sections.variables.found.values()]
+    told["found"] = session.found
     if harmless.why or error is None:
         return told | {"until": harmless.why}
     finding = raised(error)
@@ -97,11 +131,16 @@ def main(place: str) -> None:
     folder = Path(place)
     order = json.loads((folder / ORDER).read_text())
     _bound(order["cpu_s"])
-    told = check(folder, order)
+    # Before a step is computed, for which the process may be given too little time or memory.
+    told = check(folder, order, lambda session: _leave(folder, {"found": session.found}))
+    _leave(folder, told)
+    os._exit(0)  # what the program has left running waits for nobody
+
+
+def _leave(folder: Path, told: dict[str, Any]) -> None:
     partial = folder / f"{FOUND}.partial"
     partial.write_text(json.dumps(told))
     partial.replace(folder / FOUND)
-    os._exit(0)  # what the program has left running waits for nobody
 
 
 def _of_this_process(error: BaseException) -> bool:

@@ -254,7 +254,7 @@ class Steps:
         if report.lays:
             self._lay_anew(loop, report)
             return
-        if report.unseen:
+        if report.unseen or self._is_repeated(report):
             self._look_first(report)
             return
         slices = {lane: self._shards_of_lane(lane) for lane in self._present}
@@ -277,6 +277,10 @@ class Steps:
             self._commit(report, reduced, skipped=skipped)
         group.committed()
         self._progress(loop, "between")
+
+    def _is_repeated(self, _report: StepReport) -> bool:
+        """Whether the step, whose gradients are summed, is to be computed once more: in a check of the program."""
+        return False
 
     def _donate(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
         """Those who follow this member need what it is about to apply."""

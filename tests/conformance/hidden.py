@@ -1,0 +1,147 @@
+"""Programs whose loop's body goes on from what its earlier turns left, where neither text nor variables show it."""
+
+import numpy as np
+import torch
+from programs import network, rows, sgd
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from ringleader.train import Session
+
+STEP = 0
+DRAW = np.random.default_rng(3)
+
+
+def trained(session: Session, loss_of: "object", data: "Dataset[object] | None" = None) -> None:
+    net = session.model(network())
+    sgd(session, net)
+    for _ in range(6):
+        for x, y in session.batches(data or rows()):
+            session.step(loss_of(net(x), y))  # type: ignore[operator]
+
+
+class Warming(nn.Module):
+    """A loss that counts in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        self.calls += 1
+        return F.cross_entropy(logits, labels) * min(1.0, self.calls / 20)
+
+
+def attribute_of_a_loss(session: Session) -> None:
+    trained(session, Warming())
+
+
+def count_in_a_closure(session: Session) -> None:
+    n = 0
+
+    def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+        nonlocal n
+        n += 1
+        return F.cross_entropy(logits, labels) * min(1.0, n / 20)
+
+    trained(session, loss_of)
+
+
+def count_in_a_global(session: Session) -> None:
+    trained(session, _counted)
+
+
+def _counted(logits: Tensor, labels: Tensor) -> Tensor:
+    global STEP
+    STEP += 1
+    return F.cross_entropy(logits, labels) / STEP
+
+
+def mutable_default(session: Session) -> None:
+    trained(session, _remembered)
+
+
+def _remembered(logits: Tensor, labels: Tensor, seen: list[float] = []) -> Tensor:  # noqa: B006
+    seen.append(1.0)
+    return F.cross_entropy(logits, labels) / len(seen)
+
+
+def attribute_of_a_function(session: Session) -> None:
+    _warm.n = 0  # type: ignore[attr-defined]
+    trained(session, _warm)
+
+
+def _warm(logits: Tensor, labels: Tensor) -> Tensor:
+    _warm.n += 1  # type: ignore[attr-defined]
+    return F.cross_entropy(logits, labels) / _warm.n  # type: ignore[attr-defined]
+
+
+class _Weights:
+    def __init__(self) -> None:
+        self.mean = 1.0
+
+
+class _Balance:
+    def __init__(self) -> None:
+        self.weights = _Weights()
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        loss = F.cross_entropy(logits, labels)
+        self.weights.mean = 0.9 * self.weights.mean + 0.1 * loss.item()
+        return loss / self.weights.mean
+
+
+def mean_in_an_object_of_an_object(session: Session) -> None:
+    trained(session, _Balance())
+
+
+class Noisy(Dataset[tuple[Tensor, Tensor]]):
+    """Noise of a generator of its module."""
+
+    def __init__(self) -> None:
+        self.rows = rows()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        x, y = self.rows[row]
+        return x + torch.tensor(DRAW.normal(size=x.shape), dtype=x.dtype), y
+
+
+def generator_of_a_data_sets_module(session: Session) -> None:
+    trained(session, F.cross_entropy, Noisy())
+
+
+class Counting(Noisy):
+    """Rows that grow each time they are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        self.reads += 1
+        x, y = self.rows[row]
+        return x * (1 + self.reads / 100), y
+
+
+def count_of_a_data_set(session: Session) -> None:
+    trained(session, F.cross_entropy, Counting())
+
+
+HIDDEN = {
+    program.__name__: program
+    for program in (
+        attribute_of_a_loss,
+        count_in_a_closure,
+        count_in_a_global,
+        mutable_default,
+        attribute_of_a_function,
+        mean_in_an_object_of_an_object,
+        generator_of_a_data_sets_module,
+        count_of_a_data_set,
+    )
+}
+LINE = "for x, y in session.batches(data or rows()):"
