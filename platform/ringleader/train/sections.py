@@ -218,7 +218,7 @@ class Sections:
             self._group.own_weights()
         boundary.put_back(self._group.held)
 
-    @torch.inference_mode(False)  # the program may have it on, and tensors made in it are of no use to training
+    @torch.inference_mode(False)  # the program may have it on: training has no use for what is made in it
     @torch.no_grad()
     def _touched(self, kind: str) -> frozenset[str]:
         """The program is about to read or write weights, an optimiser's state or a large kept object. Returns the kinds
