@@ -36,7 +36,7 @@ WRONG: list[tuple[dict[str, Any], str, Any]] = [
     ({"max_runtime_s": 0}, "/max_runtime_s", 0),
     ({"name": "no spaces"}, "/name", "no spaces"),
     ({"labels": {"a": 1}}, "/labels/a", 1),
-    ({"env": {"1A": "x"}}, "/env/1A/[key]", "1A"),
+    ({"env": {"1A": "x"}}, "/env/1A", "1A"),
     ({"working_dir": "./here"}, "/working_dir", "./here"),
     ({"working_dir": "sha256:" + "0" * 64}, "/working_dir", "sha256:" + "0" * 64),
 ]

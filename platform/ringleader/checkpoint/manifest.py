@@ -4,7 +4,8 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -32,9 +33,22 @@ class CheckpointUnreadable(RingleaderError):
     code = "checkpoint_unreadable"
 
     def __init__(self, place: str, why: str) -> None:
+        self.why = why
         super().__init__(
             f"the checkpoint {place} cannot be used: {why}.",
             hint="Start from an older one, or remove it.",
+        )
+
+
+class BeginningUnreadable(CheckpointUnreadable):
+    """What `init_from` names is missing, torn, corrupt, or no such thing."""
+
+    def __init__(self, uri: str, why: str) -> None:
+        self.why = why
+        RingleaderError.__init__(
+            self,
+            f"init_from {uri} cannot be used: {why}.",
+            hint="It takes the path or URI of a weights file or a checkpoint that every worker can read.",
         )
 
 
@@ -44,11 +58,23 @@ class CheckpointsUnreachable(CheckpointUnreadable):
     code = "platform_error"
 
     def __init__(self, place: str, why: str) -> None:
+        self.why = why
         RingleaderError.__init__(
             self,
             f"{place} cannot be reached, so the newest checkpoint is not known: {why}.",
             hint="Nothing is lost: a later attempt begins with it. Look at the endpoint, the network and credentials.",
         )
+
+
+@contextmanager
+def beginning(uri: str) -> Iterator[None]:
+    """Reading what `init_from` names. Raises BeginningUnreadable, CheckpointsUnreachable."""
+    try:
+        yield
+    except CheckpointsUnreachable:
+        raise
+    except CheckpointUnreadable as error:
+        raise BeginningUnreadable(uri, error.why) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,13 @@ from safetensors.torch import load as tensors_of
 from torch import Tensor
 
 from ringleader.checkpoint.folder import Folder
-from ringleader.checkpoint.manifest import CheckpointsUnreachable, CheckpointUnreadable, Manifest, Piece
+from ringleader.checkpoint.manifest import (
+    CheckpointsUnreachable,
+    CheckpointUnreadable,
+    Manifest,
+    Piece,
+    beginning,
+)
 from ringleader.checkpoint.parts import Part
 from ringleader.checkpoint.pieces import assign, put_together, take_apart, weights_in
 from ringleader.checkpoint.tensor_file import TensorFile
@@ -137,9 +143,16 @@ def read(folder: Folder, name: str) -> Found:
 
 
 def checkpoint_at(uri: str) -> Found:
-    """The one with that URI. Raises CheckpointUnreadable, ValueError: no such file system."""
+    """The one with that URI, which `init_from` names.
+
+    Raises:
+        BeginningUnreadable: naming the file that is missing, torn, changed or of another program.
+        CheckpointsUnreachable: what holds it does not answer.
+        ValueError: no such file system.
+    """
     parent, _, name = uri.rstrip("/").rpartition("/")
-    return read(Folder(parent), name)
+    with beginning(uri):
+        return read(Folder(parent), name)
 
 
 def newest(folder: Folder) -> tuple[Found | None, list[CheckpointUnreadable]]:

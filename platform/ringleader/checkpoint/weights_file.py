@@ -9,7 +9,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from ringleader.checkpoint.folder import Folder
-from ringleader.checkpoint.manifest import CheckpointUnreadable
+from ringleader.checkpoint.manifest import BeginningUnreadable, beginning
 
 SUFFIX = ".safetensors"
 MODELS = "ringleader.models"
@@ -19,20 +19,21 @@ _NUMBERED = re.compile(r"(\d+)\.(.+)")
 
 
 def weights_at(uri: str) -> list[dict[str, Tensor]]:
-    """The states of the models in the file of that URI.
+    """The states of the models in the file of that URI, which `init_from` names.
 
     Raises:
-        CheckpointUnreadable: it is missing, or no weights file.
+        BeginningUnreadable: it is missing, or no weights file.
         CheckpointsUnreachable: what holds it does not answer.
     """
     folder, _, file = uri.rpartition("/")
-    content = Folder(folder or "/").loose(file)
+    with beginning(uri):
+        content = Folder(folder or "/").loose(file)
     try:
         tensors = load(content)
         size = int.from_bytes(content[:HEAD_BYTES], "little")
         told: dict[str, str] = json.loads(content[HEAD_BYTES : HEAD_BYTES + size]).get("__metadata__", {})
     except (SafetensorError, ValueError) as error:
-        raise CheckpointUnreadable(uri, f"it is no weights file ({error})") from None
+        raise BeginningUnreadable(uri, f"it is no weights file ({error})") from None
     for name, same in told.items():  # one tensor under several names is in the file once
         if name not in tensors and same in tensors:
             tensors[name] = tensors[same]

@@ -1,13 +1,11 @@
 """The job file: one model for YAML, REST body and SDK argument. Unknown keys are errors."""
 
 import re
-from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
     Field,
     JsonValue,
     ValidationError,
@@ -15,13 +13,14 @@ from pydantic import (
     model_validator,
 )
 
-from ringleader.errors import FINDINGS_TOLD, SpecInvalid
+from ringleader.errors import SpecInvalid
+from ringleader.spec.findings import findings, unsendable
 from ringleader.spec.part import MAX_WORKERS, Impossible, Part
 from ringleader.spec.requirements import Requirements, findings_of
-from ringleader.spec.sync import MAX_ROUND_SLICES, Architecture, Sync
-from ringleader.spec.workers import Autoscale, Servers, Workers, each_server, with_count
+from ringleader.spec.sync import MAX_ROUND_SLICES, Sync
+from ringleader.spec.workers import Autoscale, Servers, Workers, counted, each_server, with_count
 from ringleader.spec.yaml_file import Unreadable, read
-from ringleader.text import is_utf8, utf8
+from ringleader.text import utf8
 
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 PACKAGE = re.compile(r"sha256:[0-9a-f]{64}")
@@ -33,8 +32,6 @@ SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
 Precision = Literal["fp32", "bf16", "fp16"]
 SCALED_CODECS = frozenset({"none", "bf16"})
 """Codecs that pass on a gradient of any size, and owe nothing that was computed at another loss scale."""
-NO_PART = frozenset({"model_type", "model_attributes_type", "dict_type"})
-"""Pydantic's words for something else where a mapping belongs."""
 
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -42,9 +39,24 @@ Priority = Annotated[int, Field(strict=True, ge=-1000, le=1000)]
 Seconds = Annotated[float, Field(strict=True, ge=1)]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=NAME)]
-Label = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
-Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-EnvValue = Annotated[str, Field(max_length=32_768, pattern=r"^[^\x00]*$")]
+LABEL = r"^[^\x00-\x1f\x7f-\x9f]*$"
+Label = Annotated[str, Field(max_length=200, pattern=LABEL)]
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+Variable = Annotated[str, Field(pattern=VARIABLE)]
+ENV_VALUE = r"^[^\x00]*$"
+EnvValue = Annotated[str, Field(max_length=32_768, pattern=ENV_VALUE)]
+PATTERNS = {
+    INIT_FROM: (
+        "is no id of a job, no absolute path and no URI, and init_from looks up no name",
+        "the id of a job (job_ and 26 capital letters and digits), or the absolute path, or URI without options, of a "
+        "checkpoint or weights file",
+    ),
+    NAME: ("is no name", "letters, digits, '.', '_' and '-', beginning with a letter or a digit"),
+    LABEL: ("has control characters", "text of one line"),
+    VARIABLE: ("is no name of a variable", "letters, digits and '_', beginning with no digit"),
+    ENV_VALUE: ("has a NUL character", "text without one"),
+}
+"""What is said of text that does not match, and what is allowed."""
 
 
 class Batch(Part):
@@ -271,13 +283,14 @@ class JobSpec(Part):
                     }
                 ]
             )
-        unsendable = _unsendable(source)
-        if (first := next(unsendable, None)) is not None:
-            raise SpecInvalid(chain([first], unsendable))
+        unsent = unsendable(source)
+        if (first := next(unsent, None)) is not None:
+            raise SpecInvalid(chain([first], unsent))
         try:
             spec = cls.model_validate(source)
         except ValidationError as error:
-            raise SpecInvalid(_findings(error)) from None
+            moved = {"/sync/servers": "/servers/count"} if counted(source) else {}
+            raise SpecInvalid(findings(error, cls, PATTERNS, moved)) from None
         if found := list(findings_of(spec.requirements)):
             raise SpecInvalid(found)
         return spec
@@ -303,96 +316,3 @@ class JobSpec(Part):
                 ]
             ) from None
         return cls.parse(source)
-
-
-def _unsendable(source: dict[Any, Any]) -> Iterator[dict[str, Any]]:
-    """A finding for each string, key or value, that UTF-8 cannot carry. Without recursion: depth is the sender's."""
-    seen: set[int] = set()  # YAML may name a part twice, or inside itself
-    left: list[tuple[tuple[str, ...], Any]] = [((), source)]
-    while left:
-        place, part = left.pop()
-        if isinstance(part, str) and not is_utf8(part):
-            yield {
-                "pointer": _pointer(place),
-                "value": utf8(part),
-                "allowed": "text that UTF-8 can carry",
-                "message": f"the text holds half of a surrogate pair (got {part!r})",
-            }
-        if isinstance(part, (dict, list)) and id(part) not in seen:
-            seen.add(id(part))
-            items = part.items() if isinstance(part, dict) else enumerate(part)
-            for key, value in items:
-                inside = (*place, utf8(str(key)))
-                left += [(inside, value)] + ([(inside, key)] if isinstance(key, str) else [])
-
-
-def _pointer(parts: Sequence[str]) -> str:
-    return "".join("/" + p.replace("~", "~0").replace("/", "~1") for p in parts)
-
-
-def _findings(error: ValidationError) -> Iterator[dict[str, Any]]:
-    """In words as far as they are told: of tens of thousands the rest is only counted."""
-    for number, found in enumerate(error.errors(include_url=False)):
-        yield _finding(found) if number < FINDINGS_TOLD else {}
-
-
-def _finding(error: Any) -> dict[str, Any]:
-    """One pydantic error as {pointer, value, allowed, message}."""
-    parts = [str(p) for p in error["loc"]]
-    value = error.get("input")
-    message = error["msg"].removeprefix("Value error, ")
-    refused = (error.get("ctx") or {}).get("error")
-    if isinstance(refused, Impossible):
-        parts += refused.keys
-        value = refused.value
-        return {
-            "pointer": _pointer(parts),
-            "value": value,
-            "allowed": message.split("allowed: ", 1)[-1],
-            "message": message,
-        }
-    if error["type"] in NO_PART:
-        allowed = _part_allowed(parts)
-        message = f"{allowed} is needed here (got {'null' if value is None else repr(value)})"
-        return {"pointer": _pointer(parts), "value": value, "allowed": allowed, "message": message}
-    if isinstance(value, (dict, list)) and error["type"] != "extra_forbidden":
-        value = None
-    allowed = message.split("allowed: ", 1)[1] if "allowed: " in message else _allowed(error)
-    if error["type"] == "extra_forbidden":
-        message = f"unknown key {parts[-1]!r} (value {value!r}); allowed: {allowed}"
-    elif value is not None:
-        message = f"{message} (got {value!r})"
-    return {"pointer": _pointer(parts), "value": value, "allowed": allowed, "message": message}
-
-
-def _part_allowed(place: Sequence[str]) -> str:
-    """What may stand where a part of the job file belongs."""
-    keys = sorted(_keys_at(tuple(place)))
-    mapping = f"a mapping with keys of {', '.join(keys)}" if keys else "a mapping"
-    return f"one of {', '.join(get_args(Architecture))}, or {mapping}" if list(place) == ["sync"] else mapping
-
-
-def _allowed(error: Any) -> str:
-    context = error.get("ctx") or {}
-    if error["type"] == "extra_forbidden":
-        return ", ".join(sorted(_keys_at(error["loc"][:-1])))
-    if error["type"] == "missing":
-        return "a value: this key is required"
-    if "expected" in context:
-        return str(context["expected"])
-    return str(error["msg"].removeprefix("Value error, "))
-
-
-def _keys_at(location: tuple[int | str, ...]) -> set[str]:
-    """The keys of the part that `location` points to."""
-    part: type[BaseModel] = JobSpec
-    for key in location:
-        field = part.model_fields.get(str(key))
-        if (
-            field is None
-            or not isinstance(field.annotation, type)
-            or not issubclass(field.annotation, BaseModel)
-        ):
-            return set()
-        part = field.annotation
-    return set(part.model_fields)

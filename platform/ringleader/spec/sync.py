@@ -128,9 +128,16 @@ class Sync(Part):
         if given == ["staleness"] and self.circulates:
             return
         if given and self.architecture != "parameter_server":
+            ring = self._ring_beside_servers
+            whose = (
+                f", where {ring} is ring{'' if ring in self.model_fields_set else ' by default'}"
+                if ring
+                else ""
+            )
+            servers = f"{ring}: parameter_server" if ring else "parameter_server"
             raise self._impossible(
                 given[0],
-                f"{given[0]} is not used by {self.architecture}; allowed: leave it out, or parameter_server"
+                f"{given[0]} is not used by {self.architecture}{whose}; allowed: leave it out, or {servers}"
                 + (", or token_ring" if given[0] == "staleness" else ""),
             )
         kind = self.consistency or "sync"
@@ -168,6 +175,13 @@ class Sync(Part):
                 "reproducible: false is not used by consistency: ssp with staleness 0, whose sums have one order "
                 "whoever computes them; allowed: leave it out",
             )
+
+    @property
+    def _ring_beside_servers(self) -> str:
+        """The level that is a ring where the other one has servers; empty where that is not so."""
+        if {self.inter_node, self.intra_node} != MIXED:
+            return ""
+        return "inter_node" if self.inter_node == "ring" else "intra_node"
 
     def _backups_possible(self) -> None:
         """Who keeps a part of the state alone may have a backup."""

@@ -102,10 +102,9 @@ def with_count(source: Any) -> Any:
     Raises:
         Impossible: both are given, and differ.
     """
-    servers = source.get("servers") if isinstance(source, dict) else None
-    count = servers.get("count") if isinstance(servers, dict) else None
-    if not isinstance(count, int):
+    if not counted(source):
         return source
+    count = source["servers"]["count"]
     sync = source.get("sync", {})
     if isinstance(sync, str):
         sync = {"intra_node": sync, "inter_node": sync}
@@ -119,3 +118,9 @@ def with_count(source: Any) -> Any:
             f"of the two, or the same number",
         )
     return {**source, "sync": {**sync, "servers": count}}
+
+
+def counted(source: Any) -> bool:
+    """Whether the job file gives a `servers.count`."""
+    servers = source.get("servers") if isinstance(source, dict) else None
+    return isinstance(servers, dict) and isinstance(servers.get("count"), int)

@@ -21,7 +21,8 @@ def read(path: Path) -> Any:
         Unreadable: it cannot be read, is no YAML, is nested too deeply, holds too much, or names a key twice.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        with path.open(encoding="utf-8") as file:  # its name is in the errors
+            return yaml.load(file, Loader=_Loader)
     except RecursionError:
         raise Unreadable("the file is nested too deeply") from None
     except (

@@ -16,6 +16,7 @@ from ringleader.comm.transports import Transport
 from ringleader.elastic import NOWHERE, Plan
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
+from ringleader.spec.job import JOB_ID
 from ringleader.train.clock import Split
 from ringleader.train.near import near
 from ringleader.train.run import Finished, TrainingFunction, run
@@ -145,11 +146,12 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
         artifacts: where `debug` leaves trace.json and ledger.parquet; the current folder where it is left out.
 
     Raises:
-        SpecInvalid: the job file is wrong, or asks for checkpoints or packages.
+        SpecInvalid: the job file is wrong, or asks for checkpoints or packages, or begins with a job's weights.
     """
     checked = spec if isinstance(spec, JobSpec) else JobSpec.parse(spec)
     _refuse_checkpoints(checked)
     _refuse_requirements(checked)
+    _refuse_jobs(checked)
     seed_all(checked.seed, "init")
     outlet = Recorded()
     with copies(checked) as folder:
@@ -196,6 +198,15 @@ def _refuse_requirements(spec: JobSpec) -> None:
     allowed = "leave requirements out, and install them into this environment"
     finding = {"pointer": "/requirements", "value": spec.requirements, "allowed": allowed}
     raise SpecInvalid([finding | {"message": f"a local session installs nothing; allowed: {allowed}"}])
+
+
+def _refuse_jobs(spec: JobSpec) -> None:
+    """Only a control plane knows where the weights of a job are."""
+    if spec.init_from is None or not JOB_ID.fullmatch(spec.init_from):
+        return
+    allowed = "the path or URI of a checkpoint, or of the file that `ringleader export` writes of that job"
+    finding = {"pointer": "/init_from", "value": spec.init_from, "allowed": allowed}
+    raise SpecInvalid([finding | {"message": f"a local session knows no jobs; allowed: {allowed}"}])
 
 
 def run_local(

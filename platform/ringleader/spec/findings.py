@@ -1,0 +1,130 @@
+"""What is wrong with a job file, in words: one {pointer, value, allowed, message} a finding."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from ringleader.errors import FINDINGS_TOLD
+from ringleader.spec.part import Impossible
+from ringleader.spec.sync import Architecture
+from ringleader.text import is_utf8, utf8
+
+NO_PART = frozenset({"model_type", "model_attributes_type", "dict_type"})
+"""Pydantic's words for something else where a mapping belongs."""
+KEY = "[key]"
+"""Pydantic's word behind a key that is wrong itself."""
+
+
+def unsendable(source: dict[Any, Any]) -> Iterator[dict[str, Any]]:
+    """A finding for each string, key or value, that UTF-8 cannot carry. Without recursion: depth is the sender's."""
+    seen: set[int] = set()  # YAML may name a part twice, or inside itself
+    left: list[tuple[tuple[str, ...], Any]] = [((), source)]
+    while left:
+        place, part = left.pop()
+        if isinstance(part, str) and not is_utf8(part):
+            yield {
+                "pointer": _pointer(place),
+                "value": utf8(part),
+                "allowed": "text that UTF-8 can carry",
+                "message": f"the text holds half of a surrogate pair (got {part!r})",
+            }
+        if isinstance(part, (dict, list)) and id(part) not in seen:
+            seen.add(id(part))
+            items = part.items() if isinstance(part, dict) else enumerate(part)
+            for key, value in items:
+                inside = (*place, utf8(str(key)))
+                left += [(inside, value)] + ([(inside, key)] if isinstance(key, str) else [])
+
+
+def _pointer(parts: Sequence[str]) -> str:
+    return "".join("/" + p.replace("~", "~0").replace("/", "~1") for p in parts)
+
+
+def findings(
+    error: ValidationError,
+    model: type[BaseModel],
+    patterns: Mapping[str, tuple[str, str]],
+    moved: Mapping[str, str],
+) -> Iterator[dict[str, Any]]:
+    """In words as far as they are told: of tens of thousands the rest is only counted.
+
+    Args:
+        model: of the whole job file.
+        patterns: for each that text has to match, what is said of text that does not, and what is allowed.
+        moved: pointers to what the job file says elsewhere, and where.
+    """
+    told: list[dict[str, Any]] = []
+    for number, found in enumerate(error.errors(include_url=False)):
+        finding = _finding(found, model, patterns) if number < FINDINGS_TOLD else {}
+        if finding:
+            finding["pointer"] = moved.get(finding["pointer"], finding["pointer"])
+        if not finding or finding not in told:
+            yield finding
+        told.append(finding)
+
+
+def _finding(error: Any, model: type[BaseModel], patterns: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """One pydantic error as {pointer, value, allowed, message}."""
+    parts = [str(p) for p in error["loc"] if p != KEY]
+    value = error.get("input")
+    message = error["msg"].removeprefix("Value error, ")
+    refused = (error.get("ctx") or {}).get("error")
+    if isinstance(refused, Impossible):
+        parts += refused.keys
+        value = refused.value
+        return {
+            "pointer": _pointer(parts),
+            "value": value,
+            "allowed": message.split("allowed: ", 1)[-1],
+            "message": message,
+        }
+    if error["type"] in NO_PART:
+        allowed = _part_allowed(parts, model)
+        message = f"{allowed} is needed here (got {'null' if value is None else repr(value)})"
+        return {"pointer": _pointer(parts), "value": value, "allowed": allowed, "message": message}
+    if (words := patterns.get((error.get("ctx") or {}).get("pattern", ""))) is not None:
+        why, allowed = words
+        message = f"{value!r} {why}; allowed: {allowed}"
+        return {"pointer": _pointer(parts), "value": value, "allowed": allowed, "message": message}
+    if isinstance(value, (dict, list)) and error["type"] != "extra_forbidden":
+        value = None
+    allowed = message.split("allowed: ", 1)[1] if "allowed: " in message else _allowed(error, model)
+    if error["type"] == "extra_forbidden":
+        message = f"unknown key {parts[-1]!r} (value {value!r}); allowed: {allowed}"
+    elif value is not None:
+        message = f"{message} (got {value!r})"
+    return {"pointer": _pointer(parts), "value": value, "allowed": allowed, "message": message}
+
+
+def _part_allowed(place: Sequence[str], model: type[BaseModel]) -> str:
+    """What may stand where a part of the job file belongs."""
+    keys = sorted(_keys_at(tuple(place), model))
+    mapping = f"a mapping with keys of {', '.join(keys)}" if keys else "a mapping"
+    return f"one of {', '.join(get_args(Architecture))}, or {mapping}" if list(place) == ["sync"] else mapping
+
+
+def _allowed(error: Any, model: type[BaseModel]) -> str:
+    context = error.get("ctx") or {}
+    if error["type"] == "extra_forbidden":
+        return ", ".join(sorted(_keys_at(error["loc"][:-1], model)))
+    if error["type"] == "missing":
+        return "a value: this key is required"
+    if "expected" in context:
+        return str(context["expected"])
+    return str(error["msg"].removeprefix("Value error, "))
+
+
+def _keys_at(location: tuple[int | str, ...], model: type[BaseModel]) -> set[str]:
+    """The keys of the part that `location` points to."""
+    part = model
+    for key in location:
+        field = part.model_fields.get(str(key))
+        if (
+            field is None
+            or not isinstance(field.annotation, type)
+            or not issubclass(field.annotation, BaseModel)
+        ):
+            return set()
+        part = field.annotation
+    return set(part.model_fields)
