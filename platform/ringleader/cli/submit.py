@@ -77,12 +77,12 @@ def _preview(told: dict[str, Any]) -> str:
 def validate(session: Session, file: Path, *, working_dir: Path | None) -> int:
     """Check the job FILE without submitting it. Needs no control plane."""
     spec = JobSpec.load(file)
-    remark = check_working_dir(spec, root_of(spec, file.absolute().parent, working_dir))
+    remarks = check_working_dir(spec, root_of(spec, file.absolute().parent, working_dir))
     session.show(
         spec.model_dump(mode="json"),
         f"{file} is valid: {spec.name}, {spec.entrypoint}\n{told_bits(spec)}",
     )
-    if remark:
+    for remark in remarks:
         session.note(remark)
     return 0
 

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -34,11 +34,12 @@ from ringleader.runtime.ray_folder import rays_sockets
 from ringleader.runtime.seats import Connect, Pair, Seats
 from ringleader.runtime.superior import Superior
 from ringleader.runtime.vault import secrets_of
-from ringleader.spec.entrypoint import python_path
+from ringleader.spec.entrypoint import missing_folders, python_path
 from ringleader.train.beside import WORK, Workspace
 from ringleader.train.machines import device_of
 from ringleader.train.run import load_function, run
 from ringleader.train.seams import Parked
+from ringleader.train.warnings import WARNING
 from ringleader.wire.package import unpack
 from ringleader.wire.states import Reason
 
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 # For one wait of a transport. Who is lost, frozen or stuck is found out by heartbeats, and an interrupt ends the waits
 # for it: this only bounds what nobody finds out. A first step or an evaluation may take longer than any other.
 WAIT_S = 3600.0
+FIRST = "w0"
+"""The worker that says what all of them find."""
 
 
 class Member:
@@ -195,7 +198,7 @@ def _train(
     secrets: Mapping[str, str],
     device: torch.device,
 ) -> Ended:
-    threads = max(1, int(task.spec.workers.cpus))
+    threads = task.spec.workers.threads
     os.environ.update({"OMP_NUM_THREADS": str(threads), **task.spec.env, **secrets})
     torch.set_num_threads(threads)
     task.artifacts.mkdir(parents=True, exist_ok=True)
@@ -203,6 +206,8 @@ def _train(
         packages = environment_of(
             task.spec, folder, lambda kind, data: desk.event(kind, 0, data), hide=secrets.values()
         )
+        if task.worker == FIRST:
+            _warn(missing_folders(task.spec.env, folder), desk)
         # PYTHONPATH is read by Python when it starts.
         found = [*python_path(task.spec.env, folder), *([packages] if packages else [])]
         sys.path[:0] = [str(path) for path in found]
@@ -219,6 +224,13 @@ def _train(
             beside=beside(task, package),
         )
     return Ended("finished", result=asdict(finished))
+
+
+def _warn(found: Sequence[tuple[str, str]], desk: Desk) -> None:
+    """Of folders that are not there: before the program is imported, which may fail for it."""
+    for message, hint in found:
+        desk.event(WARNING, 0, {"about": "PYTHONPATH", "message": message, "hint": hint})
+        print(f"ringleader: {message} {hint}")
 
 
 def beside(task: Task, package: bytes | None) -> Workspace:

@@ -78,6 +78,19 @@ def python_path(env: dict[str, str], folder: Path) -> list[Path]:
     return [folder / part for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
 
 
+def missing_folders(env: dict[str, str], folder: Path) -> list[tuple[str, str]]:
+    """For each of them that is not there what happens, and what to do."""
+    hint = "Relative folders are looked for in the working directory, and variables such as $HOME are not filled in."
+    return [
+        (
+            f"PYTHONPATH names the folder {_shown(path, folder)}, which is not there: nothing is imported from it.",
+            hint,
+        )
+        for path in python_path(env, folder)
+        if not path.exists()
+    ]
+
+
 def _file_of(module: str, roots: list[Path]) -> Path | None:
     """The first one that an import would find; None where it is no file of source."""
     below = Path(*module.split("."))

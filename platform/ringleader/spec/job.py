@@ -16,8 +16,9 @@ from pydantic import (
 from ringleader.errors import SpecInvalid
 from ringleader.spec.findings import findings, unsendable
 from ringleader.spec.part import MAX_WORKERS, Impossible, Part
-from ringleader.spec.requirements import Requirements, findings_of
+from ringleader.spec.requirements import Requirements, uninstallable
 from ringleader.spec.sync import MAX_ROUND_SLICES, Sync
+from ringleader.spec.variables import without_effect
 from ringleader.spec.workers import Autoscale, Servers, Workers, counted, each_server, with_count
 from ringleader.spec.yaml_file import Unreadable, read
 from ringleader.text import utf8
@@ -291,7 +292,7 @@ class JobSpec(Part):
         except ValidationError as error:
             moved = {"/sync/servers": "/servers/count"} if counted(source) else {}
             raise SpecInvalid(findings(error, cls, PATTERNS, moved)) from None
-        if found := list(findings_of(spec.requirements)):
+        if found := [*uninstallable(spec.requirements), *without_effect(spec.env, spec.workers.threads)]:
             raise SpecInvalid(found)
         return spec
 

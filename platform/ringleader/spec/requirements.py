@@ -55,7 +55,7 @@ def clashing(found: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def findings_of(requirements: str | list[str] | None) -> Iterator[dict[str, Any]]:
+def uninstallable(requirements: str | list[str] | None) -> Iterator[dict[str, Any]]:
     """What keeps a list of them from being installed. For jobs that are new: those of before are stored with it."""
     if isinstance(requirements, list) and (two := clashing(requirements)):
         allowed = "one version of a package"

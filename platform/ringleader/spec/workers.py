@@ -28,6 +28,11 @@ class Workers(Part):
     placement: Literal["pack", "spread"] = "pack"
     device: Device | None = None
 
+    @property
+    def threads(self) -> int:
+        """That compute in a worker."""
+        return max(1, int(self.cpus))
+
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.min > self.max:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ringleader.errors import SpecInvalid
-from ringleader.spec.entrypoint import check_entrypoint
+from ringleader.spec.entrypoint import check_entrypoint, missing_folders
 from ringleader.spec.job import JobSpec
 from ringleader.spec.requirements import check_requirements
 
@@ -25,11 +25,11 @@ def root_of(spec: JobSpec, base: Path, given: str | Path | None = None) -> Path 
     return base / spec.working_dir
 
 
-def check_working_dir(spec: JobSpec, root: Path | None) -> str:
+def check_working_dir(spec: JobSpec, root: Path | None) -> list[str]:
     """Whether the folder is there, with the training function and the requirements file if the job file names one.
 
     Returns:
-        A sentence on what is wrong unless the nodes have it; empty where there is nothing of that kind.
+        Sentences on what is not there, and keeps no job from starting where the nodes have it.
 
     Raises:
         SpecInvalid: naming what is wrong.
@@ -40,7 +40,7 @@ def check_working_dir(spec: JobSpec, root: Path | None) -> str:
             raise _refusal(
                 "/requirements", spec.requirements, why, "a working_dir, or a list of name==version"
             )
-        return ""
+        return []
     if not root.is_dir():
         why = f"{root} is no folder" if root.exists() else f"there is no folder {root}"
         allowed = "a folder, relative to the job file"
@@ -48,7 +48,8 @@ def check_working_dir(spec: JobSpec, root: Path | None) -> str:
     found = check_entrypoint(spec, root)
     check_requirements(spec.requirements, root)
     module = spec.entrypoint.partition(":")[0]
-    return "" if found else f"{module} is not in {root}: it has to be installed on the nodes."
+    told = [] if found else [f"{module} is not in {root}: it has to be installed on the nodes."]
+    return told + [" ".join(sentences) for sentences in missing_folders(spec.env, root)]
 
 
 def _refusal(pointer: str, value: str, message: str, allowed: str) -> SpecInvalid:

@@ -1,7 +1,9 @@
 """One process, no Ray: the same session for a single member, for tests, notebooks and first tries."""
 
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +18,7 @@ from ringleader.comm.transports import Transport
 from ringleader.elastic import NOWHERE, Plan
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
+from ringleader.spec.entrypoint import missing_folders, python_path
 from ringleader.spec.job import JOB_ID
 from ringleader.train.clock import Split
 from ringleader.train.near import near
@@ -140,7 +143,9 @@ class Recorded:
 def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None) -> Iterator[Session]:
     """A session of one member: `with ringleader.local_session(spec) as session: train(session)`.
 
-    The loop computes every logical shard itself, so a reproducible job ends with the bits of any cluster.
+    The loop computes every logical shard itself, so a reproducible job ends with the bits of any cluster. While the
+    session lasts the job's `env` is the environment, and the folders of its PYTHONPATH, relative to the current one,
+    are imported from.
 
     Args:
         artifacts: where `debug` leaves trace.json and ledger.parquet; the current folder where it is left out.
@@ -154,8 +159,10 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
     _refuse_jobs(checked)
     seed_all(checked.seed, "init")
     outlet = Recorded()
-    with copies(checked) as folder:
+    with copies(checked) as folder, _environment(checked.env):
         session = Session(alone(checked), Alone(checked.shards), outlet, near=near(checked, folder))
+        for message, hint in missing_folders(checked.env, Path.cwd()):
+            session._group.warnings.add("PYTHONPATH", message, hint)
         try:
             yield session
             session._group.reporter.settle()  # nobody is left who could take the last step back
@@ -163,6 +170,23 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
             session._close()
             outlet.leave_trace(checked, artifacts or Path())
             outlet.leave_ledger(checked, artifacts or Path())
+
+
+@contextmanager
+def _environment(env: dict[str, str]) -> Iterator[None]:
+    """These variables, and what PYTHONPATH among them stands for, until the end."""
+    before = {name: os.environ.get(name) for name in env}
+    added = [str(path) for path in python_path(env, Path.cwd())]
+    os.environ.update(env)
+    sys.path[:0] = added
+    try:
+        yield
+    finally:
+        for path in added:
+            with suppress(ValueError):  # the program may have removed it
+                sys.path.remove(path)
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 @contextmanager

@@ -1,0 +1,45 @@
+"""Variables of a job file's `env` that come too late: a worker's process has read them before it knows its job."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+THREADS = frozenset({"MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
+_LIBRARIES = "set it where the nodes' Ray is started, or load the library in the program: ctypes.CDLL"
+TOO_LATE = {
+    "LD_LIBRARY_PATH": _LIBRARIES,
+    "LD_PRELOAD": _LIBRARIES,
+    "PYTHONHASHSEED": "sort what the program takes out of a set",
+    "PYTHONOPTIMIZE": "switch checks off by a key of params",
+    "PYTHONWARNINGS": "call warnings.filterwarnings in the program",
+}
+"""What to do in place of each."""
+
+
+def without_effect(env: Mapping[str, str], threads: int) -> Iterator[dict[str, Any]]:
+    """What would have no effect. For jobs that are new: those of before are stored with it.
+
+    Args:
+        threads: that compute in a worker.
+    """
+    for name, value in env.items():
+        if name in TOO_LATE:
+            yield _finding(
+                name,
+                value,
+                "a worker's process has started before it gets the job's variables",
+                TOO_LATE[name],
+            )
+        elif name in THREADS and value.strip() != str(threads):
+            cpus = value.strip() if value.strip().isdecimal() else "as many"
+            yield _finding(
+                name,
+                value,
+                f"workers.cpus says how many threads compute in a worker, {threads} here",
+                f"set workers.cpus: {cpus}",
+            )
+
+
+def _finding(name: str, value: str, why: str, cure: str) -> dict[str, Any]:
+    allowed = f"leave it out, and {cure}"
+    message = f"{name} has no effect here (got {value!r}): {why}; allowed: {allowed}"
+    return {"pointer": f"/env/{name}", "value": value, "allowed": allowed, "message": message}
