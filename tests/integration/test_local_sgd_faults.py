@@ -49,6 +49,16 @@ def test_a_worker_killed_in_a_round_costs_no_bit_and_no_row(
     assert [lost["worker"] for lost in play.reported("worker.lost")] == [victim]
 
 
+def test_a_worker_killed_between_a_committed_round_and_its_checkpoint_takes_nothing_of_it_back(
+    undisturbed: str, tmp_path: Path
+) -> None:
+    """The others find it gone where all compare what they are about to save."""
+    faults, spec = FaultPlan().kill("w1", at_step=7, phase="committed"), rounds(checkpoint={"every_steps": 7})
+    play = Cast(spec, train, faults, tmp_path, checkpoints=str(tmp_path / "saved")).play()
+    check(play, undisturbed)
+    assert play.worlds[:2] == [3, 2]
+
+
 def test_two_killed_one_of_them_in_the_recovery_cost_no_bit(undisturbed: str, tmp_path: Path) -> None:
     faults = FaultPlan().kill("w0", at_step=5, past=1).kill("w2", at_step=5, phase="parked")
     check(Cast(rounds(), train, faults, tmp_path).play(), undisturbed)

@@ -80,6 +80,7 @@ class Outer:
         self._shards = shards
         self._make = OUTER[kind]
         self._laid: Structure | None = None
+        self._open = False
         self._momenta: dict[int, dict[str, Any]] = {}
         self._parameters: list[Parameter] = []
         self.carriers: list[Parameter] = []
@@ -122,12 +123,22 @@ class Outer:
     def open(self) -> None:
         """A round begins from what is live."""
         self._origin.take()
+        self._open = True
 
     def rewind(self) -> None:
-        """The next replica begins, or the round is given up."""
-        if self._laid is not None:
+        """The next replica begins, or the loop's body has left within one."""
+        if self._open:
             self._origin.put()
             self._touched = [False] * len(self._parameters)
+
+    def give_up(self) -> None:
+        """A round that is open did not happen; where none is, what is live stays: it is committed, or was healed."""
+        self.rewind()
+        self._open = False
+
+    def close(self) -> None:
+        """The round is committed: what breaks from here on takes nothing of it back."""
+        self._open = False
 
     def inner_step(self, loss: Tensor, check: Callable[[], None]) -> None:
         """One step of the running replica, as in one process: backward, clip, optimisers, schedules.

@@ -257,7 +257,7 @@ class Rounds:
             act()
         except ExchangeBroken as error:
             self._failed = True
-            self._outer.rewind()
+            self._outer.give_up()
             self._group.broke(error)
             self._outlet.replayed()
 
@@ -330,7 +330,7 @@ class Rounds:
     def _leave(self, loop: Loop, report: StepReport) -> None:
         """The loop is over for all, before this round: the replicas' moves are dropped, the weights stay."""
         self._reports = {}
-        self._outer.rewind()
+        self._outer.give_up()
         self._group.leave_call(loop.number)
         if report.pending:
             self._group.leave_at_boundary()
@@ -350,7 +350,7 @@ class Rounds:
         group = self._group
         self._reports, self._failed = {}, True
         self._finished.forget()
-        self._outer.rewind()
+        self._outer.give_up()
         group.held.rewind_kept()
         group.pass_over(end)
         self._leaving.committed(turns=seen)
@@ -372,6 +372,7 @@ class Rounds:
         group = self._group
         self._reports = {}
         self._finished.forget()
+        self._outer.close()
         group.applied += 1
         self._leaving.committed(turns=seen)
         for offset, report in zip(span.offsets, reports, strict=True):
