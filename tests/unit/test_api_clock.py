@@ -76,3 +76,38 @@ def test_running_time_of_an_attempt_that_was_lost_in_silence_is_not_forgotten(he
     assert here.state(job_id) == "running"
     here.rounds(10)
     assert here.state(job_id) == "stopping"
+
+
+def test_a_pause_takes_along_all_that_was_run_while_it_saved(here: Stage) -> None:
+    job_id = here.running(max_runtime_s=900)
+    here.post(job_id, status=status("running", spent={"wall_s": 400.0}))
+    here.client.post(f"/api/v1/jobs/{job_id}/pause")
+    here.tick()
+    here.post(job_id, status=status("running", spent={"wall_s": 500.0}), records=[outcome(1, "paused")])
+    here.tick(2)
+    resumed(here, job_id, left_s=400.0)
+
+
+def test_a_pause_takes_along_what_was_counted_while_nothing_was_told(here: Stage) -> None:
+    job_id = here.running(max_runtime_s=900)
+    here.post(job_id, status=status("running", spent={"wall_s": 1.0}))
+    here.tick()
+    here.rounds(500)
+    here.client.post(f"/api/v1/jobs/{job_id}/pause")
+    here.tick()
+    here.post(job_id, records=[outcome(1, "paused")])
+    here.tick(2)
+    resumed(here, job_id, left_s=400.0)
+
+
+def resumed(here: Stage, job_id: str, left_s: float) -> None:
+    """The next attempt may run for so long, five seconds more or less."""
+    assert here.state(job_id) == "paused"
+    here.client.post(f"/api/v1/jobs/{job_id}/resume")
+    here.tick()
+    here.post(job_id, 2, status=status("running", spent={"wall_s": left_s - 5.0}))
+    here.tick()
+    assert here.state(job_id) == "running"
+    here.post(job_id, 2, status=status("running", spent={"wall_s": left_s + 5.0}))
+    here.tick()
+    assert here.state(job_id) == "stopping"

@@ -45,6 +45,8 @@ REST, LONGEST_REST_S = 9.0, 1.0
 the interpreter from those who answer requests. What it waited for the cluster kept nobody from anything."""
 SLOW_S = 2.0
 """A deed that fails after so long holds up all others, and may cost the role."""
+UNTOLD_S = 5.0
+"""An attempt whose supervisor is that far behind what was counted here does not tell its running time."""
 Alive = set[tuple[str, int]]
 
 
@@ -249,12 +251,14 @@ class Reconciler:
         else:
             self._missing.end(me)
         silence = self._hearing.listen(me, facts.heard_at)
+        lasting_s = self._lasting.of(me, mark_of(facts))
+        self._count(facts, lasting_s)
         act = next_act(
             facts,
             alive=me in alive,
             placed=self._placed(me),
             missing_s=missing_s,
-            lasting_s=self._lasting.of(me, mark_of(facts)),
+            lasting_s=lasting_s,
             silence=silence,
             limits=self._limits,
         )
@@ -262,6 +266,11 @@ class Reconciler:
             silent[me] = facts, silence
         elif act is not None:
             self._do(act, facts)
+
+    def _count(self, facts: Facts, lasting_s: float) -> None:
+        """Whatever ends or pauses it next, the time in which it told nothing was running time."""
+        if facts.state in (State.RUNNING, State.RECOVERING) and lasting_s - facts.ran_s >= UNTOLD_S:
+            self._note(facts, partial(_ran_at_least, ran_s=lasting_s))
 
     def _ask(self, silent: Mapping[Who, tuple[Facts, Silence]]) -> None:
         """Whether they answer the cluster, in turn and all at once: one after the other they would keep the round for
@@ -360,7 +369,7 @@ class Reconciler:
         ran_s = 0.0 if facts.state is State.STARTING else self._lasting.of(_who(facts), mark_of(facts))
 
         def lost(session: Session, job: Job) -> None:
-            job.spending = at_least(job.spending, ran_s)  # it may have been silent for long
+            _ran_at_least(session, job, ran_s=ran_s)  # it may have been silent for long
             end(session, job, with_cause(job, why), at=self._now(), who="reconciler")
 
         self._note(facts, lost)
@@ -401,6 +410,10 @@ class Reconciler:
 
 def _who(facts: Facts) -> Who:
     return facts.job_id, facts.attempt
+
+
+def _ran_at_least(_: Session, job: Job, *, ran_s: float) -> None:
+    job.spending = at_least(job.spending, ran_s)
 
 
 def _ordered(_: Session, job: Job, *, pausing: bool) -> None:

@@ -49,7 +49,7 @@ def over_all_attempts(job: Job, told: Result) -> Result:
 
 
 def longest(before: dict[str, Any] | None, told: Spent) -> dict[str, Any]:
-    """Of who has been there for longest: whoever told the other had joined later."""
+    """An attempt's account as it was told last: posts may overtake each other, and time does not go back."""
     now = together(told.model_dump())
     return before if before is not None and before["wall_s"] > now.wall_s else now.model_dump()
 

@@ -143,7 +143,7 @@ def _mark(job: Job, before: State, to: State, at: datetime) -> None:
         job.queued_at = at
     if to is State.STOPPING:
         job.stopping_at = at
-    if to in (State.QUEUED, State.STOPPING) and job.running_since is not None:
+    if not to.holds and job.running_since is not None:  # what it tells while it stops counts too
         job.ran_s += together(job.spending).wall_s
         job.running_since = None
     if not to.holds:

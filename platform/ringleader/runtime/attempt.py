@@ -19,13 +19,14 @@ from ringleader.runtime.hands import parked
 from ringleader.runtime.messages import Beat, Launch
 from ringleader.runtime.outlet import Outlet
 from ringleader.runtime.pace import Pace
+from ringleader.runtime.times import Times, in_finished, of_finished
 from ringleader.runtime.watch import Watch
 from ringleader.wire.ingest import Status
 from ringleader.wire.states import State
 from ringleader.wire.views import Progress, Spent, WorkerView
 
 TICK_S = 0.1
-MEMBERSHIP = "membership"
+MEMBERSHIP, TIMES = "membership", "times"
 TOLD_S = 5.0
 CALM_S = 1.0
 """A new process takes a core for as long as its imports last: those who are left recover first, for so long."""
@@ -51,7 +52,7 @@ class Attempt:
         self._phases: dict[str, str] = {}
         self._beats: queue.SimpleQueue[tuple[Beat, float]] = queue.SimpleQueue()
         self._newest: Beat | None = None
-        self._spent: Spent | None = None
+        self._times = Times()
         self._taking: list[str] = []
         self._state: Membership | None = None
         self._crew: Crew | None = None
@@ -101,8 +102,6 @@ class Attempt:
             self._newest.step,
         ):
             self._newest = beat
-        if beat.spent is not None and (self._spent is None or beat.spent.wall_s > self._spent.wall_s):
-            self._spent = beat.spent  # of who has been there for longest
         if beat.standing is not None:
             self.post(parked(beat.standing, now))
         if beat.healed_ago_s is not None:
@@ -144,6 +143,8 @@ class Attempt:
                 if found.process in ("here", "silent"):
                     self._watch.expect(found.worker, back.now)
             self._state, self._crew, self._outlet = state, crew, outlet
+            if (times := outlet.noted(TIMES)) is not None:
+                self._times = pickle.loads(times)  # noqa: S301 - the supervisor's own file
             self._take(back)
         return self._decide()
 
@@ -173,6 +174,7 @@ class Attempt:
                 self._catch_up()
                 tick_at = monotonic() + TICK_S
                 self._tick()
+        self._times = replace(self._times, ended=monotonic())
         while not self._events.empty():  # whoever waits for one that came too late
             self._next(0.0)
         return self._state.ended, self._finished()
@@ -200,9 +202,12 @@ class Attempt:
             ),
             workers=_views(state, crew),
             failures_spent=state.spent,
-            spent=self._spent,
+            spent=self._spent(state),
             dropped=outlet.dropped,
         )
+
+    def _spent(self, state: Membership) -> Spent | None:
+        return self._times.spent(monotonic(), state.recovery.sign if state.recovery is not None else None)
 
     def fault(self, fault: str, worker: str | None, for_s: float) -> Struck:
         """Do this attempt harm that it has to survive. From any thread."""
@@ -246,6 +251,7 @@ class Attempt:
             for report in told:
                 self._report(report)
             outlet.note(MEMBERSHIP, pickle.dumps(state))
+            outlet.note(TIMES, pickle.dumps(self._times))
         with suppress(OSError):  # a full disk costs the way back, not the attempt
             outlet.write()
 
@@ -276,6 +282,8 @@ class Attempt:
             self._take(ev.Evict(verdict.worker, verdict.cause, now, verdict.since))
         while not self._beats.empty():
             beat, at = self._beats.get()
+            if beat.spent is not None:
+                self._hear(beat.worker, beat.spent, at)
             self._pace.take(
                 beat.worker, generation=beat.generation, worked_s=beat.worked_s, worked=beat.worked, now=at
             )
@@ -283,6 +291,23 @@ class Attempt:
         for found in self._pace.look(now, self._shares()):
             step_s, others_s = round(found.step_s, 6), round(found.others_s, 6)
             self._take(ev.Slow(found.worker, step_s, others_s, evict, now))
+
+    def _hear(self, worker: str, own: Spent, at: float) -> None:
+        """Whoever is followed is so for as long as it is a member; then another one is."""
+        assert self._outlet is not None
+        before = self._times
+        follow = self._trains(worker) and (before.followed == worker or not self._trains(before.followed))
+        self._times = before.hear(worker, own, at, follow=follow)
+        if self._times.followed != before.followed:
+            self._outlet.note(TIMES, pickle.dumps(self._times))
+
+    def _trains(self, worker: str) -> bool:
+        """Whether it is a worker of the present generation, or one before the first."""
+        state = self._state
+        found = state.find(worker) if state is not None else None
+        if state is None or found is None or found.role != "worker" or found.phase is Phase.CONDEMNED:
+            return False
+        return found.generation == state.generation
 
     def _shares(self) -> dict[str, float]:
         """What part of a step each worker computes; one item each where they lease items."""
@@ -356,6 +381,9 @@ class Attempt:
             if report.type == "worker.lost":
                 data["phase"] = self._phases.pop(worker, None)
                 self._watch.forget(worker)
+        if report.type == "recovered":
+            recovered_s = self._times.recovered_s + data["total_s"]
+            self._times = replace(self._times, recovered_s=recovered_s)
         self._outlet.event(report.type, report.generation, data)
 
     def _finished(self) -> dict[str, Any] | None:
@@ -364,7 +392,12 @@ class Attempt:
         plan = self._state.plan if self._state else None
         ranked = [m for m in plan.members if m in results] if plan else []
         first = next(iter([*ranked, *results]), None)
-        return results[first] if first is not None else None
+        if first is None:
+            return None
+        for worker, known in results.items():  # what their last heartbeats did not tell
+            self._hear(worker, of_finished(known), self._times.ended or monotonic())
+        spent = self._spent(self._state) if self._state else None
+        return {**results[first], **in_finished(spent)} if spent is not None else results[first]
 
 
 def _world(state: Membership) -> int:
