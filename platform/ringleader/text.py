@@ -27,16 +27,18 @@ def utf8_json(value: Any, *, allow_nan: bool = False) -> str:
     return _LONE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text)
 
 
-def is_plain(value: Any, deep: int) -> bool:
-    """Whether every text in `value`, key or part, can leave a process, and nothing is nested deeper than `deep`."""
-    left = [(value, 0)]
+def is_plain(value: Any, deep: int, many: int) -> bool:
+    """Whether every text in `value`, key or part, can leave a process, nothing is nested deeper than `deep`, and there
+    are no more than `many` keys and parts."""
+    left, found = [(value, 0)], 0
     while left:
         part, level = left.pop()
         if isinstance(part, str):
             if not is_utf8(part):
                 return False
         elif isinstance(part, (dict, list)):
-            if level >= deep:
+            found += len(part) * (1 + isinstance(part, dict))
+            if level >= deep or found > many:
                 return False
             left += [(one, level + 1) for one in part]
             left += [(one, level + 1) for one in part.values()] if isinstance(part, dict) else []

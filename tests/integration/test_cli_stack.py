@@ -292,7 +292,7 @@ def test_up_follows_an_up_that_was_killed(home: Home) -> None:
         assert len(processes_of(home.root)) == 9
 
 
-@pytest.mark.parametrize("left", ["", "\n", "\0\0\0", "\x7f"])
+@pytest.mark.parametrize("left", ["", "\n", "\0\0\0", "\x7f", "a", "0123456789abcde"])
 def test_a_token_for_ray_that_a_power_cut_has_torn_is_made_anew(left: str, home: Home) -> None:
     home.prepare()
     whole = home.ray_token.read_text()

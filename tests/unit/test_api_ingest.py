@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from control_plane import AT, RESULT, Stage, event, line, metric, outcome, place, stage, status
 
+from ringleader.wire.ingest import MANY
+from ringleader_api.edge.body_limit import INGEST_BYTES
 from ringleader_api.services.access import load
 from ringleader_api.store import record
 
@@ -262,8 +264,24 @@ def nested(deep: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("data", "expect"),
-    [(nested(50), 200), (nested(51), 422), ({"a": [[]] * 3}, 200), (HALF, 422), ({"a": [HALF]}, 422)],
-    ids=["50 deep", "51 deep", "lists", "half a pair", "half a pair inside"],
+    [
+        (nested(50), 200),
+        (nested(51), 422),
+        ({"a": [[]] * 3}, 200),
+        (HALF, 422),
+        ({"a": [HALF]}, 422),
+        ({"a": [1] * (MANY - 2)}, 200),
+        ({"a": [1] * MANY}, 422),
+    ],
+    ids=[
+        "50 deep",
+        "51 deep",
+        "lists",
+        "half a pair",
+        "half a pair inside",
+        "many values",
+        "too many values",
+    ],
 )
 def test_an_event_that_could_not_be_told_is_refused(here: Stage, data: dict[str, Any], expect: int) -> None:
     job_id = here.running()
@@ -278,6 +296,17 @@ def test_an_event_that_could_not_be_told_is_refused(here: Stage, data: dict[str,
     assert here.client.get(path).json()["items"][-1]["type"] == (
         "recovered" if expect == 200 else "job.running"
     )
+
+
+def test_no_post_of_a_supervisor_is_larger_than_two_megabytes(here: Stage) -> None:
+    """Eight times what supervisors post; all of it is read and checked while others wait."""
+    job_id = here.running()
+    headers = {"Authorization": f"Bearer {here.cluster.alive[job_id, 1].ingest_token}"}
+    path = f"/api/v1/jobs/{job_id}/ingest"
+    whole = {"attempt": 1, "records": [event(1, "recovered", text="x" * (1 << 20))]}
+    assert here.client.post(path, json=whole, headers=headers).status_code == 200
+    whole["records"] = [event(2, "recovered", text="x" * INGEST_BYTES)]
+    assert here.client.post(path, json=whole, headers=headers).status_code == 413
 
 
 def test_an_event_of_before_that_could_not_be_told_keeps_no_other_from_being_told(here: Stage) -> None:

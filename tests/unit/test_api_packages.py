@@ -242,6 +242,26 @@ def test_what_one_sender_leaves_is_bounded_in_packages_and_others_are_not_held_u
     assert ada.put(address, content=data).status_code == 201, "what nobody needs has gone"
 
 
+def test_who_has_used_up_the_quota_leaves_no_file_by_breaking_off(tmp_path: Path) -> None:
+    here = stage(tmp_path, packages_per_user=1)
+    ada = here.user("ada", default="submitter")
+    address, data = other(0)
+    assert ada.put(address, content=data).status_code == 201
+
+    async def nothing() -> AsyncIterator[bytes]:
+        raise ConnectionResetError
+        yield b""
+
+    async def upload(digest: str) -> None:
+        with pytest.raises(PackagesUsedUp):
+            await here.control.packages.take(digest, "ada", nothing())
+
+    before = left(here)
+    for number in range(3):
+        anyio.run(upload, str(number) * 64)
+    assert left(here) == before
+
+
 def test_what_one_sender_leaves_is_bounded_in_bytes_with_what_broke_off(tmp_path: Path) -> None:
     here = stage(tmp_path, package_bytes_per_user=50_000)
     digest = "0" * 64

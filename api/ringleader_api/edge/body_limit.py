@@ -11,8 +11,10 @@ from ringleader_api.problems import TooLarge, TooSlow, problem
 
 JSON_BYTES = 1 << 20
 LOGIN_BYTES = 8 << 10
-TOKEN_BYTES = 64 << 10
-INGEST_BYTES = 32 << 20
+TOKEN_BYTES = 4 << 10
+INGEST_BYTES = 2 << 20
+"""A supervisor posts a quarter of a megabyte at once; only a single record may be larger. Of one that is refused it
+posts the others, and says so in the log."""
 PROXY_BYTES = 64 << 20
 STALL_S, UPLOAD_STALL_S = 10.0, 60.0
 """How long the next bytes of a body may take to come; an upload through a network that falters takes longer."""

@@ -15,7 +15,7 @@ from ringleader_api.routes.twice import Twice, named_twice
 
 AT_ONCE_BYTES = 4096
 """What is longer is looked through in a thread: other requests go on meanwhile."""
-LARGE_BYTES = 64 << 10
+LARGE_BYTES = 16 << 10
 """Bodies beyond this are checked one at a time: threads that compute take turns with the event loop, and of many it
 gets one turn in as many. What supervisors post is checked as it comes: nothing of it makes work for nothing."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from ringleader.text import is_plain, plain
-from ringleader.wire.ingest import DEEP
+from ringleader.wire.ingest import DEEP, MANY
 from ringleader.wire.views import EventView, LogLine, View
 from ringleader_api.services.access import load
 from ringleader_api.store import Store
@@ -100,7 +100,7 @@ class Feeds:
 
 def _view(event: Event) -> EventView:
     """What an earlier version has stored may be what no answer can hold: that is spelt out or cut off."""
-    data = event.data if is_plain(event.data, DEEP) else plain(event.data, DEEP)
+    data = event.data if is_plain(event.data, DEEP, MANY) else plain(event.data, DEEP)
     return EventView(
         seq=event.seq,
         type=event.type,

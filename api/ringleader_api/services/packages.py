@@ -137,7 +137,10 @@ class Packages:
 
     async def _receive(self, file: BinaryIO, stored: int, chunks: AsyncIterator[bytes], who: str) -> int:
         """Append to the file; where the sender breaks off, what came stays."""
-        look_at = 0
+        await to_thread.run_sync(
+            self._allotted.check, who
+        )  # also of a body that breaks off before its first byte
+        look_at = stored + AGAIN_BYTES
         async for chunk in chunks:
             if stored >= look_at:
                 await to_thread.run_sync(self._allotted.check, who)

@@ -12,8 +12,8 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from ringleader.errors import RingleaderError
 from ringleader_api.log import Log
 
-OF_JOBS = ("jobs", "checkpoints")
-"""Folders of a home with a folder for each job that left something."""
+OF_JOBS = ("jobs", "checkpoints", "packages")
+"""Folders of a home in which jobs have left something."""
 
 
 class DatabaseUnavailable(RingleaderError):

@@ -16,6 +16,8 @@ from ringleader.wire.views import Progress, Result, Spent, View, Why, WorkerView
 
 DEEP = 50
 """How deep the data of an event may be nested: not everybody who reads JSON reads it deeper."""
+MANY = 10_000
+"""So many values the data of an event may have, keys counted: whoever takes it in looks at each."""
 Whole = Annotated[int, Field(strict=True)]
 Seq = Annotated[Whole, Field(ge=1)]
 
@@ -41,8 +43,10 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_spelt_out), AfterValidator(_o
 
 
 def _plain(given: dict[str, Any]) -> dict[str, Any]:
-    if not is_plain(given, DEEP):
-        raise ValueError(f"allowed: JSON nested {DEEP} deep at most, without half of a surrogate pair")
+    if not is_plain(given, DEEP, MANY):
+        raise ValueError(
+            f"allowed: JSON of {MANY} values at most, nested {DEEP} deep at most, without half of a surrogate pair"
+        )
     return given
 
 

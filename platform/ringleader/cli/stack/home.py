@@ -107,13 +107,17 @@ class Home:
             yield
 
 
+SHORTEST_TOKEN = 16
+"""Of what is made here 43 characters; a shorter one was cut, or could be guessed."""
+
+
 def token_in(path: Path) -> str:
-    """The token that a file holds; empty where it holds none that can be sent, as after a power cut."""
+    """The token that a file holds; empty where it holds none that can be sent, as after a power cut, or a part of one."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
         return ""
-    return token if token.isprintable() else ""
+    return token if token.isprintable() and len(token) >= SHORTEST_TOKEN else ""
 
 
 def read_json(path: Path) -> dict[str, Any]:
