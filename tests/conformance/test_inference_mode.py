@@ -56,6 +56,16 @@ def last_words(session: Session) -> None:
             p.data = p.data * 0.9
 
 
+def scored(session: Session) -> None:
+    """An evaluation in inference mode."""
+    net = session.model(network())
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+        with torch.inference_mode():
+            session.evaluate(rows(), lambda batch: {"right": (net(batch[0]).argmax(1) == batch[1]).float()})
+
+
 def digest_alone(program: Program, mode: str, place: Path) -> str:
     torch.set_num_threads(1)
     finished, _ = run_local(job(mode, least=1, most=3, saved_every=None), program, place)
@@ -70,7 +80,9 @@ def play(
     return Cast(spec, program, faults, artifacts=place, checkpoints=saved, attempt=attempt).play()
 
 
-@pytest.mark.parametrize("program", [average, decay, last_words], ids=lambda program: program.__name__)
+@pytest.mark.parametrize(
+    "program", [average, decay, last_words, scored], ids=lambda program: program.__name__
+)
 @pytest.mark.parametrize("mode", DAILY)
 def test_lines_in_inference_mode_keep_the_bits(program: Program, mode: str, tmp_path: Path) -> None:
     end = play(program, mode, FaultPlan(), tmp_path, count=2)

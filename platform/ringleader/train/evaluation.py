@@ -49,6 +49,9 @@ class Evaluation:
         self._device = device
         self._casting = casting
 
+    @torch.inference_mode(
+        False
+    )  # the program's may be on: members would exchange tensors that nobody can write to
     def run(self, number: int, question: Question) -> dict[str, float]:
         """The mean of every score over all rows, the same number on every member and for any world."""
         group = self._group
