@@ -102,7 +102,8 @@ class Home:
                     f"{other.get('url', 'still starting')}).",
                     hint="Use it, stop it with `ringleader down`, or set another RINGLEADER_HOME.",
                 ) from None
-            if not token_in(self.ray_token):  # only who holds the home may take the place of what is there
+            # Only who holds the home may take the place of what is there.
+            if len(token_in(self.ray_token)) < SHORTEST_TOKEN:
                 write_over(self.ray_token, secrets.token_urlsafe(32))
             yield
 
@@ -112,12 +113,12 @@ SHORTEST_TOKEN = 16
 
 
 def token_in(path: Path) -> str:
-    """The token that a file holds; empty where it holds none that can be sent, as after a power cut, or a part of one."""
+    """The token that a file holds; empty where it holds none that can be sent, as after a power cut."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
         return ""
-    return token if token.isprintable() and len(token) >= SHORTEST_TOKEN else ""
+    return token if token.isprintable() else ""
 
 
 def read_json(path: Path) -> dict[str, Any]:
