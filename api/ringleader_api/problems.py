@@ -80,6 +80,18 @@ class Unprocessable(Refused):
     code = "unprocessable"
 
 
+def wrong_key(
+    pointer: str, value: Any, allowed: str, message: str, *, code: str = "spec_invalid", hint: str = ""
+) -> Unprocessable:
+    """A key of a job file that only the server can find wrong. `message` goes on where the value stands."""
+    shown = _cut(value) if isinstance(value, str) else value
+    whole = f"{shown!r} {message}; allowed: {allowed}"
+    finding = {"pointer": pointer, "value": value, "allowed": allowed, "message": whole}
+    return Unprocessable(
+        f"the job file is refused: {pointer}: {whole}", code=code, hint=hint, errors=[finding]
+    )
+
+
 class TooMany(Refused):
     """Somebody asks faster, or for more at once, than they may."""
 

@@ -213,7 +213,7 @@ def test_a_job_can_begin_with_the_weights_of_another_ones_newest_checkpoint(here
     here.post(first, records=[saved(first, 1, 4)])
     second = here.submit(name="second", init_from=first)
     unknown = "job_" + "0" * 26
-    for source, why in ((second, "has none"), (unknown, "is unknown")):
+    for source, why in ((second, "has neither"), (unknown, "is the id of no job")):
         answer = here.client.post(
             "/api/v1/jobs", json={"name": "x", "entrypoint": "a:b", "init_from": source}
         )

@@ -157,7 +157,7 @@ def here(tmp_path: Path) -> Stage:
             "workers.min 3 × (1 CPU, 1 GPU), servers 2 × (1 CPU, 1 GPU)",
         ),
         ({"count": 9}, "/servers/count", "servers 9 × (1 CPU)"),
-        ({"count": 1, "memory_gb": 65.0}, "/servers/count", "servers 1 × (1 CPU, 65 GB)"),
+        ({"count": 1, "memory_gb": 65.0}, "/servers/memory_gb", "65 is more than a server can get"),
     ],
     ids=str,
 )

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
@@ -19,14 +19,15 @@ from ringleader.spec.job import JOB_ID, PACKAGE
 from ringleader.wire.states import State
 from ringleader.wire.views import View, Why
 from ringleader_api.clock import Clock, new_job_id
-from ringleader_api.problems import Conflict, Forbidden, NotFound, Unprocessable
+from ringleader_api.problems import Conflict, Forbidden, NotFound, Unprocessable, wrong_key
 from ringleader_api.rights import Action, Caller, may
-from ringleader_api.scheduling import Claim, Hold, Seen, decide, fits, most, reaches
+from ringleader_api.scheduling import Hold, Seen, decide
 from ringleader_api.services import packages
 from ringleader_api.services.access import have_project, load, permit, permit_job
 from ringleader_api.services.accounts import OWN, Accounts, NoAccount
 from ringleader_api.services.checkpoints import checkpoints_of, leaves_weights
 from ringleader_api.services.claims import Register, claim_of_spec, snapshot_of
+from ringleader_api.services.infeasible import placeable
 from ringleader_api.services.secrets import Secrets
 from ringleader_api.services.together import Together
 from ringleader_api.store import Store
@@ -36,6 +37,7 @@ from ringleader_api.store.tables import Base, Event, IdempotencyKey, Job
 
 MAX_KEY = 200
 MOST_AT_ONCE = 64
+SEE_JOBS = "`ringleader jobs` lists the jobs that you may read."
 
 
 class Preview(View):
@@ -168,8 +170,12 @@ class Submissions:
             self._package_present(spec.working_dir)
         elif isinstance(spec.requirements, str):
             allowed = "a working_dir that holds it, or a list of name==version"
-            raise _wrong(
-                "/requirements", spec.requirements, allowed, "is a file, and there is no working_dir"
+            raise wrong_key(
+                "/requirements",
+                spec.requirements,
+                allowed,
+                "is a file, and there is no working_dir to find it in",
+                hint="Name the folder that holds it in working_dir, or list the packages themselves.",
             )
         self._secrets_present(spec)
         if spec.init_from is not None:
@@ -187,11 +193,12 @@ class Submissions:
             with self._store.read() as session:
                 known = session.get(Job, job_id)
             if known is not None and (known.deleted_at or not may(who, Action.READ, known.project)):
-                raise _wrong(
+                raise wrong_key(
                     "/init_from",
                     given,
                     "the id of a job that you may read (job_…), or the URI of another checkpoint",
-                    f"belongs to {job_id}, which is unknown",
+                    f"belongs to {job_id}, and there is no such job",
+                    hint=SEE_JOBS,
                 )
 
     def _has_weights(self, who: Caller, job_id: str) -> None:
@@ -202,18 +209,30 @@ class Submissions:
                 source = load(session, job_id)
                 found = leaves_weights(source) or checkpoints_of(session, job_id)
         except NotFound:
-            raise _wrong(
-                "/init_from", job_id, "the id of a job, or the URI of a checkpoint", "is unknown"
+            raise wrong_key(
+                "/init_from",
+                job_id,
+                "the id of a job that you may read, or the URI of a checkpoint",
+                "is the id of no job",
+                hint=SEE_JOBS,
             ) from None
         if not found:
-            raise _wrong(
-                "/init_from", job_id, "a job that has succeeded, or has a checkpoint", "has none yet"
+            raise wrong_key(
+                "/init_from",
+                job_id,
+                "a job that has succeeded, or has saved a checkpoint",
+                "is a job that has neither succeeded nor saved a checkpoint",
+                hint="Submit again once it has, or begin with another job.",
             )
 
     def _package_present(self, name: str) -> None:
         if not PACKAGE.fullmatch(name):
-            raise _wrong(
-                "/working_dir", name, "sha256:… of an uploaded package", "is a path of the sender's machine"
+            raise wrong_key(
+                "/working_dir",
+                name,
+                "sha256:… of an uploaded package",
+                "is a folder of the sender's machine",
+                hint="`ringleader submit` uploads the folder; over REST, PUT /api/v1/packages/… first.",
             )
         with self._store.read() as session:
             if not packages.there(session, name):
@@ -225,11 +244,13 @@ class Submissions:
         with self._store.read() as session:
             absent = self._secrets.missing(session, spec.project, spec.secrets)
         for variable in absent:
-            raise _wrong(
+            raise wrong_key(
                 f"/secrets/{variable}",
                 spec.secrets[variable],
-                f"a secret of project {spec.project}",
-                "is not there",
+                "one that has been set there",
+                f"is no secret of project {spec.project}",
+                hint=f"Set it with `ringleader secret set {spec.secrets[variable]} --project {spec.project}`; "
+                "`ringleader secret list` shows which there are.",
             )
 
     def _why_waiting(self, spec: JobSpec, seen: Seen) -> Why | None:
@@ -245,44 +266,13 @@ def resolved(spec: JobSpec) -> JobSpec:
     return spec.model_copy(update={"batch": spec.batch.model_copy(update={"logical_shards": spec.shards})})
 
 
-def placeable(spec: JobSpec, seen: Seen) -> None:
-    """Raises Unprocessable where the cluster can never hold `workers.min` and the servers, however far it grows."""
-    claim = claim_of_spec("", spec)
-    if _ever_holds(seen, claim):
-        return
-    further = f", which may grow to {seen.reach}" if seen.reach else ""
-    needs = f"workers.min {claim.floor} × ({claim.need})"
-    if claim.servers:
-        needs += f", servers {claim.servers} × ({claim.server_need})"
-    if claim.servers and _ever_holds(seen, replace(claim, servers=0)):
-        pointer, value, allowed = (
-            "/servers/count",
-            claim.servers,
-            "what this cluster holds beside the workers",
-        )
-    else:
-        most_workers = most(seen.nodes, claim.need)
-        pointer, value = "/workers/min", claim.floor
-        allowed = f"at most {most_workers} workers of {claim.need} on this cluster"
-    problem = _wrong(
-        pointer, value, allowed + further, f"is more than the cluster can ever hold, the job needs {needs}"
-    )
-    problem.code = "infeasible"
-    raise problem
-
-
-def _ever_holds(seen: Seen, claim: Claim) -> bool:
-    return fits(seen.nodes, claim) or reaches(seen.reach, claim)
-
-
 def _not_uploaded(name: str) -> Unprocessable:
-    return _wrong("/working_dir", name, "an uploaded package", f"PUT /api/v1/packages/{name} first")
-
-
-def _wrong(pointer: str, value: Any, allowed: str, message: str) -> Unprocessable:
-    finding = {"pointer": pointer, "value": value, "allowed": allowed, "message": message}
-    return Unprocessable(
-        f"{pointer}: {value} {message}; allowed: {allowed}", code="spec_invalid", errors=[finding]
+    return wrong_key(
+        "/working_dir",
+        name,
+        "an uploaded package",
+        "has not been uploaded",
+        hint=f"Submit again with `ringleader submit`, or PUT /api/v1/packages/{name} first.",
     )
 
 
