@@ -49,7 +49,7 @@ HINTS = {
     "request_header_fields_too_large": "Send fewer or shorter headers and a shorter address, 64 KiB together.",
     "secret_missing": "Set it with `ringleader secret set`.",
     "service_unavailable": "Try again in a moment.",
-    "spec_invalid": "`errors` names each key with its value and what is allowed; `ringleader validate` checks a file.",
+    "spec_invalid": "Mend the keys that are named, each with what is allowed there, and send it again.",
     "stale_attempt": "The supervisor that posted this must stop.",
     "too_large": "Send less in one request.",
     "too_many_requests": "Ask again later; Retry-After says when.",
