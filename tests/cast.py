@@ -246,6 +246,8 @@ class Cast:
                     self._tell(worker, "interrupt", generation)
                 case do.Shadow(worker=worker, donor=donor, number=number):
                     self._play.pairs.append(instruction)
+                    for listener in {cue.worker for cue in self.cues.cues if cue.asked}:
+                        self._tell(listener, "asked", number)
                     self._tell(worker, "follow", number)
                     self._tell(donor, "donate", number)
                 case do.Form(plan=plan):

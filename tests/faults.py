@@ -19,6 +19,10 @@ class Cue:
     sign: Path = Path()
     past: int = 0
     joined: str = ""
+    since: int = 1
+    asked: bool = False
+    longer: float = 1.0
+    later: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,20 @@ class FaultPlan:
     evictions: tuple[tuple[int, str], ...] = ()
 
     def kill(
-        self, worker: str, *, at_step: int, phase: str = "forward", past: int = 0, once: Path = Path()
+        self,
+        worker: str,
+        *,
+        at_step: int,
+        phase: str = "forward",
+        past: int = 0,
+        once: Path = Path(),
+        later: bool = False,
     ) -> "FaultPlan":
-        """`once`: not before this file or checkpoint is there, or any checkpoint in this folder."""
-        return replace(self, cues=(*self.cues, Cue(worker, at_step, phase, "kill", past=past, sign=once)))
+        """`once`: not before this file or checkpoint is there, or any checkpoint in this folder.
+
+        `later`: where the worker does not pass through that step so, at the next one where it does."""
+        cue = Cue(worker, at_step, phase, "kill", past=past, sign=once, later=later)
+        return replace(self, cues=(*self.cues, cue))
 
     def hold(
         self,
@@ -51,9 +65,49 @@ class FaultPlan:
         cue = Cue(worker, at_step, phase, "hold", for_generation, past=past, joined=joined)
         return replace(self, cues=(*self.cues, cue))
 
-    def dawdle(self, worker: str, *, from_step: int, for_generation: int) -> "FaultPlan":
-        """From that step on the worker waits a little at each `forward` until it has heard of that generation."""
-        cue = Cue(worker, from_step, "forward", "dawdle", for_generation)
+    def linger(
+        self,
+        worker: str,
+        *,
+        for_generation: int,
+        since_generation: int = 1,
+        since_step: int = 0,
+        joined: str = "",
+        asked: bool = False,
+    ) -> "FaultPlan":
+        """Once it is in that generation and has said that so many steps are committed, the worker stays where it is,
+        whatever its program does there, until it has heard of `for_generation` or is in a plan with `joined`, or its
+        own generation is given up.
+
+        `asked`: or until a newcomer asks to follow a member, which has to go on for that."""
+        cue = Cue(
+            worker,
+            since_step,
+            "",
+            "linger",
+            for_generation,
+            joined=joined,
+            since=since_generation,
+            asked=asked,
+        )
+        return replace(self, cues=(*self.cues, cue))
+
+    def dawdle(
+        self,
+        worker: str,
+        *,
+        for_generation: int,
+        from_step: int = 0,
+        since_generation: int = 1,
+        longer: float = 1.0,
+    ) -> "FaultPlan":
+        """From that step and generation on the worker waits a little at each `forward` until it has heard of
+        `for_generation`.
+
+        `longer`: each time so many times as long as the time before, so that few steps are enough."""
+        cue = Cue(
+            worker, from_step, "forward", "dawdle", for_generation, since=since_generation, longer=longer
+        )
         return replace(self, cues=(*self.cues, cue))
 
     def stumble(self, worker: str, *, at_step: int, phase: str, once: Path) -> "FaultPlan":

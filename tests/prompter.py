@@ -34,6 +34,7 @@ HANG_GUARD_S = 90.0
 DEADLINE_S = 30.0
 DAWDLE_S, DAWDLES = 0.05, 10
 """After so many times, twice as long, and so on: a joiner may take long to be there."""
+LONGEST_S = 5.0
 
 
 class Prompter:
@@ -49,7 +50,7 @@ class Prompter:
         self._cues = list(cues)
         self._reached: Counter[tuple[int, str]] = Counter()
         self._pending = 0
-        self._dawdled = 0
+        self._dawdled = self._asked = self._committed = 0
         self._followed = 0
         self._members: tuple[str, ...] = ()
         self._generation = 0
@@ -123,8 +124,10 @@ class Prompter:
     def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
         if phase == "committed":
             self._say(("committed", (self._generation, step)))
+            self._committed = step
         self._cue(step, phase)
         self._let_out()
+        self._linger()
         if self.awaits_check and phase == "forward":
             await_check()
 
@@ -175,6 +178,8 @@ class Prompter:
         if kind == "interrupt":
             self._interrupted = content
             self._interrupts += 1
+        if kind == "asked":
+            self._asked += 1
         if kind == "donate":
             with suppress(ExchangeBroken):
                 self._met.append(self._pair(content, DONOR))
@@ -198,10 +203,9 @@ class Prompter:
         reached = [(*place, self._reached[place]) for place in places]
         self._reached.update(places)
         self._dawdle(step, phase)
-        due = [
-            cue for cue in self._cues if (cue.step, cue.phase, cue.past) in reached and cue.act != "dawdle"
-        ]
-        for cue in due:
+        acts = [cue for cue in self._cues if cue.act not in ("dawdle", "linger")]
+        steps = {cue: max(cue.step, step) if cue.later else cue.step for cue in acts}
+        for cue in [cue for cue in acts if (steps[cue], cue.phase, cue.past) in reached]:
             self._cues.remove(cue)
             if cue.act == "kill":
                 if cue.sign != Path():
@@ -221,10 +225,22 @@ class Prompter:
 
     def _dawdle(self, step: int, phase: str) -> None:
         for cue in [c for c in self._cues if c.act == "dawdle" and c.phase == phase and c.step <= step]:
-            if self._pending < cue.generation:
+            if self._pending < cue.generation and self._generation >= cue.since:
                 self._dawdled += 1
-                if self._pipe.poll(DAWDLE_S * (1 + self._dawdled // DAWDLES)):
+                wait_s = DAWDLE_S * (1 + self._dawdled // DAWDLES) * cue.longer**self._dawdled
+                if self._pipe.poll(min(wait_s, LONGEST_S)):
                     self._receive()
+
+    def _linger(self) -> None:
+        for cue in [c for c in self._cues if c.act == "linger"]:
+            if self._generation >= cue.since and self._committed >= cue.step:
+                self._cues.remove(cue)
+                while not (self._lingered(cue) or self._interrupted >= self._generation):
+                    self._receive()
+
+    def _lingered(self, cue: Cue) -> bool:
+        asked = cue.asked and self._asked > 0
+        return asked or self._heard_of(cue.generation) or cue.joined in self._members
 
 
 def await_checkpoint(folder: Path) -> None:

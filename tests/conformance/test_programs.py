@@ -6,6 +6,7 @@ cores; PROGRAMS_QUARTER (0 to 3) says which.
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -15,12 +16,13 @@ from typing import Any
 import pytest
 import torch
 from cast import Cast
-from faults import FaultPlan
+from faults import ANY, FaultPlan
 from play import Play
 from programs import BATCH, BY_HAND, PROGRAMS, RATES, SHARDS, UNSETTLED
 
 from ringleader.spec import JobSpec
 from ringleader.train.local import run_local
+from ringleader.train.run import Finished
 
 MODES: dict[str, dict[str, Any]] = {
     "ring": {"intra_node": "ring", "inter_node": "ring"},
@@ -47,12 +49,12 @@ def job(mode: str, *, least: int, most: int, saved_every: int | None = SAVED_EVE
 
 
 @cache
-def undisturbed(name: str, mode: str) -> str:
-    """The digest of one process that nothing happens to."""
+def undisturbed(name: str, mode: str) -> Finished:
+    """One process that nothing happens to."""
     torch.set_num_threads(1)
     with TemporaryDirectory() as place:
         finished, _ = run_local(job(mode, least=1, most=3, saved_every=None), PROGRAMS[name], Path(place))
-    return finished.digest
+    return finished
 
 
 def worker(mode: str, number: int) -> str:
@@ -60,7 +62,25 @@ def worker(mode: str, number: int) -> str:
     return f"w{number + servers}"
 
 
-Moment = Callable[[str, str, Path], Play]
+@dataclass(frozen=True)
+class Moment:
+    """What happens to a program in a mode, and whose seat proves that it did.
+
+    Attributes:
+        comes: the number of the newcomer who has to be a member before the program's end, to whom the lines that were
+            over came late; None: whoever comes, comes in time or does not.
+        until: the moment is there in every program that has more steps than this; None: not in every program.
+    """
+
+    play: Callable[[str, str, Path], Play]
+    comes: int | None = None
+    until: int | None = None
+
+
+NEVER = 1000
+"""A generation that nobody hears of."""
+STEPS_TO_FOLLOW = 6
+"""Who comes late asks, runs lines, asks again, is given a copy, and follows for a step or two."""
 
 
 def played(
@@ -72,77 +92,104 @@ def played(
 
 
 def kill(step: int, phase: str = "forward") -> Moment:
-    """A worker dies there; another one comes for it, and a third one besides."""
+    """One of three dies there, and the first one waits for who comes for it."""
 
-    def moment(name: str, mode: str, place: Path) -> Play:
-        faults = FaultPlan().kill(worker(mode, 1), at_step=step, phase=phase)
+    def play(name: str, mode: str, place: Path) -> Play:
+        faults = dies(mode, step, phase)
+        return played(name, job(mode, least=2, most=3), waits(faults, mode, comes=3), place)
+
+    return Moment(play, comes=3, until=step if phase == "forward" else None)
+
+
+def dies(mode: str, step: int, phase: str = "forward") -> FaultPlan:
+    """The second worker does, at an odd step of local SGD within the round that the step is in; where it has nothing to
+    do at that step, at the next one."""
+    past = step % 2 if mode == "local_sgd" and phase == "forward" else 0
+    return FaultPlan().kill(
+        worker(mode, 1), at_step=step - past, phase=phase, past=past, later=phase == "forward"
+    )
+
+
+def waits(faults: FaultPlan, mode: str, *, comes: int, by: int = 0) -> FaultPlan:
+    """A survivor stays where it is in the generation behind a loss until the newcomer's begins."""
+    return faults.linger(worker(mode, by), since_generation=2, for_generation=3, joined=worker(mode, comes))
+
+
+def nobody(step: int) -> Moment:
+    """One of three dies there, and nobody comes in time: two end the program."""
+
+    def play(name: str, mode: str, place: Path) -> Play:
+        faults = dies(mode, step).hold(worker(mode, 3), at_step=ANY, phase="parked", for_generation=NEVER)
         return played(name, job(mode, least=2, most=3), faults, place)
 
-    return moment
+    return Moment(play)
 
 
 def follow(step: int) -> Moment:
-    """A worker dies there, and who comes for it follows a member while the others go on (in a ring)."""
+    """One of three dies there, and who comes for it follows a member while the others go on (in a ring)."""
 
-    def moment(name: str, mode: str, place: Path) -> Play:
-        first, second = worker(mode, 0), worker(mode, 1)
-        faults = FaultPlan().kill(second, at_step=step).dawdle(first, from_step=step, for_generation=3)
+    def play(name: str, mode: str, place: Path) -> Play:
+        first = worker(mode, 0)
+        faults = dies(mode, step).linger(first, since_generation=2, for_generation=3, asked=True)
+        faults = faults.dawdle(first, since_generation=2, for_generation=3, longer=2.0)
         return played(name, job(mode, least=2, most=3), faults, place, shadows=True)
 
-    return moment
+    return Moment(play, comes=3, until=step + STEPS_TO_FOLLOW)
 
 
 def join(step: int) -> Moment:
     """A third worker comes there; the first one waits until its generation begins."""
 
-    def moment(name: str, mode: str, place: Path) -> Play:
+    def play(name: str, mode: str, place: Path) -> Play:
         faults = FaultPlan().resize(at_step=step, minimum=2, maximum=3)
-        faults = faults.hold(worker(mode, 0), at_step=step, for_generation=2, phase="exchange")
+        faults = faults.linger(worker(mode, 0), since_step=step, for_generation=2)
         return played(name, job(mode, least=1, most=2), faults, place)
 
-    return moment
+    return Moment(play, comes=2, until=step)
 
 
 def shrink(step: int) -> Moment:
     """A worker is let go there, and one goes on alone."""
 
-    def moment(name: str, mode: str, place: Path) -> Play:
+    def play(name: str, mode: str, place: Path) -> Play:
         faults = FaultPlan().resize(at_step=step, minimum=1, maximum=1)
         return played(name, job(mode, least=2, most=2), faults, place)
 
-    return moment
+    return Moment(play)
 
 
 def drain(step: int) -> Moment:
-    """A worker's machine goes away there; another one comes for it."""
+    """The machine of one of two goes away there; the other one waits for who comes for it."""
 
-    def moment(name: str, mode: str, place: Path) -> Play:
+    def play(name: str, mode: str, place: Path) -> Play:
         faults = FaultPlan().drain(worker(mode, 0), at_step=step)
-        return played(name, job(mode, least=1, most=2), faults, place)
+        faults = faults.linger(worker(mode, 1), since_step=step, for_generation=2)
+        return played(name, job(mode, least=1, most=2), waits(faults, mode, by=1, comes=2), place)
 
-    return moment
+    return Moment(play, comes=2, until=step)
 
 
 def preempt(step: int) -> Moment:
     """A machine goes away there without which too few are left: the attempt ends and another one goes on."""
 
-    def moment(name: str, mode: str, place: Path) -> Play:
+    def play(name: str, mode: str, place: Path) -> Play:
         faults = FaultPlan().drain(worker(mode, 0), at_step=step)
         first = played(name, job(mode, least=2, most=2), faults, place)
         assert first.outcome in ("preempted", "succeeded"), (first.reason, first.message)
         return again(first, name, mode, place)
 
-    return moment
+    return Moment(play)
 
 
 def evict(step: int) -> Moment:
-    """A worker is taken for frozen there, and killed in the middle of what it does."""
+    """One of three freezes there, and is killed for it; the first one waits for who comes for it."""
 
-    def moment(name: str, mode: str, place: Path) -> Play:
-        faults = FaultPlan().evict(worker(mode, 1), at_step=step)
-        return played(name, job(mode, least=2, most=3), faults, place)
+    def play(name: str, mode: str, place: Path) -> Play:
+        frozen = worker(mode, 1)
+        faults = FaultPlan().linger(frozen, since_step=step, for_generation=NEVER).evict(frozen, at_step=step)
+        return played(name, job(mode, least=2, most=3), waits(faults, mode, comes=3), place)
 
-    return moment
+    return Moment(play, comes=3, until=step)
 
 
 def again(first: Play, name: str, mode: str, place: Path) -> Play:
@@ -153,30 +200,31 @@ def again(first: Play, name: str, mode: str, place: Path) -> Play:
 
 
 def pause(step: int) -> Moment:
-    def moment(name: str, mode: str, place: Path) -> Play:
+    def play(name: str, mode: str, place: Path) -> Play:
         first = played(name, job(mode, least=2, most=2), FaultPlan().pause(at_step=step), place)
         assert first.outcome in ("paused", "succeeded"), (first.reason, first.message)
         return again(first, name, mode, place)
 
-    return moment
+    return Moment(play)
 
 
 def restart(step: int) -> Moment:
     """Everybody dies there, once a checkpoint is written."""
 
-    def moment(name: str, mode: str, place: Path) -> Play:
+    def play(name: str, mode: str, place: Path) -> Play:
         faults, saved = FaultPlan(), place / "saved"
         for member in ("s0", "s1", *(worker(mode, number) for number in range(4))):
             faults = faults.kill(member, at_step=step, once=saved)
         first = played(name, job(mode, least=2, most=2), faults, place)
         return again(first, name, mode, place)
 
-    return moment
+    return Moment(play)
 
 
 MOMENTS: dict[str, Moment] = {
     **{f"kill-{step}": kill(step) for step in (1, 4, 5, 9, 12, 14)},
     **{f"kill-{step}-{phase}": kill(step, phase) for step in (4, 8) for phase in ("between", "evaluate")},
+    **{f"nobody-comes-{step}": nobody(step) for step in (9, 14)},
     **{f"follow-{step}": follow(step) for step in (3, 6)},
     **{f"join-{step}": join(step) for step in (6, 10)},
     **{f"pause-{step}": pause(step) for step in (1, 4, 6, 8, 12, 15)},
@@ -253,8 +301,22 @@ def test_a_program_keeps_its_bits_at_every_moment(name: str, mode: str, moment: 
 
 
 def keeps_its_bits(name: str, mode: str, moment: str, place: Path) -> None:
-    play = MOMENTS[moment](name, mode, place)
+    what, alone = MOMENTS[moment], undisturbed(name, mode)
+    play = what.play(name, mode, place)
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert {finished.reproducible_why for finished in play.finished.values()} == {""}
-    assert play.digest == undisturbed(name, mode)
+    assert play.digest == alone.digest
     assert play.reported("member.differed") == []
+    later = {member for plan in play.plans[1:] for member in plan.members}
+    came = what.comes is not None and worker(mode, what.comes) in later
+    assert came or not due(what, mode, alone.steps, play), play.worlds
+
+
+def due(moment: Moment, mode: str, steps: int, play: Play) -> bool:
+    """Whether the moment's newcomer had to come. Who leases items does not pass through every step, and in a round
+    of local SGD two are one."""
+    if moment.comes is None:
+        return False
+    if moment.until is None or mode == "leased":
+        return len(play.plans) > 1
+    return moment.until + (mode == "local_sgd") < steps
