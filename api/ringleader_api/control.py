@@ -233,7 +233,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
         secrets=secrets,
         audit=AuditLog(store),
         submissions=Submissions(store, now, secrets, accounts),
-        jobs=Jobs(store, now, settings.url),
+        jobs=Jobs(store, now, settings.url, grows=settings.reach is not None),
         faults=Faults(store, backend, now, allowed=settings.allow_faults),
         intake=intake,
         feeds=Feeds(store),

@@ -289,6 +289,23 @@ def test_a_dry_run_says_where_surplus_comes_from(here: Stage, tmp_path: Path) ->
     )
 
 
+def test_a_job_says_where_its_surplus_comes_from_on_this_cluster(here: Stage, tmp_path: Path) -> None:
+    (tmp_path / "fixed").mkdir()
+    grows, stays = "nodes are asked for up to max (3)", "free places only: this cluster does not grow"
+    for at, says in ((here, grows), (stage(tmp_path / "fixed"), stays)):
+        job_id = at.submit(workers={"min": 1, "max": 3}, autoscale={"surplus": True})
+        (listed,) = at.client.get("/api/v1/jobs").json()["items"]
+        assert says in at.job(job_id)["surplus"]
+        assert listed["surplus"] == at.job(job_id)["surplus"]
+
+
+def test_surplus_that_can_never_be_is_said_to_have_no_effect(here: Stage) -> None:
+    body = {"name": "x", "entrypoint": "a:b", "workers": fixed(2), "autoscale": {"surplus": True}}
+    told = "autoscale: {surplus: true} has no effect: workers.min and workers.max are both 2"
+    assert here.client.post("/api/v1/jobs?dry_run=true", json=body).json()["surplus"] == told
+    assert here.job(here.submit(**body))["surplus"] == told
+
+
 def test_surplus_is_given_back_before_anybody_is_kept_waiting_for_the_bound() -> None:
     elastic = Claim("e", ONE, 1, 3, elastic=True)
     snapshot = Snapshot([Node("n", 3, 0, 16)], [elastic], [Claim("head", ONE, 4, 4)], reach=Reach(5, 0))

@@ -185,9 +185,9 @@ def test_describe_shows_result_reason_and_events(api: FakeApi, run: Run) -> None
 
 
 def test_describe_and_a_dry_run_say_where_surplus_comes_from(api: FakeApi, run: Run, job_file: str) -> None:
-    api.jobs[0]["spec"] = {"name": "a", "entrypoint": "m:f", "workers": {"min": 1, "max": 3}}
     free = "free places only: autoscale: {surplus: true} asks for nodes"
-    assert f"surplus       workers above min (1) use {free}" in run("describe", "digits-1")[1]
+    api.jobs[0]["surplus"] = "workers above min (1) use free places only: this cluster does not grow"
+    assert f"surplus       {api.jobs[0]['surplus']}" in run("describe", "digits-1")[1]
     assert f"workers above min (2) use {free}" in run("submit", job_file, "--dry-run")[1]
 
 

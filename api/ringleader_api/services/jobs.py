@@ -40,12 +40,13 @@ class Filter:
 
 
 class Jobs:
-    """`url` is where users reach the API."""
+    """`url` is where users reach the API; `grows`: the cluster does."""
 
-    def __init__(self, store: Store, now: Clock, url: str) -> None:
+    def __init__(self, store: Store, now: Clock, url: str, *, grows: bool) -> None:
         self._store = store
         self._now = now
         self._url = url
+        self._grows = grows
 
     def view(self, job_id: str) -> tuple[JobView, str]:
         """The job and its entity tag."""
@@ -58,7 +59,7 @@ class Jobs:
 
     def shown(self, job: Job, exported: ExportCursor | None = None) -> tuple[JobView, str]:
         """The same of a row at hand."""
-        return job_view(job, exported, self._url), etag(job)
+        return job_view(job, exported, self._url, grows=self._grows), etag(job)
 
     def page(
         self, which: Filter, limit: int, cursor: str | None, projects: Collection[str] | None
@@ -82,7 +83,7 @@ class Jobs:
         with self._store.look() as session:
             rows = session.execute(query).all()
         more = len(rows) > limit
-        items = [job_view(job, exported, self._url) for job, exported in rows[:limit]]
+        items = [self.shown(job, exported)[0] for job, exported in rows[:limit]]
         return JobPage(items=items, next_cursor=_KEYS.cursor(items[-1].id) if more else None)
 
     def change(
@@ -202,7 +203,7 @@ class Jobs:
             job.granted = most
 
     def _view(self, session: Session, job: Job) -> tuple[JobView, str]:
-        return job_view(job, session.get(ExportCursor, job.id), self._url), etag(job)
+        return self.shown(job, session.get(ExportCursor, job.id))
 
 
 def _unchanged(job: Job, if_match: str | None) -> None:

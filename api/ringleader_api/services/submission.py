@@ -29,6 +29,7 @@ from ringleader_api.services.checkpoints import checkpoints_of, leaves_weights
 from ringleader_api.services.claims import Register, claim_of_spec, snapshot_of
 from ringleader_api.services.infeasible import placeable
 from ringleader_api.services.secrets import Secrets
+from ringleader_api.services.surplus_told import surplus_told
 from ringleader_api.services.together import Together
 from ringleader_api.store import Store
 from ringleader_api.store.audit import AT_HAND, Deed
@@ -46,7 +47,7 @@ class Preview(View):
     Attributes:
         reproducible: whether the weights will not depend on who computes what.
         reproducible_why: what makes them depend on it; empty where nothing does.
-        surplus: where workers above `workers.min` come from; empty where there are none.
+        surplus: where workers above `workers.min` come from; empty where there are none, and none are asked for.
     """
 
     starts_now: bool
@@ -142,6 +143,7 @@ class Submissions:
     def preview(self, who: Caller, body: Any, seen: Seen | None) -> Preview:
         """The same checks, and what the scheduler would decide now; nothing is stored."""
         spec = self._checked(who, body, seen)
+        source = spec.model_dump(mode="json")
         why = _unknown_cluster() if seen is None else self._why_waiting(spec, seen)
         return Preview(
             starts_now=why is None,
@@ -149,8 +151,8 @@ class Submissions:
             logical_shards=spec.shards,
             reproducible=spec.sync.same_bits,
             reproducible_why=spec.sync.why_other_bits,
-            surplus=spec.autoscale.told(spec.workers, grows=seen is None or seen.reach is not None),
-            spec=spec.model_dump(mode="json"),
+            surplus=surplus_told(source, grows=seen is None or seen.reach is not None),
+            spec=source,
         )
 
     def _replayed(self, owner: str, key: str, digest: str) -> str | None:

@@ -3,13 +3,14 @@
 from urllib.parse import quote
 
 from ringleader.wire.views import Failures, JobView, Progress, Result, Tracking, Urls, Why
+from ringleader_api.services.surplus_told import surplus_told
 from ringleader_api.services.totals import totals
 from ringleader_api.store.failures import failures_spent
 from ringleader_api.store.tables import ExportCursor, Job
 
 
-def job_view(job: Job, cursor: ExportCursor | None, url: str) -> JobView:
-    """A job as `GET /jobs/{id}` shows it; `url` is where users reach the API."""
+def job_view(job: Job, cursor: ExportCursor | None, url: str, *, grows: bool) -> JobView:
+    """A job as `GET /jobs/{id}` shows it; `url` is where users reach the API, `grows`: the cluster does."""
     tracking = _tracking(cursor, url)
     return JobView(
         id=job.id,
@@ -30,6 +31,7 @@ def job_view(job: Job, cursor: ExportCursor | None, url: str) -> JobView:
         finished_at=job.finished_at,
         failures=Failures(spent=failures_spent(job), max=job.spec["max_failures"]),
         totals=totals(job),
+        surplus=surplus_told(job.spec, grows=grows),
         result=Result(**{**job.result, "run_id": tracking.run_id}) if job.result else None,
         tracking=tracking,
         urls=Urls(self=f"{url}/api/v1/jobs/{job.id}", page=f"{url}/jobs/{job.id}"),

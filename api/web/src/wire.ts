@@ -83,6 +83,8 @@ export interface Job {
   finished_at: string | null;
   failures: { spent: number; max: number };
   totals: Totals;
+  /** Where workers above workers.min come from on this cluster; empty where there are none. */
+  surplus: string;
   result: Result | null;
   tracking: { run_id: string; url: string };
   urls: { self: string; page: string };

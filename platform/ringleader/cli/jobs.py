@@ -170,7 +170,8 @@ def _description(job: Job) -> str:
         "at risk": "" if view.state.ended else _at_risk(view.progress.step, events),
         "created": f"{view.created_at:%Y-%m-%d %H:%M:%S} ({ago(view.created_at)} ago)",
         "entrypoint": view.spec.get("entrypoint"),
-        **_of_spec(view.spec),
+        "surplus": view.surplus,
+        "reproducible": _reproducible(view.spec),
         "page": job.url,
         "mlflow run": view.tracking.run_id,
     }
@@ -196,15 +197,14 @@ def _at_risk(step: int, events: list[Event]) -> str:
     return f"{step - newest} steps, {since}"
 
 
-def _of_spec(source: dict[str, object]) -> dict[str, str]:
-    """Whether the weights will depend on who computes what, and where surplus workers come from; nothing where this
-    version does not know the job file."""
+def _reproducible(source: dict[str, object]) -> str:
+    """Whether the weights will depend on who computes what; nothing where this version does not know the job file."""
     try:
         spec = JobSpec.parse(source)
     except SpecInvalid:
-        return {}
+        return ""
     why = spec.sync.why_other_bits
-    return {"surplus": spec.autoscale.told(spec.workers), "reproducible": f"no: {why}" if why else "yes"}
+    return f"no: {why}" if why else "yes"
 
 
 def _warnings(events: list[Event]) -> str:

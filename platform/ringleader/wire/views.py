@@ -130,7 +130,12 @@ class Result(View):
 
 
 class JobView(View):
-    """A job as `GET /jobs/{id}` shows it."""
+    """A job as `GET /jobs/{id}` shows it.
+
+    Attributes:
+        surplus: where workers above `workers.min` come from on this cluster, in words; empty where there are none, and
+            none are asked for.
+    """
 
     id: str
     name: str
@@ -150,6 +155,7 @@ class JobView(View):
     finished_at: datetime | None
     failures: Failures
     totals: Totals = Totals()
+    surplus: str = ""
     result: Result | None
     tracking: Tracking
     urls: Urls

@@ -12,6 +12,7 @@ import { LogView } from "../parts/LogView";
 import { Empty, ErrorNotice, Skeleton, WhyNotice } from "../parts/Notice";
 import { Recoveries } from "../parts/Recoveries";
 import { ResultCard } from "../parts/ResultCard";
+import { Surplus } from "../parts/Surplus";
 import { Tiles } from "../parts/Tiles";
 import { Timeline } from "../parts/Timeline";
 import { WorkersTable } from "../parts/WorkersTable";
@@ -98,6 +99,7 @@ function Known({ job, now, onChange }: { job: Job; now: number; onChange: () => 
             ) : (
               !workers.error && <Skeleton lines={3} />
             )}
+            {live && <Surplus told={job.surplus} />}
           </Card>
         </div>
         <div className="column-narrow">

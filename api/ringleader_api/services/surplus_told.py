@@ -1,0 +1,22 @@
+"""Where a job's workers above `workers.min` come from, in words, as this cluster is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ringleader.spec.workers import Autoscale, Workers
+
+NO_EFFECT = "autoscale: {{surplus: true}} has no effect: workers.min and workers.max are both {}"
+
+
+def surplus_told(spec: Mapping[str, Any], *, grows: bool) -> str:
+    """Of a job file as it is stored, by whatever version; empty where there are no such workers, and none are asked
+    for.
+
+    Args:
+        grows: whether the cluster does.
+    """
+    low, high = spec["workers"]["min"], spec["workers"]["max"]
+    autoscale = Autoscale.model_construct(surplus=spec.get("autoscale", {}).get("surplus", False))
+    if low == high:
+        return NO_EFFECT.format(low) if autoscale.surplus else ""
+    return autoscale.told(Workers.model_construct(min=low, max=high), grows=grows)
