@@ -83,10 +83,15 @@ def test_what_is_no_http_is_refused_as_a_problem(tmp_path: Path, sent: bytes, st
 class Visit:
     """A connection that is only counted."""
 
-    def __init__(self, address: str, known: bool = False) -> None:
+    def __init__(self, address: str, known: bool = False, holder: str = "") -> None:
         self.address = address
         self.known = known
+        self._holder = holder or f"user {id(self)}"
         self.gone = False
+
+    @property
+    def holder(self) -> str:
+        return self._holder if self.known else ""
 
     def send_away(self) -> None:
         self.gone = True
@@ -125,6 +130,16 @@ def test_who_has_shown_a_credential_makes_room_last_and_only_while_idle() -> Non
     for one in known:
         among.leave(one)
     assert len(among) == 1
+
+
+def test_a_user_who_is_at_work_on_all_connections_keeps_nobody_else_out() -> None:
+    among = Connections(FEW)
+    dribbled = [Visit("office", known=True, holder="mallory") for _ in range(FEW.together)]
+    others = [Visit("office", known=True, holder=name) for name in ("ada", "ben")]
+    for one in (*dribbled, *others):
+        among.enter(one)
+    assert [one.gone for one in others] == [False, False]
+    assert [one.gone for one in dribbled] == [n < 2 for n in range(FEW.together)]
 
 
 @asynccontextmanager

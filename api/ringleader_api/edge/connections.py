@@ -1,6 +1,7 @@
 """The connections of a server: how many there may be, and who has to go where there are too many."""
 
 import resource
+from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -17,6 +18,10 @@ class Visitor(Protocol):
     @property
     def known(self) -> bool:
         """Whether it has shown a credential that is valid."""
+
+    @property
+    def holder(self) -> str:
+        """Whose credential that was; empty as long as none was shown."""
 
     def send_away(self) -> None:
         """Close it at once, whatever it is at."""
@@ -54,14 +59,14 @@ class Connections:
         self._strangers: dict[Visitor, None] = {}
         self._of_address: dict[str, dict[Visitor, None]] = {}
         self._idle: dict[Visitor, None] = {}
-        self._there: set[Visitor] = set()
+        self._there: dict[Visitor, None] = {}
 
     def __len__(self) -> int:
         return len(self._there)
 
     def enter(self, one: Visitor) -> None:
         """A connection came; it, or another one, may have to go."""
-        self._there.add(one)
+        self._there[one] = None
         self._strangers[one] = None
         mine = self._of_address.setdefault(one.address, {})
         mine[one] = None
@@ -83,7 +88,7 @@ class Connections:
             self._idle[one] = None
 
     def leave(self, one: Visitor) -> None:
-        self._there.discard(one)
+        self._there.pop(one, None)
         self._idle.pop(one, None)
         self._no_stranger(one)
 
@@ -101,11 +106,16 @@ class Connections:
         return None
 
     def _least_missed(self, newest: Visitor) -> Visitor:
-        """A stranger who was there before, else one of a user that is at nothing, else the newest."""
+        """A stranger who was there before, else one of a user that is at nothing, else the oldest of a user who
+        holds more than half of all: who dribbles into each of them must not keep the others out."""
         stranger = self._first_stranger(self._strangers)
-        if stranger is None or stranger is newest:
-            return next(iter(self._idle), newest)
-        return stranger
+        if stranger is not None and stranger is not newest:
+            return stranger
+        if self._idle:
+            return next(iter(self._idle))
+        holders = Counter(holder for one in self._there if (holder := one.holder))
+        greedy = next((holder for holder, n in holders.items() if 2 * n > self._bounds.together), None)
+        return next((one for one in self._there if one.holder == greedy), newest)
 
     def _send_away(self, one: Visitor) -> None:
         self.leave(one)

@@ -15,6 +15,7 @@ from uvicorn.server import ServerState
 from ringleader_api.edge.connections import Connections
 from ringleader_api.edge.guard import PRINCIPAL
 from ringleader_api.problems import problem
+from ringleader_api.rights import Caller
 
 HEAD_S = 10.0
 """How long a connection may take to send its first byte and the whole head of a request, and the next one after an
@@ -41,7 +42,7 @@ class Http(H11Protocol):
         self._among = among
         self._head_s = head_s
         self._deadline: asyncio.TimerHandle | None = None
-        self._known = False
+        self._holder = ""
 
     @property
     def address(self) -> str:
@@ -50,8 +51,15 @@ class Http(H11Protocol):
     @property
     def known(self) -> bool:
         """Also in the midst of a request: the guard has said so in its scope."""
-        self._known = self._known or (self.scope is not None and PRINCIPAL in self.scope)
-        return self._known
+        return bool(self.holder)
+
+    @property
+    def holder(self) -> str:
+        """The user, or the job whose supervisor it is."""
+        principal = None if self.scope is None else self.scope.get(PRINCIPAL)
+        if principal is not None:
+            self._holder = principal.name if isinstance(principal, Caller) else principal.job_id
+        return self._holder
 
     def send_away(self) -> None:
         self.transport.abort()
