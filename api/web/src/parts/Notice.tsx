@@ -2,7 +2,7 @@
 import type { ReactNode } from "react";
 import type { ApiError } from "../api";
 import { gist, sentence } from "../format";
-import type { Why } from "../wire";
+import type { State, Why } from "../wire";
 
 type Tone = "bad" | "warn" | "info";
 
@@ -37,6 +37,13 @@ export function WhyNotice({ tone, title, why }: { tone: Tone; title: string; why
       )}
     </Notice>
   );
+}
+
+/** What a state's reason explains. */
+export function whyTitle(state: State): string {
+  if (state === "failed") return "Why it failed";
+  if (state === "paused") return "Why it is paused";
+  return state === "stopping" ? "Why it stops" : "Why it ended";
 }
 
 export function ErrorNotice({ error, stale }: { error: ApiError; stale: boolean }) {

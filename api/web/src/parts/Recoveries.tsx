@@ -3,8 +3,15 @@ import { duration, plural } from "../format";
 import { PHASES, type Recovery } from "../history";
 import { PhaseBar } from "./PhaseBar";
 
-export function Recoveries({ recoveries }: { recoveries: readonly Recovery[] }) {
-  if (recoveries.length === 0) return <p className="muted pad">No worker was lost.</p>;
+interface Props {
+  recoveries: readonly Recovery[];
+  /** How many workers were lost, and in how many attempts. */
+  lost: number;
+  attempts: number;
+}
+
+export function Recoveries({ recoveries, lost, attempts }: Props) {
+  if (recoveries.length === 0) return <p className="muted pad">{none(lost, attempts)}</p>;
   return (
     <>
       <ol className="recoveries" data-testid="recoveries">
@@ -37,4 +44,10 @@ export function Recoveries({ recoveries }: { recoveries: readonly Recovery[] }) 
       </ul>
     </>
   );
+}
+
+function none(lost: number, attempts: number): string {
+  const within = attempts > 1 ? `within any of the ${attempts} attempts` : "from that";
+  if (lost > 0) return `${plural(lost, "worker")} lost, and no recovery ${within}.`;
+  return attempts > 1 ? `No recovery ${within}.` : "No worker was lost.";
 }

@@ -19,6 +19,7 @@ export function ResultCard({ result }: { result: Result }) {
         <Figure label="Samples" value={count(result.samples)} />
         {result.attempts > 1 && <Figure label="Attempts" value={count(result.attempts)} />}
         <Figure label="Generations" value={count(result.generations)} />
+        <Figure label="Recoveries" value={count(result.recoveries)} />
         {result.steps_lost > 0 && <Figure label="Steps lost" value={count(result.steps_lost)} />}
         <Figure label="Wall time" value={duration(result.wall_s)} />
       </div>

@@ -1,6 +1,6 @@
 /** The few figures one looks at first. */
 import type { ReactNode } from "react";
-import { count, duration, number } from "../format";
+import { count, duration, number, plural } from "../format";
 import type { Recovery } from "../history";
 import { inOrder } from "../series";
 import { hasEnded, workerBounds, type Job, type MetricPoint } from "../wire";
@@ -9,9 +9,11 @@ interface Props {
   job: Job;
   points: Record<string, MetricPoint[]>;
   recovered: readonly Recovery[];
+  /** How many workers were lost, as the events say. */
+  lost: number;
 }
 
-export function Tiles({ job, points, recovered }: Props) {
+export function Tiles({ job, points, recovered, lost }: Props) {
   const { min, max } = workerBounds(job.spec);
   const last = (name: string): number | undefined => inOrder(points[name] ?? []).at(-1)?.value;
   const worst = recovered.reduce<Recovery | undefined>(
@@ -31,12 +33,12 @@ export function Tiles({ job, points, recovered }: Props) {
       <Tile
         label="Recoveries"
         value={count(recoveries)}
-        note={worst ? `slowest ${duration(worst.totalS)}` : "no worker lost"}
+        note={worst ? `slowest ${duration(worst.totalS)}` : unrecovered(attempts, recoveries, lost)}
       />
       <Tile
         label="Steps lost"
         value={count(stepsLost)}
-        note={lostWhere(attempts, recoveries)}
+        note={lostWhere(attempts, recoveries, hasEnded(job.state))}
         tone={stepsLost > 0 ? "bad" : "good"}
       />
       <Tile label="Failure budget" value={`${job.failures.spent} / ${job.failures.max}`} note="spent" />
@@ -44,10 +46,18 @@ export function Tiles({ job, points, recovered }: Props) {
   );
 }
 
+/** What there was instead of recoveries: an attempt that ends with its workers recovers nobody. */
+function unrecovered(attempts: number, recoveries: number, lost: number): string {
+  const where = attempts > 1 ? `over ${attempts} attempts` : "";
+  if (recoveries > 0) return where;
+  return lost > 0 ? [`${plural(lost, "worker")} lost`, where].join(" ").trim() : where || "no worker lost";
+}
+
 /** Over what the lost steps are counted. */
-export function lostWhere(attempts: number, recoveries: number): string {
+export function lostWhere(attempts: number, recoveries: number, ended: boolean): string {
   if (attempts > 1) return `over ${attempts} attempts`;
-  return recoveries > 0 ? "over all recoveries" : "nothing to lose yet";
+  if (recoveries > 0) return "over all recoveries";
+  return ended ? "over the whole job" : "so far";
 }
 
 function Tile({

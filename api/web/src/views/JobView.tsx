@@ -4,12 +4,12 @@ import { stringify } from "yaml";
 import { job as readJob, jobPath, workers as readWorkers } from "../api";
 import { useFeed } from "../feed";
 import { duration } from "../format";
-import { recoveries } from "../history";
+import { lostWorkers, recoveries } from "../history";
 import { Card } from "../parts/Card";
 import { Copy } from "../parts/Copy";
 import { JobHeader } from "../parts/JobHeader";
 import { LogView } from "../parts/LogView";
-import { Empty, ErrorNotice, Skeleton, WhyNotice } from "../parts/Notice";
+import { Empty, ErrorNotice, Skeleton, whyTitle, WhyNotice } from "../parts/Notice";
 import { Recoveries } from "../parts/Recoveries";
 import { ResultCard } from "../parts/ResultCard";
 import { Surplus } from "../parts/Surplus";
@@ -69,6 +69,7 @@ function Known({ job, now, onChange }: { job: Job; now: number; onChange: () => 
     live ? WORKERS_LIVE : ONCE,
   );
   const recovered = useMemo(() => recoveries(events.items), [events.items]);
+  const lost = useMemo(() => lostWorkers(events.items).length, [events.items]);
   const rate = stepRate(metrics.data?.points.loss ?? []);
   return (
     <div className="job">
@@ -83,11 +84,11 @@ function Known({ job, now, onChange }: { job: Job; now: number; onChange: () => 
       {job.reason && (
         <WhyNotice
           tone={job.state === "failed" ? "bad" : "warn"}
-          title={job.state === "failed" ? "Why it failed" : "Why it ended"}
+          title={whyTitle(job.state)}
           why={job.reason}
         />
       )}
-      <Tiles job={job} points={metrics.data?.points ?? {}} recovered={recovered} />
+      <Tiles job={job} points={metrics.data?.points ?? {}} recovered={recovered} lost={lost} />
       {job.result && <ResultCard result={job.result} />}
       <div className="columns">
         <div className="column-wide">
@@ -111,7 +112,7 @@ function Known({ job, now, onChange }: { job: Job; now: number; onChange: () => 
               )
             }
           >
-            <Recoveries recoveries={recovered} />
+            <Recoveries recoveries={recovered} lost={lost} attempts={job.totals.attempts} />
           </Card>
           <Card
             title="Events"
