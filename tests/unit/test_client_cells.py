@@ -37,7 +37,7 @@ KEPT = pytest.mark.skipif(sys.version_info >= (3, 13), reason="from 3.13 on Pyth
         [],
         ((), frozenset({b"a", "b"})),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_value_is_read_back_as_it_was(value: Any) -> None:
     source = source_of(value)
@@ -49,7 +49,9 @@ def test_a_value_is_read_back_as_it_was(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [object(), [torch.zeros(1)], np.zeros(1), np.timedelta64(3, "ns"), np.longdouble(1)], ids=str
+    "value",
+    [object(), [torch.zeros(1)], np.zeros(1), np.timedelta64(3, "ns"), np.longdouble(1)],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_no_source_makes_again_has_none(value: Any) -> None:
     assert source_of(value) is None

@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 from ringleader_api.edge.connections import Connections
 from ringleader_api.edge.guard import PRINCIPAL
 from ringleader_api.problems import problem
-from ringleader_api.rights import Caller
+from ringleader_api.rights import Caller, Supervisor
 
 HEAD_S = 10.0
 """How long a connection may take to send its first byte and the whole head of a request, and the next one after an
@@ -57,8 +57,10 @@ class Http(H11Protocol):
     def holder(self) -> str:
         """The user, or the job whose supervisor it is."""
         principal = None if self.scope is None else self.scope.get(PRINCIPAL)
-        if principal is not None:
-            self._holder = principal.name if isinstance(principal, Caller) else principal.job_id
+        if isinstance(principal, Caller):
+            self._holder = principal.name
+        elif isinstance(principal, Supervisor):
+            self._holder = principal.job_id
         return self._holder
 
     def send_away(self) -> None:

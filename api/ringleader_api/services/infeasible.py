@@ -22,7 +22,7 @@ def placeable(spec: JobSpec, seen: Seen) -> None:
     if _ever_holds(seen, claim):
         return
     _each_fits("workers", claim.need, seen)
-    if claim.servers:
+    if claim.servers and claim.server_need is not None:
         _each_fits("servers", claim.server_need, seen)
     raise _too_many(claim, seen)
 
