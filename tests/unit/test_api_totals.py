@@ -89,6 +89,16 @@ def test_where_a_job_goes_on_is_said_when_its_attempt_ends(here: Stage) -> None:
     assert "attempt 2 follows from step 72, its newest checkpoint; 8 steps trained again" in why[-1]
 
 
+def test_why_an_attempt_ended_is_one_sentence_with_what_follows(here: Stage) -> None:
+    job_id = here.running()
+    message = "every worker that held the state of step 9 was lost."
+    told = outcome(1, "failed", "platform_error")
+    told["reason"] |= {"message": message}
+    here.post(job_id, status=status("running", step=9), records=[told])
+    reason = here.job(job_id)["pending_reason"]["message"]
+    assert reason.startswith(f"attempt 1 ended ({message.removesuffix('.')}); attempt 2 follows from")
+
+
 def test_recoveries_generations_and_time_are_those_of_all_attempts(here: Stage) -> None:
     job_id = here.running()
     here.post(job_id, status=status("running", step=9, spent=SPENT) | {"generation": 3})

@@ -38,7 +38,9 @@ def attempt_uprooted(session: Session, job: Job, why: Why, *, at: datetime, who:
 
 def _follow(session: Session, job: Job, why: Why, spent: int, hint: str, *, at: datetime, who: str) -> None:
     settle(job, spent)
-    message = f"attempt {job.attempt} ended ({why.message}); attempt {job.attempt + 1} follows"
+    message = (
+        f"attempt {job.attempt} ended ({why.message.removesuffix('.')}); attempt {job.attempt + 1} follows"
+    )
     if (unsaved := _unsaved(session, job)) is not None:
         message = f"{message} from {unsaved}; {_steps(job.step - unsaved.step)} trained again"
     move(session, job, State.QUEUED, at=at, who=who, why=Why(code="retrying", message=message, hint=hint))
@@ -49,7 +51,9 @@ def paused_behind(session: Session, job: Job, why: Why) -> Why:
     unsaved = _unsaved(session, job)
     if unsaved is None:
         return why
-    message = f"{why.message}; step {job.step} was not saved, and resuming goes on from {unsaved}"
+    message = (
+        f"{why.message.removesuffix('.')}; step {job.step} was not saved, and resuming goes on from {unsaved}"
+    )
     return why.model_copy(update={"message": message})
 
 

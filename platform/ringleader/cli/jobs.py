@@ -15,6 +15,7 @@ from ringleader.wire.states import State
 from ringleader.wire.views import JobView, Totals, Why
 
 LAST_EVENTS = 8
+_REASON_OF = {State.PAUSED: "paused because", State.STOPPING: "stops because"}
 
 
 @click.command("jobs")
@@ -161,7 +162,7 @@ def _description(job: Job) -> str:
         "labels": ", ".join(f"{k}={v}" for k, v in view.labels.items()),
         "state": view.state,
         "waits because" if view.state == State.QUEUED else "trouble": why_text(view.pending_reason),
-        "ended because": why_text(view.reason),
+        _REASON_OF.get(view.state, "ended because"): why_text(view.reason),
         "step": steps(view),
         "epoch": view.progress.epoch,
         "workers": f"{view.world_size} now, generation {view.generation}, attempt {view.attempt}",

@@ -137,7 +137,7 @@ def complain(error: RingleaderError, as_json: bool) -> None:
     echo(f"error ({error.code}): {error.message if not findings else _headline(error)}", err=True)
     for finding in findings:
         where = str(finding.get("pointer", "")).strip("/").replace("/", ".") or "job file"
-        echo(f"  {where}: {finding.get('message') or finding.get('allowed', '')}", err=True)
+        echo(f"  {where}: {_found(finding)}", err=True)
     for line in getattr(error, "log_lines", []):
         echo(f"  | {line}", err=True)
     if error.hint:
@@ -151,6 +151,14 @@ def to_terminal() -> bool:
 def _headline(error: RingleaderError) -> str:
     """The sentence without the findings that follow it line by line."""
     return error.message.split(": ", 1)[0].rstrip(".") + ":"
+
+
+def _found(finding: Mapping[str, Any]) -> str:
+    """What is wrong, and what is allowed where the message does not say it."""
+    message, allowed = str(finding.get("message") or ""), str(finding.get("allowed") or "")
+    if not message or not allowed or allowed in message:
+        return message or allowed
+    return f"{message}; allowed: {allowed}"
 
 
 def _is_number(cell: str) -> bool:

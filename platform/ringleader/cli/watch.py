@@ -9,8 +9,9 @@ from ringleader.cli.find import find_job
 from ringleader.cli.jobs import gist
 from ringleader.cli.output import Session, number, table, with_output
 from ringleader.cli.submit import EXIT_DETACHED
-from ringleader.client import Event, LogLine
+from ringleader.client import Event, Job, LogLine
 from ringleader.client.records import as_json
+from ringleader.errors import RingleaderError
 
 
 @click.command()
@@ -59,11 +60,27 @@ def metrics(session: Session, job: str, name: str | None, max_points: int) -> No
         session.show(names, "\n".join(names) or "no metrics yet")
         return
     points = found.metrics(name, max_points=max_points)
+    if not points:
+        _there_may_be(found, name)
     header = ("STEP", name.upper(), "GENERATION", "TIME")
     rows = ((p.step, number(p.value), p.generation, f"{p.time:%H:%M:%S}") for p in points)
     session.show(
         [as_json(p) for p in points], lambda: table(header, rows, empty=f"no points of {name!r} yet")
     )
+
+
+class NoSuchMetric(RingleaderError):
+    """The job has ended, and never logged it."""
+
+    code = "metric_not_found"
+
+
+def _there_may_be(job: Job, name: str) -> None:
+    """Raises NoSuchMetric unless `name` may still come, or is one of whose values none could be told."""
+    names = job.metric_names()
+    if job.view.state.ended and name not in names:
+        which = f"It has {', '.join(names)}." if names else "It logged no metrics at all."
+        raise NoSuchMetric(f"job {job.id} has no metric {name!r}.", hint=which)
 
 
 def print_feed(session: Session, items: Iterable[Any], text: Callable[[Any], str]) -> int:
