@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from ringleader.checkpoint.manifest import CheckpointUnreadable
+from ringleader.checkpoint.manifest import BeginningUnreadable, CheckpointUnreadable
 from ringleader.checkpoint.snapshot import checkpoint_at
 from ringleader.checkpoint.weights_file import SUFFIX, weights_at
 from ringleader.elastic import Plan
@@ -95,9 +95,7 @@ class Beginning:
         if self._unread is not None:
             raise self._unread
         if not any(model.taken for model in self._models):
-            raise CheckpointUnreadable(
-                self._uri, "no entry of this job's models has its name and shape there"
-            )
+            raise BeginningUnreadable(self._uri, "no entry of this job's models has its name and shape there")
         numbered = len(group.held.models) > 1
         group.saver.tell_weights(
             self._uri, told([*self._models, *self._others], numbered=numbered), generation
@@ -126,7 +124,7 @@ class Beginning:
 def _models_at(uri: str) -> list[dict[str, Any]]:
     """The states of the models in a weights file or a checkpoint."""
     if JOB_ID.fullmatch(uri):
-        raise CheckpointUnreadable(uri, "only a control plane knows where the weights of a job are")
+        raise BeginningUnreadable(uri, "only a control plane knows where the weights of a job are")
     if uri.endswith(SUFFIX):
         return weights_at(uri)
     models: list[dict[str, Any]] = joined(checkpoint_at(uri).states)["models"]
