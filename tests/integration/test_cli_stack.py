@@ -164,9 +164,7 @@ def test_a_service_that_dies_is_started_again(name: str, home: Home) -> None:
     with running(home, say=said.append, recipes=SMALL) as stack:
         before = recorded(home)
         os.kill(service_of(before[name]), signal.SIGKILL)
-        wait_for(
-            "new service", lambda: name in recorded(home) and recorded(home)[name] not in before.values()
-        )
+        wait_for("new service", lambda: recorded(home).get(name) not in (None, *before.values()))
         if name == "ray":
             wait_for(
                 "API that knows the new head", lambda: recorded(home).get("api") not in (None, before["api"])
