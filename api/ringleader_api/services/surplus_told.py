@@ -15,7 +15,10 @@ def surplus_told(spec: Mapping[str, Any], *, grows: bool) -> str:
     Args:
         grows: whether the cluster does.
     """
-    low, high = spec["workers"]["min"], spec["workers"]["max"]
+    workers = spec.get("workers", {})  # the first version stored what its user had written
+    if not {"min", "max"} <= workers.keys():
+        return ""
+    low, high = workers["min"], workers["max"]
     autoscale = Autoscale.model_construct(surplus=spec.get("autoscale", {}).get("surplus", False))
     if low == high:
         return NO_EFFECT.format(low) if autoscale.surplus else ""
