@@ -62,6 +62,15 @@ def logged() -> Iterator[io.StringIO]:
     logger.setLevel(before)
 
 
+@pytest.fixture(autouse=True)
+def same_umask() -> Iterator[None]:
+    """Whoever changes what new files are open to changes it for every test behind it."""
+    before = os.umask(0o022)
+    yield
+    after = os.umask(before)
+    assert after == 0o022, f"the test left the umask {after:o}"
+
+
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test runs in a folder of its own: sessions leave ledgers and traces in the current one."""

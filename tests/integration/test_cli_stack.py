@@ -30,13 +30,9 @@ UP = Path(__file__).parent / "small_stack.py"
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    before = os.umask(0o022)  # a stack sets its own for the whole process
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            yield Home(Path(folder))
-            assert processes_of(Path(folder)) == []
-    finally:
-        os.umask(before)
+    with tempfile.TemporaryDirectory() as folder:
+        yield Home(Path(folder))
+        assert processes_of(Path(folder)) == []
 
 
 def processes_of(folder: Path) -> list[str]:

@@ -81,7 +81,6 @@ class Stack:
         Raises:
             ServiceFailed: one of them did not start; with the end of its log.
         """
-        os.umask(0o077)  # jobs, logs and the database are their owner's alone; all services inherit it
         self._clear_leftovers()
         self._announce(url="")
         self._launch(self.recipes.mlflow(self.home))  # slow to start: beside the others
@@ -180,7 +179,8 @@ def running(
     recipes: Recipes = REAL,
     cluster: Cluster | None = None,
 ) -> Iterator[Stack]:
-    """The stack while the block runs; nothing of it is left afterwards.
+    """The stack while the block runs; nothing of it is left afterwards. What this process writes meanwhile is its user's
+    alone.
 
     Raises:
         AlreadyUp: another one holds this home.
@@ -189,6 +189,7 @@ def running(
     with home.held():
         stack = Stack(home, num_cpus, port, say, recipes, cluster)
         tender = threading.Thread(target=stack.tend, name="tender", daemon=True)
+        before = os.umask(0o077)  # jobs, logs and the database are their owner's alone; all services inherit it
         try:
             stack.start()
             tender.start()
@@ -198,6 +199,7 @@ def running(
             if tender.is_alive():
                 tender.join(timeout=30)
             stack.stop()
+            os.umask(before)
 
 
 def take_down(home: Home, deadline_s: float = 60) -> bool:
