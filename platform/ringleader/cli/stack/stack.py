@@ -189,7 +189,7 @@ def running(
     with home.held():
         stack = Stack(home, num_cpus, port, say, recipes, cluster)
         tender = threading.Thread(target=stack.tend, name="tender", daemon=True)
-        before = os.umask(0o077)  # jobs, logs and the database are their owner's alone; all services inherit it
+        before = os.umask(0o077)  # for jobs, logs and the database; all services inherit it
         try:
             stack.start()
             tender.start()
