@@ -26,11 +26,11 @@ for tree in $trees; do n=$((n + 1)); mkdir -p "$tree"; mount --bind "$aside/$n" 
 exec "$@"
 """
 """Names the folders apart by blanks: a path with a blank is not laid open, and the tests say so and are skipped."""
-TRIES = """
+TRIES = f"""
 import os, sys
-os.setgroups([]), os.setgid({nobody}), os.setuid({nobody})
+os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
 os.execv(sys.executable, [sys.executable, "-c", "import ringleader"])
-""".format(nobody=NOBODY)
+"""
 
 
 def closed_folder(of: Path) -> Path | None:

@@ -179,8 +179,8 @@ def running(
     recipes: Recipes = REAL,
     cluster: Cluster | None = None,
 ) -> Iterator[Stack]:
-    """The stack while the block runs; nothing of it is left afterwards. What this process writes meanwhile is its user's
-    alone.
+    """The stack while the block runs; nothing of it is left afterwards. Meanwhile only its user may read what this
+    process writes.
 
     Raises:
         AlreadyUp: another one holds this home.
