@@ -66,7 +66,8 @@ def test_an_orphan_is_found_though_a_guard_has_adopted_it(tmp_path: Path) -> Non
     leave = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0)"
     machine = Machine.now(tmp_path)
     with started(f"{adopt}; subprocess.run([sys.executable, '-c', {leave!r}])", tmp_path, "guard.py"):
-        (orphan,) = machine.left()["orphans"]
+        # While a process becomes another program, its environment is empty.
+        (orphan,) = wait_for("the orphan", lambda: machine.left().get("orphans"))
         assert orphan in of_run(tmp_path)
         assert Machine.now(tmp_path).left() == {}, "it was there before"
     wait_for("the orphan's end", lambda: not of_run(tmp_path))
@@ -83,7 +84,7 @@ def test_a_zygote_is_no_orphan_of_a_job(tmp_path: Path) -> None:
     with started(
         f"{adopt}; subprocess.run([sys.executable, '-c', {leave!r}])", tmp_path, "guard.py"
     ) as guard:
-        assert len(of_run(tmp_path) - {guard}) == 1
+        wait_for("the zygote", lambda: len(of_run(tmp_path) - {guard}) == 1)
         assert machine.left() == {}
     wait_for("its end", lambda: not of_run(tmp_path))
 
