@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,21 @@ def test_a_loss_that_is_not_a_number_ends_the_run() -> None:
 
         with pytest.raises(NonFiniteLoss, match="step 1"):
             diverge()
+
+
+@pytest.mark.parametrize("slices", [1, 2], ids=["a batch is a slice", "a batch is two"])
+def test_a_loss_that_is_not_a_number_is_not_passed_over(slices: int) -> None:
+    """Who catches it and goes on meets it again, instead of a word about a loop that was left."""
+    batch = {"global_size": 16, "logical_shards": slices}
+    with ringleader.local_session(SPEC | {"batch": batch, "workers": {"max": 1}}) as session:
+        model = net(session)
+        with suppress(NonFiniteLoss):
+            for x, y in session.batches(rows()):
+                session.step(F.cross_entropy(model(x), y) * float("nan"))
+        with pytest.raises(NonFiniteLoss, match="step 1"):
+            next(session.batches(rows()))
+        with pytest.raises(NonFiniteLoss, match="step 1"):
+            session.evaluate(rows(), lambda batch: {"one": torch.ones(len(batch[0]))})
 
 
 def test_an_iterable_dataset_is_a_type_error_that_names_the_way_out() -> None:

@@ -1,6 +1,7 @@
 """What a training function sees of the platform."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.comm.timeline import Timeline
-from ringleader.errors import StepMisuse
+from ringleader.errors import NonFiniteLoss, StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.best import SCORE, WEIGHTS, BestScore, BestWeights
 from ringleader.train.body_checks import BodyChecks
@@ -110,6 +111,7 @@ class Session:
         self._total_steps: int | None = None
         self._open_call: int | None = None
         self._inside = self._closed = False
+        self._diverged: NonFiniteLoss | None = None
         self._past: Ended | None = None
         self._rehearsed: Ended | None = None
         self._scores: dict[str, float] = {}
@@ -301,7 +303,8 @@ class Session:
                 self._structure.check_body()
                 self._modes.at_step()
                 self._group.settings.end_turn()
-            self._steps.step(loss, weight, metrics)
+            with self._not_passed_over():
+                self._steps.step(loss, weight, metrics)
             self._group.settings.step_returned()
 
     def evaluate(
@@ -385,11 +388,22 @@ class Session:
         self._inside, self._past = True, None
         try:
             turns = self._rehearsal.watch(place, loop.number, self._steps.run(loop))
-            yield from self._checks.turns(self._settled(self._casting.turns(turns), loop.dataset))
+            with self._not_passed_over():
+                yield from self._checks.turns(self._settled(self._casting.turns(turns), loop.dataset))
             self._tell_between()
         finally:
             self._inside = False
             self._past = None
+
+    @contextmanager
+    def _not_passed_over(self) -> Iterator[None]:
+        """No step can be made with a loss that is not finite: who catches the error and goes on meets it again."""
+        try:
+            yield
+        except NonFiniteLoss as error:
+            # Anew: the one that was raised holds, by its traceback, the loop's iterator.
+            self._diverged = NonFiniteLoss(error.message, hint=error.hint)
+            raise
 
     def _settled(self, turns: Iterator[Any], dataset: Any) -> Iterator[Any]:
         """The same turns; each begins with the committed settings, and sets what it does before its step."""
@@ -479,8 +493,11 @@ class Session:
             raise StepMisuse(
                 "a session call was made inside a loop over session.batches.",
                 hint="Evaluate after the loop, or leave it first: break, or session.stop(). A loop that was left goes "
-                "on while a variable holds its iterator: write for batch in tqdm(session.batches(…)), without one.",
+                "on while a variable or an endless generator holds its iterator: write for batch in "
+                "session.batches(…), or in tqdm(session.batches(…)), without one.",
             )
+        if self._diverged is not None:
+            raise self._diverged
         self._states.show()
         sections = self._group.sections
         sections.end()
