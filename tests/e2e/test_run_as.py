@@ -76,7 +76,8 @@ def test_a_job_under_another_account_has_the_bits_of_any_other_through_kills_and
     stack: Running, undisturbed: str, folder: Path, jobs: Path
 ) -> None:
     job = gated(stack.client, folder, checkpoint={"every_steps": 10})
-    wait_for("a world of 3", lambda: job.refresh().view.world_size == 3, DEADLINE_S)
+    wait_for("a world of 3", lambda: job.refresh().state.ended or job.view.world_size == 3, DEADLINE_S)
+    assert not job.state.ended, job.view.reason
     at_step(job, 20)
     before = {w.id: w.pid for w in job.workers()}
     assert {user_of(pid) for pid in before.values()} == {pwd.getpwnam(ADA).pw_uid}
