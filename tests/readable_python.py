@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from accounts import NOBODY
+
 CHECKOUT = Path(__file__).parents[1]
-NOBODY = 65534
 LAY_OPEN = """
 set -e
 umask 022
@@ -25,7 +26,7 @@ n=0
 for tree in $trees; do n=$((n + 1)); mkdir -p "$tree"; mount --bind "$aside/$n" "$tree"; done
 exec "$@"
 """
-"""Names the folders apart by blanks: a path with a blank is not laid open, and the tests say so and are skipped."""
+"""Folders are told apart by blanks: where a path has one nothing is laid open, and the tests are skipped."""
 TRIES = f"""
 import os, sys
 os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})

@@ -1,7 +1,6 @@
 """What a training function sees of the platform."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -111,7 +110,7 @@ class Session:
         self._total_steps: int | None = None
         self._open_call: int | None = None
         self._inside = self._closed = False
-        self._diverged: NonFiniteLoss | None = None
+        self._diverged: Callable[[], NonFiniteLoss] | None = None
         self._past: Ended | None = None
         self._rehearsed: Ended | None = None
         self._scores: dict[str, float] = {}
@@ -303,8 +302,11 @@ class Session:
                 self._structure.check_body()
                 self._modes.at_step()
                 self._group.settings.end_turn()
-            with self._not_passed_over():
+            try:
                 self._steps.step(loss, weight, metrics)
+            except NonFiniteLoss as error:
+                self._raise_again(error)
+                raise
             self._group.settings.step_returned()
 
     def evaluate(
@@ -388,22 +390,19 @@ class Session:
         self._inside, self._past = True, None
         try:
             turns = self._rehearsal.watch(place, loop.number, self._steps.run(loop))
-            with self._not_passed_over():
-                yield from self._checks.turns(self._settled(self._casting.turns(turns), loop.dataset))
+            yield from self._checks.turns(self._settled(self._casting.turns(turns), loop.dataset))
             self._tell_between()
+        except NonFiniteLoss as error:
+            self._raise_again(error)
+            raise
         finally:
             self._inside = False
             self._past = None
 
-    @contextmanager
-    def _not_passed_over(self) -> Iterator[None]:
-        """No step can be made with a loss that is not finite: who catches the error and goes on meets it again."""
-        try:
-            yield
-        except NonFiniteLoss as error:
-            # Anew: the one that was raised holds, by its traceback, the loop's iterator.
-            self._diverged = NonFiniteLoss(error.message, hint=error.hint)
-            raise
+    def _raise_again(self, error: NonFiniteLoss) -> None:
+        """No step can be made with that loss: who catches the error and goes on meets it at the next session call."""
+        # Anew: the one that is raised holds, by its traceback, the loop's iterator.
+        self._diverged = partial(NonFiniteLoss, error.message, hint=error.hint)
 
     def _settled(self, turns: Iterator[Any], dataset: Any) -> Iterator[Any]:
         """The same turns; each begins with the committed settings, and sets what it does before its step."""
@@ -497,7 +496,7 @@ class Session:
                 "session.batches(…), or in tqdm(session.batches(…)), without one.",
             )
         if self._diverged is not None:
-            raise self._diverged
+            raise self._diverged()
         self._states.show()
         sections = self._group.sections
         sections.end()
