@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from ringleader_api.log import Log
+
+log = Log("ringleader.clock")
 Clock = Callable[[], datetime]
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -13,8 +16,50 @@ _lock = threading.Lock()
 _last = 0
 
 
-def utc_now() -> datetime:
-    return datetime.now(UTC)
+FOLLOWED = 0.05
+"""Of the time that passes: how much faster or slower `SteadyClock` goes while it follows a clock that was set."""
+NOTED_S = 5.0
+
+
+class SteadyClock:
+    """The time of day, which is never set: where the machine's clock is, it follows by going a little faster or slower.
+    Durations between two of its moments are wrong by `FOLLOWED` at most, and no moment comes twice. Safe between
+    threads.
+
+    Args:
+        wall: seconds since 1970 by the machine's clock.
+        passed_s: seconds by a clock that never jumps.
+    """
+
+    def __init__(
+        self, wall: Callable[[], float] = time.time, passed_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._wall = wall
+        self._passed_s = passed_s
+        self._lock = threading.Lock()
+        self._told, self._at = wall(), passed_s()
+        self._noted = False
+
+    def __call__(self) -> datetime:
+        with self._lock:
+            at = self._passed_s()
+            passed, self._at = at - self._at, at
+            off = self._wall() - (self._told + passed)
+            bound = FOLLOWED * passed
+            self._told += passed + min(max(off, -bound), bound)
+            self._note(off)
+            return datetime.fromtimestamp(self._told, UTC)
+
+    def _note(self, off_s: float) -> None:
+        """Once for each time that the clock is set."""
+        if abs(off_s) < NOTED_S:
+            self._noted = False
+        elif not self._noted:
+            self._noted = True
+            log.warning("clock.set", by_s=round(off_s, 1), followed_within_s=round(abs(off_s) / FOLLOWED))
+
+
+utc_now = SteadyClock()
 
 
 def new_job_id() -> str:

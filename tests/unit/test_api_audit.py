@@ -126,6 +126,16 @@ def test_log_ins_are_told_with_the_user_that_they_turned_out_to_be(here: Stage) 
     ]
 
 
+def test_what_left_everything_as_it_was_leaves_no_row(here: Stage) -> None:
+    before = len(told(here))
+    for _ in range(3):
+        assert here.client.post("/api/v1/jobs?dry_run=true", json=SPEC).status_code == 200
+        assert here.client.delete("/api/v1/login").status_code == 204
+    assert told(here)[before:] == []
+    assert here.client.post("/api/v1/jobs?dry_run=true", json={}).status_code == 422
+    assert [row[-1] for row in told(here)[before:]] == ["422"]
+
+
 def test_no_row_holds_a_secret(here: Stage) -> None:
     token = here.token(name="ci")
     here.submit(env={"PASSWORD": "hunter22"})

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from control_plane import Stage, outcome, stage, status
 
+from ringleader_api.clock import SteadyClock
+
 HOUR_S = 3600.0
 
 
@@ -49,6 +51,40 @@ def test_a_jump_of_the_clock_uses_up_no_running_time(here: Stage, jump_s: float)
     assert here.state(job_id) == "running"
     here.rounds(20)
     assert here.state(job_id) == "stopping"
+
+
+class Machine:
+    """A machine's two clocks."""
+
+    def __init__(self) -> None:
+        self.wall, self.passed_s = 1_700_000_000.0, 50.0
+        self.clock = SteadyClock(lambda: self.wall, lambda: self.passed_s)
+
+    def pass_s(self, seconds: float, *, set_by: float = 0.0) -> float:
+        """How long it was by the steady clock."""
+        before = self.clock()
+        self.wall, self.passed_s = self.wall + seconds + set_by, self.passed_s + seconds
+        return (self.clock() - before).total_seconds()
+
+
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
+def test_a_clock_that_is_set_is_followed_slowly(jump_s: float) -> None:
+    machine = Machine()
+    assert machine.pass_s(300) == pytest.approx(300)
+    assert machine.pass_s(300, set_by=jump_s) == pytest.approx(300, rel=0.051)
+    assert machine.pass_s(0) == 0
+    passed = [machine.pass_s(60) for _ in range(2000)]
+    assert min(passed) > 56.9
+    assert max(passed) < 63.1
+    assert machine.clock().timestamp() == pytest.approx(machine.wall), "it is what the machine says again"
+
+
+def test_that_a_clock_was_set_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine()
+    for jump_s in (0.0, 0.0, -HOUR_S, 0.0, 0.0):
+        machine.pass_s(1, set_by=jump_s)
+    [told] = [record for record in caplog.records if record.getMessage() == "clock.set"]
+    assert told.__dict__["fields"] == {"by_s": -3600.0, "followed_within_s": 72000}
 
 
 def test_running_time_that_a_supervisor_told_counts_for_who_has_just_begun_to_look(here: Stage) -> None:

@@ -20,6 +20,7 @@ from ringleader.checkpoint.snapshot import Snapshot
 from ringleader.wire import package
 from ringleader.wire.views import JobView
 from ringleader_api.services.checkpoints import AT_ONCE
+from ringleader_api.store.tables import Job
 
 
 @pytest.fixture
@@ -171,6 +172,18 @@ def test_a_resize_reaches_the_supervisor_and_a_stale_one_is_refused(here: Stage)
     here.tick(2)
     assert here.cluster.told == [("resize", job_id, 1, 2, 2)]
     assert "workers.resized" in here.events(job_id)
+
+
+def test_a_job_that_today_would_be_refused_is_resized(here: Stage) -> None:
+    """An earlier version has accepted a variable that has no effect."""
+    job_id = here.submit(workers={"min": 1, "max": 3})
+    with here.control.store.write() as session:
+        job = session.get(Job, job_id)
+        assert job is not None
+        job.spec = {**job.spec, "env": {"PYTHONHASHSEED": "1"}}
+    assert here.client.post("/api/v1/jobs", json={**SPEC, "env": {"PYTHONHASHSEED": "1"}}).status_code == 422
+    answer = here.client.patch(f"/api/v1/jobs/{job_id}", json={"workers": {"max": 2}})
+    assert (answer.status_code, answer.json()["spec"]["workers"]["max"]) == (200, 2)
 
 
 @pytest.mark.parametrize(

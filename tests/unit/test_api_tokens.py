@@ -8,6 +8,7 @@ from control_plane import URL, Stage, stage
 
 from ringleader_api.control import build
 from ringleader_api.edge.credentials import TokenWeak, first_token
+from ringleader_api.services import tokens
 
 
 @pytest.fixture
@@ -42,6 +43,20 @@ def test_a_token_ends_when_it_expires_and_when_it_is_revoked_with_its_sessions(h
     assert here.client.delete(f"/api/v1/tokens/{token_id}").status_code == 204
     assert lasting.get("/api/v1/me").status_code == 401
     assert page.get("/api/v1/me").status_code == 401, "a session outlived the token it was made with"
+
+
+def test_the_valid_tokens_of_a_user_are_bounded(here: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MOST", 4)  # one is in the home folder
+    here.token(expires_in_s=60)
+    kept = [here.client.post("/api/v1/tokens", json={"name": f"ci-{n}"}) for n in range(3)]
+    assert [answer.status_code for answer in kept] == [201, 201, 409]
+    assert kept[-1].json()["code"] == "too_many_tokens"
+    here.user("ada", vision="viewer")
+    here.time.pass_s(61)
+    assert here.client.post("/api/v1/tokens", json={"name": "more"}).status_code == 201, "one has expired"
+    assert here.client.delete(f"/api/v1/tokens/{kept[0].json()['id']}").status_code == 204
+    assert here.client.post("/api/v1/tokens", json={"name": "more"}).status_code == 201, "one was revoked"
+    assert here.client.post("/api/v1/tokens", json={"name": "more"}).status_code == 409
 
 
 def test_the_last_use_of_a_token_is_noted(here: Stage) -> None:

@@ -236,6 +236,20 @@ def test_submit_prints_the_id_and_the_page(api: FakeApi, run: Run, job_file: str
     assert out.splitlines() == [f"{job_id(3)} queued", f"{URL}/jobs/{job_id(3)}"]
 
 
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_submit_says_what_the_folder_does_not_hold(
+    api: FakeApi, run: Run, tmp_path: Path, options: list[str]
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: digits\nentrypoint: elsewhere:main\nworking_dir: code\n")
+    (tmp_path / "code").mkdir()
+    code, _, err = run("submit", *options, str(file))
+    assert (code, err) == (
+        0,
+        f"elsewhere is not in {tmp_path / 'code'}: it has to be installed on the nodes.\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("end", "code"),
     [(SUCCEEDED, 0), (FAILED, 1), ({"state": "cancelled"}, 3)],

@@ -114,8 +114,15 @@ class Credentials:
         return value
 
     def log_out(self, value: str) -> None:
+        """End the session of this cookie; of none, or of one that has ended, nothing."""
+        ours = LoginSession.sha256 == sha256(value)
+        with self._store.read() as session:
+            known = session.scalar(select(LoginSession.sha256).where(ours))
+        if known is None:
+            audit.changes_nothing()
+            return
         with self._store.write() as session:
-            session.execute(delete(LoginSession).where(LoginSession.sha256 == sha256(value)))
+            session.execute(delete(LoginSession).where(ours))
 
     def _note_use(self, row: Row[Any], now: datetime) -> None:
         if row.last_used_at is None or now - row.last_used_at >= USE_NOTED_EVERY:

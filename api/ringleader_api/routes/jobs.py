@@ -27,6 +27,7 @@ from ringleader_api.routes.fields import (
 from ringleader_api.routes.here import ByBreaker, ByCaller, ByReader, BySteerer, BySubmitter, Here, refusals
 from ringleader_api.services.jobs import Filter
 from ringleader_api.services.submission import Preview
+from ringleader_api.store import audit
 
 LABELS = 20
 """By how many a list may be filtered at once: a database nests its conditions."""
@@ -108,7 +109,9 @@ def submit(
     """Accept a job: what is answered with 201 is stored and will be started."""
     seen = here.reconciler.seen
     if dry_run:
-        return as_json(here.submissions.preview(who, body, seen), None)
+        preview = here.submissions.preview(who, body, seen)
+        audit.changes_nothing()
+        return as_json(preview, None)
     began = here.now()
     accepted = here.submissions.accept(who, body, idempotency_key, seen)
     job_id, row = accepted.job_id, accepted.row

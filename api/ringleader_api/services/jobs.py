@@ -106,7 +106,8 @@ class Jobs:
                 raise Conflict(f"job {job_id} is {job.state} and cannot be changed.", code="job_ended")
             before = job.spec
             ranked: int = before.get("priority", 0)  # there were none in the first version
-            spec = JobSpec.parse({**before, **changes, "workers": {**before["workers"], **bounds}})
+            merged = {**before, **changes, "workers": {**before["workers"], **bounds}}
+            spec = JobSpec.parse(merged, stored=True)
             if spec.priority > max(0, ranked):
                 permit(who, Action.STEER, job.project)
             if bounds and seen is not None:

@@ -3,18 +3,21 @@
 import re
 from datetime import datetime, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session
 
 from ringleader.wire.access import EVERY, NewTokenView, Role, Roles, TokenPage, TokenView
 from ringleader_api.clock import Clock
 from ringleader_api.edge.credentials import new_token, random_token
-from ringleader_api.problems import Forbidden, NotFound, Unprocessable
+from ringleader_api.problems import Conflict, Forbidden, NotFound, Unprocessable
 from ringleader_api.rights import WHOLE, Action, Caller, may
 from ringleader_api.services.access import permit
 from ringleader_api.services.pages import Keys
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Token, User
 
+MOST = 500
+"""Valid tokens of one user."""
 _KEYS = Keys(re.compile(r"(tok_[0-9A-Z]{26})"))
 
 
@@ -63,6 +66,7 @@ class Tokens:
         Raises:
             Forbidden: the caller's own credential is scoped, or they may not make tokens for others.
             NotFound: there is no such user.
+            Conflict: they have `MOST` valid tokens.
             Unprocessable: it would expire in the past, outlive the caller's own credential, or last longer than a token
                 of who logs in through the identity provider may.
         """
@@ -86,6 +90,7 @@ class Tokens:
             found = session.get(User, user)
             if found is None or found.disabled_at is not None:
                 raise NotFound(f"there is no user {user!r}.")
+            _room_for_one(session, user, now)
             session.add(row)
             audit.about(target=f"{user} {row.id}")
         return NewTokenView(token=token, **_fields(row))
@@ -117,6 +122,17 @@ class Tokens:
                 _whole(who)
             audit.about(target=f"{row.user} {row.id}")
             row.revoked_at = row.revoked_at or self._now()
+
+
+def _room_for_one(session: Session, user: str, now: datetime) -> None:
+    lasting = or_(Token.expires_at.is_(None), Token.expires_at > now)
+    valid = select(func.count()).where(Token.user == user, Token.revoked_at.is_(None), lasting)
+    if (session.scalar(valid) or 0) >= MOST:
+        raise Conflict(
+            f"{user} has {MOST} valid tokens, and no user may have more.",
+            hint="Revoke those that nobody uses (`ringleader token list`, last_used_at), or let them expire.",
+            code="too_many_tokens",
+        )
 
 
 def _whole(who: Caller) -> None:

@@ -16,7 +16,8 @@ _INSERT = insert(AuditRow.metadata.tables[AuditRow.__tablename__])
 
 @dataclass(slots=True)
 class Deed:
-    """A request that may change something. Services fill in `project` and `target`; `recorded` once committed."""
+    """A request that may change something. Services fill in `project` and `target`; `recorded` once committed,
+    or where nothing was changed."""
 
     at: datetime
     who: str
@@ -54,6 +55,13 @@ def about(*, project: str = "", target: str = "") -> None:
     if deed is not None:
         deed.project = project or deed.project
         deed.target = target or deed.target
+
+
+def changes_nothing() -> None:
+    """Say that the request at hand was carried out and left everything as it was: it gets no row."""
+    deed = AT_HAND.get()
+    if deed is not None:
+        deed.recorded = True
 
 
 def by(who: str, token: str | None) -> None:

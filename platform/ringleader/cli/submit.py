@@ -1,6 +1,9 @@
 """Commands that start a job and wait for one: submit, validate, wait."""
 
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from ringleader.cli.output import Session, pairs, plain, to_terminal, with_outpu
 from ringleader.client import Job
 from ringleader.errors import JobFailed, WaitTimeout
 from ringleader.spec import JobSpec
-from ringleader.spec.working_dir import check_working_dir, root_of
+from ringleader.spec.working_dir import JobFileWarning, check_working_dir, root_of
 from ringleader.wire.states import State
 from ringleader.wire.views import Why
 
@@ -47,15 +50,27 @@ def submit(
     if dry_run and stay:
         raise click.UsageError("--dry-run submits nothing that one could --wait for: give one of them.")
     if dry_run:
-        answer = session.client().preview(file, working_dir=working_dir)
+        with _remarks_noted(session):
+            answer = session.client().preview(file, working_dir=working_dir)
         session.show(answer, lambda: _preview(answer))
         return 0
-    job = session.client().submit(file, working_dir=working_dir)
+    with _remarks_noted(session):
+        job = session.client().submit(file, working_dir=working_dir)
     if not stay:
         session.show(job.view.model_dump(mode="json"), f"{job.id} {job.state}\n{job.url}")
         return 0
     session.note(f"{job.id} submitted: {job.url}")
     return await_end(session, job, timeout)
+
+
+@contextmanager
+def _remarks_noted(session: Session) -> Iterator[None]:
+    """What the client warns of in a job file, as a command says it."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", JobFileWarning)
+        yield
+    for warning in told:
+        session.note(str(warning.message))
 
 
 def _preview(told: dict[str, Any]) -> str:

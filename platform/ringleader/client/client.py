@@ -2,6 +2,7 @@
 
 import time
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ from ringleader.client.http import PATIENCE_S, Api, pauses
 from ringleader.client.job import Job
 from ringleader.errors import ApiProblem
 from ringleader.spec import JobSpec
-from ringleader.spec.working_dir import check_working_dir, root_of
+from ringleader.spec.working_dir import JobFileWarning, check_working_dir, root_of
 from ringleader.wire import package
 from ringleader.wire.views import JobPage, JobView
 
@@ -80,6 +81,9 @@ class Client:
             PackageRefused: the working directory cannot be packed.
             FunctionRefused: the function, or what it uses, cannot.
             ApiProblem: the control plane refused.
+
+        Warns:
+            JobFileWarning: of what is not in the working directory, and may be on the nodes.
         """
         body = self._uploaded(spec, working_dir, function)
         key = {"Idempotency-Key": uuid.uuid4().hex}
@@ -138,7 +142,8 @@ class Client:
             return self._with_function(source, working_dir, function)
         spec, base = _read(source)
         root = root_of(spec, base, working_dir)
-        check_working_dir(spec, root)
+        for remark in check_working_dir(spec, root):
+            warnings.warn(remark, JobFileWarning, stacklevel=3)  # where submit or preview is called
         body = spec.model_dump(mode="json", exclude_unset=True)
         return body if root is None else {**body, "working_dir": self._upload(package.pack(root))}
 

@@ -267,8 +267,11 @@ class JobSpec(Part):
         return not (self.sync.leased or self.sync.circulates)
 
     @classmethod
-    def parse(cls, source: Any) -> Self:
+    def parse(cls, source: Any, *, stored: bool = False) -> Self:
         """Check a mapping (from YAML or JSON).
+
+        Args:
+            stored: an earlier version may have accepted it: what it asks for in vain is no reason to refuse it now.
 
         Raises:
             SpecInvalid: naming every wrong key, its value and what is allowed; or what the job would ask for in vain.
@@ -292,7 +295,8 @@ class JobSpec(Part):
         except ValidationError as error:
             moved = {"/sync/servers": "/servers/count"} if counted(source) else {}
             raise SpecInvalid(findings(error, cls, PATTERNS, moved)) from None
-        if found := [*uninstallable(spec.requirements), *without_effect(spec.env, spec.workers.threads)]:
+        found = [*uninstallable(spec.requirements), *without_effect(spec.env, spec.workers.threads)]
+        if found and not stored:
             raise SpecInvalid(found)
         return spec
 

@@ -11,6 +11,10 @@ PACKED = "sha256:"
 """With this begins the name of a working directory that is packed already."""
 
 
+class JobFileWarning(UserWarning):
+    """What a job file names and the working directory does not hold: the nodes may have it."""
+
+
 def root_of(spec: JobSpec, base: Path, given: str | Path | None = None) -> Path | None:
     """The folder to pack; None: the job has none, or one that is packed already.
 

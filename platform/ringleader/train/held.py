@@ -34,7 +34,7 @@ class Held:
 
     Attributes:
         idle: parameters that are not trained now, see `Trained`: nobody updates or publishes them.
-        calling_back: what stands around each of the program's callbacks.
+        calling_back: what stands around a call of each of the program's callbacks.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Held:
         self.callbacks: list[Callable[[], None]] = []
         self.committed_kept: dict[str, dict[str, Any]] = {}
         self.idle: frozenset[nn.Parameter] = frozenset()
-        self.calling_back: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.calling_back: Callable[..., AbstractContextManager[None]] = nullcontext
         self._owed: tuple[int, int] | None = None
         self._waiting = _Waiting()
         self._given: Sequence[dict[str, Any]] = ()
@@ -242,7 +242,7 @@ class Held:
         named = {name: parameter for name, parameter in named.items() if parameter not in self.idle}
         before = {name: parameter._version for name, parameter in named.items()}
         for callback in self.callbacks:
-            with self.calling_back():
+            with self.calling_back(callback):
                 callback()
         changed = [name for name, parameter in named.items() if parameter._version != before[name]]
         if changed:

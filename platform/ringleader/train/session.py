@@ -16,6 +16,7 @@ from ringleader.spec import JobSpec
 from ringleader.train.best import SCORE, WEIGHTS, BestScore, BestWeights
 from ringleader.train.body_checks import BodyChecks
 from ringleader.train.body_modes import BodyModes
+from ringleader.train.callbacks import CallbackState
 from ringleader.train.calls import Calls, Ended
 from ringleader.train.casting import Casting
 from ringleader.train.clock import Split
@@ -99,7 +100,7 @@ class Session:
         self._structure = Structure(self._held)
         self._modes = BodyModes(self._held, self._warn)
         self._states = ServedStates(self._held, on=bool(spec.sync.server_count))
-        self._held.calling_back = self._states.hidden
+        self._held.calling_back = CallbackState(self._held, self._warn, around=self._states.hidden).watched
         self._checks = BodyChecks(
             self._held,
             accumulates=self._accumulates,

@@ -60,8 +60,11 @@ class Reader:
         }
 
     def text(self, value: Any) -> str | None:
-        """None where the value is none of those that are compared."""
-        text = self._text(value, 0)
+        """None where the value is none of those that are compared, or cannot be read: its own code raises."""
+        try:
+            text = self._text(value, 0)
+        except Exception:  # a program's object may do anything when it is iterated, measured or shown
+            return None
         if text is None or len(text) <= SHORT:
             return text
         return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
