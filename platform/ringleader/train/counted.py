@@ -1,12 +1,11 @@
 """Loops that end after so many turns: refused, as a worker's turns are those of its own slices."""
 
 import ast
-import linecache
 from functools import lru_cache
 from pathlib import Path
 
 from ringleader.errors import StepMisuse
-from ringleader.parsing import parse
+from ringleader.train.bodies import text_of
 from ringleader.train.rehearsal import Place
 
 COUNTING = frozenset(["islice", "zip", "zip_longest", "pairwise", "batched"])
@@ -34,12 +33,9 @@ def check_not_counted(place: Place) -> None:
 @lru_cache(maxsize=64)
 def _counting(file: str) -> dict[int, str]:
     """The lines of a file on which `session.batches(…)` is handed to one of these, and to which."""
-    try:
-        tree = parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return {}
+    text = text_of(file)
     found: dict[int, str] = {}
-    for node in ast.walk(tree):
+    for node in ast.walk(text.tree) if text else ():
         name = _name(node.func) if isinstance(node, ast.Call) else ""
         if isinstance(node, ast.Call) and name in COUNTING:
             inner = (each for argument in node.args for each in ast.walk(argument))
