@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from ringleader.parsing import parse
 from ringleader.train.carried import Loop, carried
+from ringleader.train.comprehensions import name_apart
 from ringleader.train.flows import Flows, Function, Key, Scope
 from ringleader.train.memos import memos
 from ringleader.train.order import binds, blocks, first, span
@@ -48,6 +49,7 @@ class Text:
 
     def __init__(self, source: str) -> None:
         self.tree = tree = parse(source)
+        name_apart(tree)
         self.flows = Flows(tree)
         self.inside: set[Key] = set()
         self.escapes: dict[Key, Escape] = {}

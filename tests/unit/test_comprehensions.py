@@ -1,0 +1,51 @@
+"""A comprehension's variables are told apart from those of the function around it."""
+
+import ast
+
+import pytest
+
+from ringleader.train.bodies import Text
+from ringleader.train.comprehensions import name_apart
+
+
+@pytest.mark.parametrize(
+    ("text", "apart"),
+    [
+        ("[f(x) for x in xs]", "[f(x'0) for x'0 in xs]"),
+        ("[x for x in x]", "[x'0 for x'0 in x]"),
+        ("{k: v for k, v in d.items() if v}", "{k'0: v'0 for k'0, v'0 in d.items() if v'0}"),
+        ("sum((x for x in row) for row in x)", "sum(((x'1 for x'1 in row'0) for row'0 in x))"),
+        ("[[x for x in x] for x in x]", "[[x'0'1 for x'0'1 in x'0] for x'0 in x]"),
+        ("[last := x for x in xs]", "[(last := x'0) for x'0 in xs]"),
+        ("[x for xs in xss for x in xs]", "[x'0 for xs'0 in xss for x'0 in xs'0]"),
+    ],
+)
+def test_its_names_are_its_own(text: str, apart: str) -> None:
+    tree = ast.parse(text)
+    name_apart(tree)
+    assert ast.unparse(tree) == apart
+
+
+BODY = """
+class Net:
+    def forward(self, x):
+        return sum(net(x) for net in self.nets)
+
+def train(session):
+    net = session.model(Net())
+    opt = session.optimizer(SGD(net.parameters()))
+    for x, y in session.batches(rows):
+        loss = sum(part(net) for net in net.nets)
+        session.step(loss)
+    decide(net)
+"""
+
+
+def test_a_variable_of_a_comprehension_in_a_body_is_not_what_the_body_changes() -> None:
+    text = Text(BODY)
+    assert {key[1] for key in (*text.inside, *text.escapes, *text.carried)} & {"net"} == set()
+
+
+def test_a_variable_that_a_comprehension_reads_is_read() -> None:
+    text = Text(BODY.replace("decide(net)", "decide([loss * w for w in weights])"))
+    assert "loss" in {key[1] for key in text.escapes}
