@@ -317,6 +317,8 @@ def due(moment: Moment, mode: str, steps: int, play: Play) -> bool:
     of local SGD two are one."""
     if moment.comes is None:
         return False
-    if moment.until is None or mode == "leased":
+    if mode == "leased":  # the loss may come when nothing is left to do
+        return len(play.plans) > 1 and play.plans[1].start_step < steps
+    if moment.until is None:
         return len(play.plans) > 1
     return moment.until + (mode == "local_sgd") < steps
