@@ -507,6 +507,45 @@ def optimizer_state_kept_and_put_back(session: Session) -> None:
 
 
 @program
+def optimizer_state_put_back_twice(session: Session) -> None:
+    """The optimiser trains on in the very tensors that it was given: the second time they are what became of them."""
+    net = session.model(network())
+    optimizer = sgd(session, net)
+    epoch(session, net, rows())
+    kept = copy.deepcopy(optimizer.state_dict())
+    for _ in range(EPOCHS - 1):
+        optimizer.load_state_dict(kept)
+        epoch(session, net, rows())
+
+
+@program
+def optimizer_state_held_without_a_copy(session: Session) -> None:
+    """What `state_dict` gives is the optimiser's own: nothing comes back."""
+    net = session.model(network())
+    optimizer = sgd(session, net)
+    kept: Any = None
+    for number in range(EPOCHS):
+        epoch(session, net, rows())
+        kept = optimizer.state_dict() if number == 0 else kept
+        optimizer.load_state_dict(kept)
+
+
+@program
+def optimizer_state_put_back_before_weights_are_read(session: Session) -> None:
+    net = session.model(network())
+    optimizer = sgd(session, net)
+    kept: Any = None
+    for number in range(EPOCHS):
+        epoch(session, net, rows())
+        if number == 0:
+            kept = copy.deepcopy(optimizer.state_dict())
+        elif number == 1:
+            optimizer.load_state_dict(kept)
+        elif loss_by_hand(net) < 0:
+            break
+
+
+@program
 def momentum_set_by_hand(session: Session) -> None:
     net = session.model(network())
     optimizer = sgd(session, net)

@@ -318,7 +318,8 @@ def due(moment: Moment, mode: str, steps: int, play: Play) -> bool:
     if moment.comes is None:
         return False
     if mode == "leased":  # the loss may come when nothing is left to do
-        return len(play.plans) > 1 and play.plans[1].start_step < steps
+        in_time = moment.until is None or moment.until < steps
+        return in_time and len(play.plans) > 1 and play.plans[1].start_step < steps
     if moment.until is None:
         return len(play.plans) > 1
     return moment.until + (mode == "local_sgd") < steps

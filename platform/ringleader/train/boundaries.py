@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.optim import Optimizer
 
 from ringleader.checkpoint.pieces import take_apart
 from ringleader.train.held import Held
-from ringleader.train.optimizer_states import assign
+from ringleader.train.optimizer_states import assign, put_states
 
 SMALL_BYTES = 1 << 16
 """A kept object up to this size is recorded at every boundary; a larger one only where the program touches it."""
@@ -128,22 +129,36 @@ def kept_states(held: Held) -> Iterator[tuple[str, Any]]:
     return ((name, kept.state_dict()) for name, kept in held.kept.items())
 
 
-def live_tensors(held: Held) -> Tensors:
-    """Weights, buffers, optimiser states and large kept objects, themselves."""
+def live_tensors(held: Held, states: Sequence[Mapping[Tensor, dict[str, Any]] | None] = ()) -> Tensors:
+    """Weights, buffers, optimiser states and large kept objects, themselves.
+
+    Args:
+        states: of the first optimisers those to take in place of the live ones; None: the live ones.
+    """
     numbers = _numbers(held)
+    given = [*states, *repeat(None, len(held.optimizers))]
     return {
         MODELS: [dict(model.state_dict()) for model in held.models],
         OPTIMIZERS: [
-            {numbers[p]: state for p, state in optimizer.state.items() if p in numbers}
-            for optimizer, _ in held.optimizers
+            {
+                numbers[p]: kept
+                for p, kept in (optimizer.state if own is None else own).items()
+                if p in numbers
+            }
+            for (optimizer, _), own in zip(held.optimizers, given, strict=False)
         ],
         KEPT: {name: state for name, state in kept_states(held) if _large(state)},
     }
 
 
-def copied_tensors(held: Held, kinds: Collection[str] = KINDS) -> Tensors:
+def copied_tensors(
+    held: Held,
+    kinds: Collection[str] = KINDS,
+    *,
+    states: Sequence[Mapping[Tensor, dict[str, Any]] | None] = (),
+) -> Tensors:
     """Copies of what `live_tensors` gives of these kinds."""
-    return _copied({kind: tensors for kind, tensors in live_tensors(held).items() if kind in kinds})
+    return _copied({kind: tensors for kind, tensors in live_tensors(held, states).items() if kind in kinds})
 
 
 def put_tensors(held: Held, tensors: Tensors) -> None:
@@ -152,9 +167,8 @@ def put_tensors(held: Held, tensors: Tensors) -> None:
         model.load_state_dict(state)
     parameters = list(_numbers(held))
     for (optimizer, _), states in zip(held.optimizers, tensors.get(OPTIMIZERS, ()), strict=False):
-        optimizer.state.clear()
-        optimizer.state.update(
-            {parameters[n]: _state_for(parameters[n], state) for n, state in states.items()}
+        put_states(
+            optimizer, {parameters[n]: _state_for(parameters[n], state) for n, state in states.items()}
         )
     held.set_kept(copy.deepcopy({n: s for n, s in tensors.get(KEPT, {}).items() if n in held.kept}))
 

@@ -140,6 +140,15 @@ class Held:
         for group, given in zip(groups, settings, strict=True):
             assign(group, given)
 
+    def knows(self, settings: Sequence[dict[str, Any]], kept: Mapping[str, Any]) -> bool:
+        """Whether these, of a peer, are for objects that are registered here too."""
+        groups = [(optimizer, group) for optimizer, _ in self.optimizers for group in optimizer.param_groups]
+        alike = len(groups) == len(settings) and kept.keys() <= self.kept.keys()
+        return alike and not any(
+            _of_another_kind(optimizer, group, given)
+            for (optimizer, group), given in zip(groups, settings, strict=True)
+        )
+
     @property
     def weights(self) -> list[nn.Parameter]:
         """Every parameter, frozen ones too."""
@@ -425,11 +434,16 @@ def _listed(waiting: dict[int, Any], live: list[dict[str, Any]]) -> list[dict[st
     return [waiting[number] if number in waiting else live[number] for number in range(count)]
 
 
+def _of_another_kind(optimizer: Optimizer, group: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Whether settings are another kind of optimiser's, which would add its own to what it is given. A newer torch may
+    know settings that saved ones lack."""
+    return bool(optimizer.defaults.keys() - given.keys() and given.keys() - group.keys() - {"initial_lr"})
+
+
 def _fits(optimizer: Optimizer, saved: dict[str, Any]) -> bool:
-    """Whether both have the same parameter groups, and settings of one kind of optimiser: another one would add its own
-    to what it is given. A newer torch may know settings that the saved ones lack."""
+    """Whether both have the same parameter groups, and settings of one kind of optimiser."""
     for group, given in zip(optimizer.param_groups, saved["param_groups"], strict=False):
-        if optimizer.defaults.keys() - given.keys() and given.keys() - group.keys() - {"initial_lr"}:
+        if _of_another_kind(optimizer, group, given):
             return False
     mine = [len(group["params"]) for group in optimizer.param_groups]
     return mine == [len(group["params"]) for group in saved["param_groups"]]

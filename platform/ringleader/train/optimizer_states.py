@@ -13,25 +13,57 @@ from ringleader.comm.buckets import laid_out_as
 def load(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     """Take over what `state_dict` gave. torch gives each tensor the type of its weight, which costs bits where an
     optimiser keeps another one: sums in float64, or in float32 for weights of 16 bits. Here it stays what it was.
-    What came through flat memory gets its weight's strides back. Groups stay the objects that they were: the program
-    may hold them."""
+    What came through flat memory gets its weight's strides back. Groups stay the objects that they were, and states
+    where they fit: the program may hold them."""
     groups, states = optimizer.param_groups, optimizer.state
     optimizer.load_state_dict(saved)
     for group, given in zip(groups, optimizer.param_groups, strict=True):
         assign(group, given)
-    states.clear()
-    states.update(optimizer.state)
+    loaded = optimizer.state
     optimizer.param_groups, optimizer.state = groups, states
     numbers = (number for group in saved["param_groups"] for number in group["params"])
     live = (parameter for group in optimizer.param_groups for parameter in group["params"])
     for parameter, number in zip(live, numbers, strict=True):
-        mine = optimizer.state.get(parameter, {})
+        given = loaded.get(parameter, {})
         for name, value in saved["state"].get(number, {}).items():
-            cast = mine.get(name)
+            cast = given.get(name)
             if isinstance(value, Tensor) and isinstance(cast, Tensor) and cast.dtype != value.dtype:
-                mine[name] = value.to(cast.device, copy=True)
+                given[name] = value.to(cast.device, copy=True)
             if isinstance(cast, Tensor) and cast.shape == parameter.shape:
-                mine[name] = laid_out_as(parameter, mine[name])
+                given[name] = laid_out_as(parameter, given[name])
+    put_states(optimizer, loaded)
+
+
+@torch.no_grad()
+def put_states(optimizer: Optimizer, states: Mapping[Tensor, dict[str, Any]]) -> None:
+    """Make these the states of its parameters, in the dicts and tensors that are there where they fit: the program may
+    hold them. `state_dict` gives an optimiser's own, and `load_state_dict` takes over those that it is given."""
+    live = optimizer.state
+    put = {parameter: _put(live.get(parameter), state) for parameter, state in states.items()}
+    live.clear()
+    live.update(put)
+
+
+def in_place(mine: Any, value: Any) -> Any:
+    """`mine` with the value in it, or the value where it does not fit."""
+    if mine is value or not (isinstance(mine, Tensor) and isinstance(value, Tensor) and _fits(mine, value)):
+        return value
+    return mine.copy_(value)
+
+
+def _put(mine: dict[str, Any] | None, state: dict[str, Any]) -> dict[str, Any]:
+    if mine is None:
+        return state
+    values = {name: in_place(mine.get(name), value) for name, value in state.items()}
+    mine.clear()
+    mine.update(values)
+    return mine
+
+
+def _fits(mine: Tensor, value: Tensor) -> bool:
+    alike = mine.shape == value.shape and mine.dtype == value.dtype and mine.device == value.device
+    plain = mine.layout is value.layout is torch.strided and mine.stride() == value.stride()
+    return alike and plain and not mine.is_inference() and torch._debug_has_internal_overlap(mine) == 0
 
 
 @torch.no_grad()

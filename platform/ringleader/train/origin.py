@@ -9,7 +9,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from ringleader.train.held import Held
-from ringleader.train.optimizer_states import assign
+from ringleader.train.optimizer_states import assign, put_states
 
 Groups = list[dict[str, Any]]
 States = dict[Any, dict[str, Any]]
@@ -47,9 +47,8 @@ class Origin:
         for (optimizer, _), (groups, states) in zip(self._held.optimizers, self._optimizers, strict=True):
             for group, saved in zip(optimizer.param_groups, groups, strict=True):
                 assign(group, copy.deepcopy(saved))
-            for parameter in [key for key in optimizer.state if key not in self._held.idle]:
-                del optimizer.state[parameter]
-            optimizer.state.update({key: copy.deepcopy(state) for key, state in states.items()})
+            idle = {key: state for key, state in optimizer.state.items() if key in self._held.idle}
+            put_states(optimizer, idle | {key: copy.deepcopy(state) for key, state in states.items()})
         for scheduler, saved in zip(self._held.schedulers, self._schedulers, strict=True):
             scheduler.load_state_dict(copy.deepcopy(saved))
 

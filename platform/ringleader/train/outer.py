@@ -22,6 +22,7 @@ from torch.optim import SGD, Optimizer
 from ringleader.comm.buckets import laid_out_as, part_gradients
 from ringleader.errors import StepMisuse
 from ringleader.train.held import Held
+from ringleader.train.optimizer_states import in_place
 from ringleader.train.origin import Origin
 from ringleader.train.schedules import advance
 
@@ -289,7 +290,8 @@ class Outer:
         return entry.optimizer.state.get(self._parameters[entry.number], {}).get(entry.name)
 
     def _keep(self, entry: Entry, value: Any) -> None:
-        entry.optimizer.state[self._parameters[entry.number]][entry.name] = value
+        state = entry.optimizer.state[self._parameters[entry.number]]
+        state[entry.name] = in_place(state.get(entry.name), value)
 
 
 def _beside(parameter: Parameter, value: Tensor) -> Tensor:

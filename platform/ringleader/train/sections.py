@@ -27,6 +27,7 @@ from ringleader.train.boundaries import (
 )
 from ringleader.train.held import Held
 from ringleader.train.lines import calling_line, running_frames
+from ringleader.train.optimizer_states import put_states
 from ringleader.train.touches import Touches
 from ringleader.train.variables import NO_HARM, Variables
 
@@ -301,7 +302,10 @@ class _Newest:
         elsewhere = [(p, p.data, memory) for p, memory in self._memory if p.data_ptr() != memory.data_ptr()]
         for parameter, _, memory in elsewhere:
             parameter.data = memory
-        self._tensors = copied_tensors(self._held)
+        # The program may have put other states in place since, unseen.
+        own = [o is mine for (o, _), mine in zip(self._held.optimizers, self.optimizers, strict=False)]
+        states = [state if is_own else None for state, is_own in zip(self._states, own, strict=False)]
+        self._tensors = copied_tensors(self._held, states=states)
         for parameter, live, _ in elsewhere:
             parameter.data = live
 
@@ -314,8 +318,7 @@ class _Newest:
             put_settings(optimizer, self._settings[number])
             optimizer.param_groups += added
             if self._whole:
-                optimizer.state.clear()
-                optimizer.state.update(self._states[number])
+                put_states(optimizer, self._states[number])
         for parameter, memory in self._memory if self._whole else ():
             if parameter.data_ptr() != memory.data_ptr() and self._tensors is None:
                 parameter.data = memory  # `.data = …` runs no operation that could be seen

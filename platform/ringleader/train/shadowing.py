@@ -99,8 +99,14 @@ class Shadowing:
 
     @torch.no_grad()
     def _apply(self, head: dict[str, Any], memory: Tensor) -> None:
-        """What every member does with the sums of a step."""
+        """What every member does with the sums of a step. Raises ExchangeBroken where the program of the one that is
+        followed has come to lines that register or unfreeze something, which have not run here."""
         group = self._group
+        if not (
+            len(head["used"]) == len(group.parameters) and group.held.knows(head["settings"], head["kept"])
+        ):
+            why = "the member that was followed has registered or unfrozen something since"
+            raise ExchangeBroken(rank=-1, phase="follow", bucket=None, why=why)
         used = [p for p, reached in zip(group.parameters, head["used"], strict=True) if reached]
         for parameter in group.parameters:
             parameter.grad = None
