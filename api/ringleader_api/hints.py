@@ -37,6 +37,7 @@ HINTS = {
     "method_not_allowed": "See /api/v1/docs for what this address takes.",
     "not_found": "Check the address and the id; lists show what there is.",
     "own_rights": "Ask another admin.",
+    "too_many_tokens": "Revoke tokens that nobody uses, or let them expire.",
     "package_refused": "Pack plain files and folders below the working directory only.",
     "packages_used_up": "Delete jobs whose packages are not needed any more; what no job refers to goes by itself.",
     "platform_error": "The control plane's log says more, under the request's number.",
