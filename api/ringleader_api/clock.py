@@ -11,14 +11,14 @@ from ringleader_api.log import Log
 log = Log("ringleader.clock")
 Clock = Callable[[], datetime]
 
-_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_lock = threading.Lock()
-_last = 0
-
-
 FOLLOWED = 0.05
 """Of the time that passes: how much faster or slower `SteadyClock` goes while it follows a clock that was set."""
 NOTED_S = 5.0
+"""How far the machine's clock has to be set for the log to say so."""
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_lock = threading.Lock()
+_last = 0
 
 
 class SteadyClock:

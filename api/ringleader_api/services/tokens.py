@@ -128,11 +128,7 @@ def _room_for_one(session: Session, user: str, now: datetime) -> None:
     lasting = or_(Token.expires_at.is_(None), Token.expires_at > now)
     valid = select(func.count()).where(Token.user == user, Token.revoked_at.is_(None), lasting)
     if (session.scalar(valid) or 0) >= MOST:
-        raise Conflict(
-            f"{user} has {MOST} valid tokens, and no user may have more.",
-            hint="Revoke those that nobody uses (`ringleader token list`, last_used_at), or let them expire.",
-            code="too_many_tokens",
-        )
+        raise Conflict(f"{user} has {MOST} valid tokens, and no user may have more.", code="too_many_tokens")
 
 
 def _whole(who: Caller) -> None:

@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,9 @@ KINDS = frozenset((MODELS, OPTIMIZERS, KEPT))
 
 Tensors = dict[str, Any]
 """{"models": [state_dict, …], "optimizers": [{parameter number: state}, …], "kept": {name: state}}, or some of it."""
+
+ByParameter = Mapping[Tensor, dict[str, Any]]
+"""An optimiser's state."""
 
 States = list[dict[int, dict[str, Any]]]
 """Of each optimiser what it keeps, by the numbers of the parameters."""
@@ -129,24 +131,17 @@ def kept_states(held: Held) -> Iterator[tuple[str, Any]]:
     return ((name, kept.state_dict()) for name, kept in held.kept.items())
 
 
-def live_tensors(held: Held, states: Sequence[Mapping[Tensor, dict[str, Any]] | None] = ()) -> Tensors:
+def live_tensors(held: Held, states: Sequence[ByParameter] | None = None) -> Tensors:
     """Weights, buffers, optimiser states and large kept objects, themselves.
 
     Args:
-        states: of the first optimisers those to take in place of the live ones; None: the live ones.
+        states: of each optimiser what to take in place of its live state; None: that.
     """
     numbers = _numbers(held)
-    given = [*states, *repeat(None, len(held.optimizers))]
+    states = [optimizer.state for optimizer, _ in held.optimizers] if states is None else states
     return {
         MODELS: [dict(model.state_dict()) for model in held.models],
-        OPTIMIZERS: [
-            {
-                numbers[p]: kept
-                for p, kept in (optimizer.state if own is None else own).items()
-                if p in numbers
-            }
-            for (optimizer, _), own in zip(held.optimizers, given, strict=False)
-        ],
+        OPTIMIZERS: [{numbers[p]: kept for p, kept in state.items() if p in numbers} for state in states],
         KEPT: {name: state for name, state in kept_states(held) if _large(state)},
     }
 
@@ -155,7 +150,7 @@ def copied_tensors(
     held: Held,
     kinds: Collection[str] = KINDS,
     *,
-    states: Sequence[Mapping[Tensor, dict[str, Any]] | None] = (),
+    states: Sequence[ByParameter] | None = None,
 ) -> Tensors:
     """Copies of what `live_tensors` gives of these kinds."""
     return _copied({kind: tensors for kind, tensors in live_tensors(held, states).items() if kind in kinds})

@@ -41,18 +41,16 @@ class CallbackState:
     @contextmanager
     def watched(self, callback: Callable[[], None]) -> Iterator[None]:
         """Around a call of it."""
-        number = next(n for n, each in enumerate(self._held.callbacks) if each is callback)
-        self._calls[number] += 1
-        if self._calls[number] > LOOKS:
-            with self._around():
-                yield
-            return
-        before = self._texts(callback)
+        which = id(callback)  # the session holds it
+        self._calls[which] += 1
+        before = self._texts(callback) if self._calls[which] <= LOOKS else None
         with self._around():
             yield
+        if before is None:
+            return
         changed = [name for name, text in self._texts(callback).items() if text != before.get(name)]
         if changed:
-            self._calls[number] = LOOKS
+            self._calls[which] = LOOKS
             name = getattr(callback, "__qualname__", type(callback).__name__)
             message = (
                 f"the on_commit callback {name} changes {', '.join(sorted(changed))}, which no step commits."

@@ -303,8 +303,8 @@ class _Newest:
         for parameter, _, memory in elsewhere:
             parameter.data = memory
         # The program may have put other states in place since, unseen.
-        own = [o is mine for (o, _), mine in zip(self._held.optimizers, self.optimizers, strict=False)]
-        states = [state if is_own else None for state, is_own in zip(self._states, own, strict=False)]
+        before = dict(zip(self.optimizers, self._states, strict=True))
+        states = [before.get(optimizer, optimizer.state) for optimizer, _ in self._held.optimizers]
         self._tensors = copied_tensors(self._held, states=states)
         for parameter, live, _ in elsewhere:
             parameter.data = live
@@ -317,7 +317,7 @@ class _Newest:
             optimizer.param_groups[:] = self._groups[number]
             put_settings(optimizer, self._settings[number])
             optimizer.param_groups += added
-            if self._whole:
+            if self._whole and self._tensors is None:
                 put_states(optimizer, self._states[number])
         for parameter, memory in self._memory if self._whole else ():
             if parameter.data_ptr() != memory.data_ptr() and self._tensors is None:

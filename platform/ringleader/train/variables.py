@@ -276,10 +276,7 @@ class Variables:
     def _read_one(self, spot: "_Spot", key: tuple[str, str], value: Any, reader: Reader) -> None:
         if not spot.text.compared(key):
             return
-        try:
-            told = reader.text(value)
-        except Exception:  # a state_dict or a repr of the program's own may do anything
-            return
+        told = reader.text(value)
         if told is not None:
             code = spot.frame.f_code
             line = spot.text.line_of(key, spot.frame.f_lineno)
