@@ -183,16 +183,21 @@ def test_the_rest_goes_on_without_a_host_that_is_cut_off_and_refuses_its_worker_
     near, far = sorted(job.workers(), key=lambda worker: worker.rank)
     with lab.hosts[lab.host_of(far.pid)].cut_off():
         go.touch()
-        wait_for("the loss", lambda: lost_members(job), DEADLINE_S)
+        try:
+            wait_for("the loss", lambda: lost_members(job), DEADLINE_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{job.refresh().view}\n{told(job)}") from None
     result = job.wait(timeout=DEADLINE_S)
     assert result.weights_sha256 == alone
     wait_for("the end of the lost one", lambda: not (PROCESSES / str(far.pid)).exists(), DEADLINE_S)
-    events = list(job.events())
-    told = "\n".join(f"{e.type} {e.data}" for e in events)
-    assert lost_members(job) == [(far.pid, "frozen")], told
-    later = [set(e.data["members"]) for e in events if e.type == "generation.formed"][1:]
+    assert lost_members(job) == [(far.pid, "frozen")], told(job)
+    later = [set(e.data["members"]) for e in job.events() if e.type == "generation.formed"][1:]
     assert all(near.id in members and far.id not in members for members in later)
     assert [point.step for point in job.metrics("loss", max_points=1000)] == list(range(1, STEPS + 1))
+
+
+def told(job: Job) -> str:
+    return "\n".join(f"{event.at} {event.type} {event.data}" for event in job.events())
 
 
 def lost_members(job: Job) -> list[tuple[int, str]]:
