@@ -197,7 +197,7 @@ def test_the_rest_goes_on_without_a_host_that_is_cut_off_and_refuses_its_worker_
 
 
 def told(job: Job) -> str:
-    return "\n".join(f"{event.at} {event.type} {event.data}" for event in job.events())
+    return "\n".join(f"{event.type} {event.data}" for event in job.events())
 
 
 def lost_members(job: Job) -> list[tuple[int, str]]:
