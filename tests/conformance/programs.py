@@ -146,6 +146,31 @@ def best_weights_by_a_loss_by_hand(session: Session) -> None:
 
 
 @program
+def best_weights_without_a_copy(session: Session) -> None:
+    """A slip: a state dict holds the weights themselves, so that none come back."""
+    net = session.model(network())
+    sgd(session, net, 0.3)
+    best, best_state = 1e9, net.state_dict()
+    for _ in range(EPOCHS - 1):
+        epoch(session, net, rows())
+        loss = loss_by_hand(net)
+        if loss < best:
+            best, best_state = loss, net.state_dict()
+    net.load_state_dict(best_state)
+    epoch(session, net, rows())
+
+
+@program
+def weights_read_through_a_state_dict(session: Session) -> None:
+    net = session.model(network())
+    optimizer = sgd(session, net)
+    weights = net.state_dict()
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+        optimizer.param_groups[0]["lr"] = 0.1 / (1 + weights["0.weight"].abs().sum().item())
+
+
+@program
 def best_weights_kept(session: Session) -> None:
     net = session.model(network())
     optimizer = sgd(session, net, lr=0.3)

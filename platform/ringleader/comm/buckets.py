@@ -39,6 +39,8 @@ class Bucket:
         homes: (length,) tensors in the arena.
         weights: (length,) in the arena, where contiguous parameters themselves live on the server that owns them.
         apart: (parameter, its part of `weights`) of the others.
+        former: by parameter number, the memory it lived in before, where the program still holds that: a state dict
+            without a copy.
         moved_out: the parameters have memory of their own again until the bucket is settled.
         missing: members that the running backward has not reached yet.
     """
@@ -53,6 +55,7 @@ class Bucket:
     homes: list[Tensor] = field(default_factory=list)
     weights: Tensor | None = None
     apart: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    former: dict[int, Tensor] = field(default_factory=dict)
     moved_out: bool = False
     missing: int = 0
 
@@ -91,6 +94,7 @@ class Buckets:
     Args:
         active: the numbers of the parameters whose gradients travel; None: of those that are trainable. Others have no
             bucket.
+        before: the buckets that these replace, in whose arena parameters may live.
 
     Attributes:
         active: those numbers.
@@ -111,6 +115,7 @@ class Buckets:
         owners: Sequence[int] | None = None,
         tables: Tables | None = None,
         active: Sequence[int] | None = None,
+        before: "Buckets | None" = None,
     ) -> None:
         self.parameters = list(parameters)
         trainable = (number for number, p in enumerate(self.parameters) if p.requires_grad)
@@ -124,6 +129,7 @@ class Buckets:
             bucket.arena = self.arena
         self.used = [False] * len(self.parameters)
         self.tainted = False
+        self._inherited = before.in_arena() if before is not None else set()
         self._home = {p: (bucket, k) for bucket in self.buckets for k, p in enumerate(bucket.members)}
         self._reached = [False] * len(self.parameters)
         self._views: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}
@@ -223,12 +229,25 @@ class Buckets:
         """Give settled parameters memory of their own: peers that share the arena may still be reading what was
         published there, and the program is about to change the weights."""
         for bucket in self.buckets:
-            if bucket.weights is None or bucket.moved_out:
-                continue
-            bucket.moved_out = True
-            for number in bucket.members:
-                parameter = self.parameters[number]
-                parameter.data = parameter.detach().clone(memory_format=torch.preserve_format)
+            if bucket.weights is not None and not bucket.moved_out:
+                self._move_out(bucket, bucket.weights, bucket.members)
+                bucket.moved_out = True
+
+    def bring_back(self) -> None:
+        """The program is about to run: what it holds of parameters' memory shows their values, as in one process."""
+        for bucket in self.buckets:
+            if bucket.weights is not None and bucket.former:
+                self._move_out(bucket, bucket.weights, bucket.former)
+
+    def in_arena(self) -> set[Parameter]:
+        """The parameters that live there now."""
+        settled = [(bucket, bucket.weights) for bucket in self.buckets if bucket.weights is not None]
+        return {
+            self.parameters[number]
+            for bucket, weights in settled
+            for number, view in zip(bucket.members, self.views(bucket, weights), strict=True)
+            if self.parameters[number].data_ptr() == view.data_ptr()
+        }
 
     def _lives_in(self, bucket: Bucket, weights: Tensor) -> bool:
         """Whether nobody has given a parameter other memory, as `parameter.data = …` does."""
@@ -240,10 +259,24 @@ class Buckets:
     def _move_in(self, bucket: Bucket, weights: Tensor) -> None:
         for number, view in zip(bucket.members, self.views(bucket, weights), strict=True):
             parameter = self.parameters[number]
-            if parameter.is_contiguous():
-                parameter.data = view.copy_(parameter.detach())
-            else:
-                bucket.apart.append((parameter.detach(), view))
+            bucket.former.pop(number, None)
+            former = parameter.detach()
+            if not parameter.is_contiguous():
+                bucket.apart.append((former, view))
+                continue
+            in_arena = parameter in self._inherited or former.data_ptr() == view.data_ptr()
+            if not in_arena and _holders(former) > 2:
+                bucket.former[number] = former
+            self._inherited.discard(parameter)
+            parameter.data = view.copy_(former)
+
+    def _move_out(self, bucket: Bucket, weights: Tensor, numbers: Collection[int]) -> None:
+        for number, view in zip(bucket.members, self.views(bucket, weights), strict=True):
+            parameter, former = self.parameters[number], bucket.former.get(number)
+            if number not in numbers or parameter.data_ptr() != view.data_ptr():
+                continue
+            with torch.no_grad():
+                parameter.data = view.clone() if former is None else former.copy_(view)
 
     def forget_gradients(self) -> None:
         for parameter in self.parameters:
@@ -381,4 +414,4 @@ def _bucket(order: int, group: list[int], parameters: Sequence[Parameter], owner
     starts = [0]
     for number in group:
         starts.append(starts[-1] + parameters[number].numel())
-    return Bucket(order, tuple(group), tuple(starts), parameters[group[0]].detach(), owner)
+    return Bucket(order, tuple(group), tuple(starts), parameters[group[0]].detach().new_empty(0), owner)

@@ -128,8 +128,9 @@ def reusable(
         same = (active is None or buckets.active == tuple(active)) and buckets.tables.names == fresh.names
         if same and not buckets.tainted and _fits(buckets, parameters, owners, shared=shared):
             return buckets
+        buckets.bring_back()
         buckets.release()
-    return Buckets(parameters, shared=shared, owners=owners, tables=fresh, active=active)
+    return Buckets(parameters, shared=shared, owners=owners, tables=fresh, active=active, before=buckets)
 
 
 def _fits(buckets: Buckets, wanted: Sequence[Parameter], owners: Sequence[int], *, shared: bool) -> bool:

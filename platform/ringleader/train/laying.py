@@ -156,6 +156,11 @@ class Laying:
         if self._buckets is not None:
             self._buckets.move_out()
 
+    def bring_back(self) -> None:
+        """The program is about to run: what it holds of weights' memory shows their values."""
+        if self._buckets is not None:
+            self._buckets.bring_back()
+
     def traffic(self) -> dict[str, float]:
         """Where there are any, the bytes of coded gradients and of rows that this worker sent since the last call."""
         if self.coding is None and not self.tables:
@@ -168,6 +173,7 @@ class Laying:
     def release(self) -> None:
         """Training is over."""
         if self._buckets is not None:
+            self._buckets.bring_back()
             self._buckets.release()
             self._buckets = None
 

@@ -483,6 +483,7 @@ class Session:
         seed_all(self._spec.seed, "after", number)
         if not (self._spec.sync.order_free or self._spec.sync.circulates):
             self._group.forget_gradients()
+        self._group.laying.bring_back()
         self._group.sections.begin(number)
         self._outlet.between(number + 1)
         self._states.hide()
