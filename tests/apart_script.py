@@ -14,8 +14,15 @@ from typing import Any
 
 from ringleader.accounts import Account, RunAs
 from ringleader.elastic import Meeting, Plan
-from ringleader.runtime.apart import Apart
-from ringleader.runtime.messages import Beat, Handed, Identity, Launch, Standing, Task
+from ringleader.runtime.messages import (
+    AttemptLaunch,
+    Heartbeat,
+    MemberTask,
+    ParkMessage,
+    ProcessIdentity,
+    SecretsAnswer,
+)
+from ringleader.runtime.worker.account_actor import AccountMember
 from ringleader.spec import JobSpec
 from ringleader.wire.package import pack
 
@@ -38,7 +45,7 @@ class Hears:
 
     asked = 0
 
-    def parked(self, standing: Standing) -> None:
+    def parked(self, standing: ParkMessage) -> None:
         say("parked", worker=standing.worker, pid=standing.identity.pid, life=standing.identity.life)
 
     def seated(self, worker: str, generation: int) -> None:
@@ -47,16 +54,16 @@ class Hears:
     def level(self, worker: str, pair: int) -> None:
         say("level", worker=worker, pair=pair)
 
-    def beat(self, beat: Beat) -> int | None:
+    def beat(self, beat: Heartbeat) -> int | None:
         for line in beat.lines:
             say("line", worker=beat.worker, pid=beat.identity.pid, text=line.text)
         return 10**9
 
-    def secrets(self) -> Handed | None:
+    def secrets(self) -> SecretsAnswer | None:
         self.asked += 1
         if self.asked > 1:
             threading.Event().wait(60)
-        return Handed({"HF_TOKEN": "hf_value"})
+        return SecretsAnswer({"HF_TOKEN": "hf_value"})
 
 
 def say(kind: str, **values: Any) -> None:
@@ -66,9 +73,11 @@ def say(kind: str, **values: Any) -> None:
 
 def main(folder: Path, program: str) -> None:
     run_as = RunAs(NOBODY, folder)
-    launch = Launch("job_1", 1, SPEC, None, "", "", Path("/nowhere"), run_as=run_as)
-    task = Task("job_1", 1, "w0", "worker", SPEC, launch.left, launch.scratch, launch.checkpoints, run_as)
-    apart = Apart(task, Identity(os.getpid(), "node", "127.0.0.1", 9), Hears())
+    launch = AttemptLaunch("job_1", 1, SPEC, None, "", "", Path("/nowhere"), run_as=run_as)
+    task = MemberTask(
+        "job_1", 1, "w0", "worker", SPEC, launch.left, launch.scratch, launch.checkpoints, run_as
+    )
+    apart = AccountMember(task, ProcessIdentity(os.getpid(), "node", "127.0.0.1", 9), Hears())
     plan = Plan(1, 1, ("w0",), 0, SPEC.shards, 0, (), 0, Meeting(), "start")
     threading.Thread(target=apart.take, args=(plan,), daemon=True).start()
     with tempfile.TemporaryDirectory() as work:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from ringleader.comm.tree import Node, Tree
+from ringleader.comm.tree import Tree, TreeNode
 
 Value = TypeVar("Value")
 
@@ -16,15 +16,15 @@ def combine(tree: Tree, values: Mapping[int, Value], add: Callable[[Value, Value
         add: the elementwise addition.
     """
 
-    def at(node: Node) -> Value | None:
+    def at(node: TreeNode) -> Value | None:
         if not tree.holds(node):
             return None
         if node.level == 0:
             return values[node.index]
-        left = at(Node(node.level - 1, node.index * 2))
-        right = at(Node(node.level - 1, node.index * 2 + 1))
+        left = at(TreeNode(node.level - 1, node.index * 2))
+        right = at(TreeNode(node.level - 1, node.index * 2 + 1))
         if left is None or right is None:
             return right if left is None else left
         return add(left, right)
 
-    return at(Node(max(tree.total - 1, 0).bit_length(), 0))
+    return at(TreeNode(max(tree.total - 1, 0).bit_length(), 0))

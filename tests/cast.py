@@ -26,11 +26,11 @@ from ringleader.checkpoint.folder import Folder
 from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
 from ringleader.elastic.membership import begin, handle
-from ringleader.elastic.state import Membership, Phase, Rules
+from ringleader.elastic.state import AttemptRules, Membership, Phase
 from ringleader.errors import Dismissed, EntrypointRaised, RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.beside import Workspace
+from ringleader.train.program_check.background import CheckWorkspace
 from ringleader.train.run import run
 
 
@@ -83,7 +83,7 @@ class Cast:
     attempt: int = 1
     checkpoints: str | None = None
     shadows: bool = False
-    beside: Workspace | None = None
+    beside: CheckWorkspace | None = None
 
     def play(self) -> Play:
         self._store = open_room()
@@ -100,7 +100,7 @@ class Cast:
             folder, keep = Folder(self.checkpoints), self.spec.checkpoint.keep
             self._committer = Committer(folder, keep=keep, spec=self.spec.model_dump(mode="json"))
         workers = self.spec.workers
-        rules = Rules(
+        rules = AttemptRules(
             attempt=self.attempt,
             shards=self.spec.shards,
             servers=self.spec.sync.server_count,
@@ -175,7 +175,7 @@ class Cast:
                 self._handle(ev.Parked(name, *place, said.why, now, *program))
             case "level":
                 self._play.levels.append(name)
-                self._handle(ev.Level(name, now, content))
+                self._handle(ev.CaughtUp(name, now, content))
             case "event":
                 self._play.reports.append(content)
             case "saved":

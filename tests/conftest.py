@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ringleader.bench.postgres import MISSING, Postgres, binaries, postgres
+from ringleader.bench.control_plane.postgres import MISSING, Postgres, binaries, postgres
 from ringleader_api.log import JsonLines
 
 HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from ringleader_api.app import create_app
 from ringleader_api.backend import Launch, NobodyThere
 from ringleader_api.control import Control
-from ringleader_api.scheduling import Demand, Need, Node, Seen
+from ringleader_api.scheduling import Demand, NodeShape, Seen, WorkerNeed
 from ringleader_api.settings import Settings
 from ringleader_api.store import Store
 
@@ -39,12 +39,12 @@ class FakeCluster:
     """
 
     def __init__(self, cpus: float = 4) -> None:
-        self.nodes = [Node("n1", cpus, 0, 16)]
+        self.nodes = [NodeShape("n1", cpus, 0, 16)]
         self.alive: dict[tuple[str, int], Launch] = {}
         self.starts: list[tuple[str, int]] = []
         self.calls: Counter[tuple[str, int]] = Counter()
         self.told: list[tuple[Any, ...]] = []
-        self.asked: list[dict[Need, int]] = []
+        self.asked: list[dict[WorkerNeed, int]] = []
         self.forgotten: list[str] = []
         self.left: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self.trouble = ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from ringleader.bench.postgres import Postgres
+from ringleader.bench.control_plane.postgres import Postgres
 from ringleader_api.store import Store
 from ringleader_api.store.tables import Base
 

@@ -4,7 +4,7 @@ its objects are no garbage. Else each process would read, look through and so co
 import gc
 from pathlib import Path
 
-from ringleader.train.bodies import text_of
+from ringleader.train.source.loop_bodies import text_of
 
 text_of(str(Path(__file__).parent / "conformance" / "programs.py"))
 gc.collect()

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from ringleader.checkpoint.committer import Committed
-from ringleader.comm.timeline import Stretch
+from ringleader.checkpoint.committer import CheckpointMade
+from ringleader.comm.timeline import TimelineStretch
 from ringleader.elastic import instructions as do
 from ringleader.elastic.plan import Plan
-from ringleader.train.run import Finished
+from ringleader.train.run import WorkerResult
 
 
 @dataclass
@@ -19,14 +19,14 @@ class Play:
     outcome: str = ""
     reason: str = ""
     message: str = ""
-    finished: dict[str, Finished] = field(default_factory=dict)
+    finished: dict[str, WorkerResult] = field(default_factory=dict)
     plans: list[Plan] = field(default_factory=list)
     reports: list[do.Report] = field(default_factory=list)
     values: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     rows: list[tuple[int, np.ndarray, np.ndarray]] = field(default_factory=list)
     pids: dict[str, int] = field(default_factory=dict)
-    checkpoints: list[Committed] = field(default_factory=list)
-    stretches: list[tuple[str, Stretch]] = field(default_factory=list)
+    checkpoints: list[CheckpointMade] = field(default_factory=list)
+    stretches: list[tuple[str, TimelineStretch]] = field(default_factory=list)
     pairs: list[do.Shadow] = field(default_factory=list)
     levels: list[str] = field(default_factory=list)
     briefed: list[str] = field(default_factory=list)

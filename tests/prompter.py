@@ -17,17 +17,17 @@ from faults import ANY, Cue
 from rooms import ROOM, SECRET
 
 from ringleader.checkpoint.folder import MANIFEST
-from ringleader.checkpoint.manifest import Saved
-from ringleader.comm.timeline import Stretch
+from ringleader.checkpoint.manifest import SavedPart
+from ringleader.comm.timeline import TimelineStretch
 from ringleader.comm.transports import Transport
-from ringleader.comm.transports.meeting import Call, meet
+from ringleader.comm.transports.meeting import MeetingCall, meet
 from ringleader.elastic import instructions as do
 from ringleader.elastic.plan import Plan
 from ringleader.errors import Dismissed, ExchangeBroken
-from ringleader.train.beside import CHECK
-from ringleader.train.clock import Split
-from ringleader.train.donating import DONOR, JOINER
-from ringleader.train.seams import Parked, Seat, Shadow
+from ringleader.train.generation.join_donor import DONOR, JOINER
+from ringleader.train.ports import FollowTask, ParkReport, Seat
+from ringleader.train.program_check.background import CHECK
+from ringleader.train.time_split import TimeSplit
 
 LOOPBACK = "127.0.0.1"
 HANG_GUARD_S = 90.0
@@ -62,7 +62,7 @@ class Prompter:
         self._speaking = threading.Lock()
         self.awaits_check = False
 
-    def next_seat(self, parked: Parked) -> Seat | Shadow:
+    def next_seat(self, parked: ParkReport) -> Seat | FollowTask:
         self._cue(parked.step, "parked")
         self._let_out()
         self._say(("parked", replace(parked, followed=self._followed)))
@@ -71,7 +71,7 @@ class Prompter:
             if kind == "follow":
                 self._followed, self._heeded = content, self._interrupts
                 try:
-                    return Shadow(self._pair(content, JOINER), partial(self._level, content))
+                    return FollowTask(self._pair(content, JOINER), partial(self._level, content))
                 except ExchangeBroken as error:
                     self._say(("parked", replace(parked, why=str(error), followed=content)))
             if kind == "plan":
@@ -108,13 +108,13 @@ class Prompter:
     def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
         self._unsaid.append(("ledger", (step, shards, rows)))
 
-    def trace(self, stretch: Stretch) -> None:
+    def trace(self, stretch: TimelineStretch) -> None:
         self._say(("trace", (self._me, stretch)))
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         self._say(("event", do.Report(kind, generation, data)))
 
-    def saved(self, saved: Saved) -> None:
+    def saved(self, saved: SavedPart) -> None:
         self._say(("saved", saved))
 
     def settled(self, step: int) -> None: ...
@@ -137,7 +137,7 @@ class Prompter:
     def within(self, *, told: bool = True) -> None:
         pass
 
-    def timed(self, split: Split) -> None:
+    def timed(self, split: TimeSplit) -> None:
         pass
 
     def recorded_step(self) -> int:
@@ -189,10 +189,14 @@ class Prompter:
         if len(plan.members) == 1:
             return None
         prefix, rank = f"{ROOM}/{plan.attempt}.{plan.generation}", plan.rank_of(self._me)
-        return meet(Call(*self._store, prefix, rank, len(plan.members), DEADLINE_S, SECRET, host=self._host))
+        return meet(
+            MeetingCall(*self._store, prefix, rank, len(plan.members), DEADLINE_S, SECRET, host=self._host)
+        )
 
     def _pair(self, number: int, rank: int) -> Transport:
-        return meet(Call(*self._store, f"{ROOM}/pair/{number}", rank, 2, DEADLINE_S, SECRET, host=self._host))
+        return meet(
+            MeetingCall(*self._store, f"{ROOM}/pair/{number}", rank, 2, DEADLINE_S, SECRET, host=self._host)
+        )
 
     def _level(self, pair: int) -> None:
         self._cue(ANY, "level")

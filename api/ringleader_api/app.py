@@ -42,7 +42,7 @@ from ringleader_api.routes import (
     tokens,
     users,
 )
-from ringleader_api.routes.here import refusals
+from ringleader_api.routes.dependencies import refusals
 from ringleader_api.settings import Settings
 
 log = Log("ringleader.app")

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 
 from ringleader.accounts import RunAs
 from ringleader.errors import RingleaderError
-from ringleader.runtime import cluster, messages, spool
-from ringleader.runtime.cluster_process import ClusterProcess, OutOfReach
+from ringleader.runtime import messages
+from ringleader.runtime.nodes import cluster
+from ringleader.runtime.nodes.cluster_process import ClusterProcess, OutOfReach
+from ringleader.runtime.records import spool
 from ringleader.spec import JobSpec
-from ringleader_api.scheduling import Demand, Need, Node, Seen
+from ringleader_api.scheduling import Demand, NodeShape, Seen, WorkerNeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class RayBackend:
         self._connected: ClusterProcess | None = None
 
     def start(self, launch: Launch) -> None:
-        order = cluster.Launch(
+        order = cluster.AttemptLaunch(
             job_id=launch.job_id,
             attempt=launch.attempt,
             spec=launch.spec,
@@ -188,8 +190,8 @@ class RayBackend:
     def capacity(self) -> Seen:
         layout = self._call("layout")
         return Seen(
-            nodes=[Node(node, *has) for node, has in layout.nodes.items()],
-            others={node: Need(*used) for node, used in layout.others.items()},
+            nodes=[NodeShape(node, *has) for node, has in layout.nodes.items()],
+            others={node: WorkerNeed(*used) for node, used in layout.others.items()},
             places=layout.places,
             servers=layout.servers,
             trouble=self._call("autoscaler_trouble") if self._grows else "",

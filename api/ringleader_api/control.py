@@ -22,7 +22,7 @@ from ringleader_api.edge.provider import Provider
 from ringleader_api.edge.rate import Allowance, Streams
 from ringleader_api.edge.refusals import COUNTED_EVERY_S, Refusals
 from ringleader_api.log import Log
-from ringleader_api.reconciling import Growing, Inheriting, Launching, Leased, Reconciler
+from ringleader_api.reconciling import AttemptLauncher, Autoscaling, LeasedBackend, Reconciler, SpoolRecovery
 from ringleader_api.services.accounts import Accounts
 from ringleader_api.services.artifacts import Artifacts
 from ringleader_api.services.audit import AuditLog
@@ -32,7 +32,7 @@ from ringleader_api.services.feeds import Feeds
 from ringleader_api.services.ingest import Intake
 from ringleader_api.services.jobs import Jobs
 from ringleader_api.services.metrics import Curves
-from ringleader_api.services.package_quota import Quota
+from ringleader_api.services.package_quota import PackageQuota
 from ringleader_api.services.packages import Packages
 from ringleader_api.services.projects import Projects
 from ringleader_api.services.secrets import Secrets
@@ -188,15 +188,15 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
     require_shared(store, home)
     lease = lease_for(store, home, "reconciler", settings.lease_s)
     ours = Fenced(store, lease)
-    backend = Leased(backend, lease)
+    backend = LeasedBackend(backend, lease)
     telemetry = Telemetry(store, now)
     traces = traces_to(settings.otlp_endpoint)
     exports = lease_for(store, home, "exporter", settings.lease_s)
     packages_kept = timedelta(days=settings.packages_kept_days)
-    quota = Quota(settings.packages_per_user, settings.package_bytes_per_user)
+    quota = PackageQuota(settings.packages_per_user, settings.package_bytes_per_user)
     packages = Packages(store, now, home, settings.max_package_bytes, packages_kept, quota=quota)
     secrets = Secrets(store, now, home)
-    launching = Launching(
+    launching = AttemptLauncher(
         ours,
         backend,
         packages,
@@ -265,12 +265,12 @@ def _reconciler(
     now: Clock,
     *,
     store: Fenced,
-    launching: Launching,
+    launching: AttemptLauncher,
     intake: Intake,
     telemetry: Telemetry,
     lease: Lease,
 ) -> Reconciler:
-    growing = Growing(
+    growing = Autoscaling(
         backend,
         settings.reach,
         now,
@@ -283,7 +283,7 @@ def _reconciler(
         launching,
         growing,
         now,
-        inheriting=Inheriting(backend, intake, settings.home),
+        inheriting=SpoolRecovery(backend, intake, settings.home),
         lease=lease,
         home=settings.home,
         open_home=settings.run_as_folder if settings.run_as else None,

@@ -70,14 +70,14 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Supervisor:
+class SupervisorCaller:
     """May post records of one attempt of one job, and nothing else."""
 
     job_id: str
     attempt: int
 
 
-Principal = Caller | Supervisor
+Principal = Caller | SupervisorCaller
 
 
 def may(who: Caller, action: Action, project: str) -> bool:

@@ -51,7 +51,7 @@ class Untraced:
 UNTRACED = Untraced()
 
 
-class Told:
+class TracedRequest:
     """Spans to an exporter, in batches from a thread of their own.
 
     Args:
@@ -133,7 +133,7 @@ def traces_to(endpoint: str) -> Traces:
             f"RINGLEADER_OTLP_ENDPOINT={endpoint} is set, but OpenTelemetry is not installed.",
             hint="pip install 'ringleader[otel]'",
         ) from None
-    return Told(OTLPSpanExporter(endpoint))
+    return TracedRequest(OTLPSpanExporter(endpoint))
 
 
 def _ids(job_id: str) -> tuple[int, int]:

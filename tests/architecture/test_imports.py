@@ -63,7 +63,7 @@ def test_what_is_pure_is_light() -> None:
 
 
 def test_a_supervisor_starts_without_what_only_workers_need() -> None:
-    assert _import_without(("torch", "numpy", "pyarrow"), "import ringleader.runtime.supervisor") == ""
+    assert _import_without(("torch", "numpy", "pyarrow"), "import ringleader.runtime.supervisor.actor") == ""
 
 
 def test_the_control_plane_starts_without_ray() -> None:

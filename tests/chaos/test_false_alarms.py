@@ -12,7 +12,7 @@ from integration.ray_home import IngestServer, ray_head
 from integration.runtime_job import TRAIN, start, write_training
 from waiting import wait_for
 
-from ringleader.runtime.cluster import Cluster
+from ringleader.runtime.nodes.cluster import RayCluster
 from ringleader.wire.package import pack
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
@@ -60,7 +60,7 @@ def package(folder: Path, source: str) -> bytes:
 def test_nobody_is_evicted_beside_two_busy_loops(tmp_path: Path) -> None:
     packed = package(tmp_path / "work", TRAIN)
     with ray_head(tmp_path / "home") as (address, _):
-        cluster, ingest = Cluster.connect(address), IngestServer()
+        cluster, ingest = RayCluster.connect(address), IngestServer()
         cluster.warm(3)
         run = start(
             cluster,
@@ -92,7 +92,7 @@ def test_code_that_holds_the_interpreters_lock_for_seconds_is_not_frozen(tmp_pat
     """As long as a process uses the CPU it is no frozen one: 25 letters take some seconds."""
     packed = package(tmp_path / "work", HOLDING)
     with ray_head(tmp_path / "home") as (address, _):
-        cluster, ingest = Cluster.connect(address), IngestServer()
+        cluster, ingest = RayCluster.connect(address), IngestServer()
         cluster.warm(2)
         run = start(
             cluster,

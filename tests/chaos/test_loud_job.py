@@ -10,8 +10,8 @@ from e2e.whole_stack import Running, whole_stack
 
 from ringleader.cli.stack.home import Home, read_json
 from ringleader.client import Job
-from ringleader.runtime.lines import MAX_CHARACTERS
-from ringleader.runtime.spool import MAX_BYTES
+from ringleader.runtime.records.spool import MAX_BYTES
+from ringleader.runtime.worker.output_capture import MAX_CHARACTERS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 PRINTED = int(os.environ.get("LOUD_BYTES", "") or 1 << 30)

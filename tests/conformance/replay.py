@@ -3,9 +3,9 @@
 import random
 from collections import defaultdict, deque
 
-from ringleader.comm.schedules import Add, Part, Receive, Send, Zero
+from ringleader.comm.schedules import Add, RankPart, Receive, Send, Zero
 from ringleader.comm.schedules.schedule import Step
-from ringleader.comm.tree import Node, tree_over
+from ringleader.comm.tree import TreeNode, tree_over
 from ringleader.elastic.plan import owned
 
 
@@ -13,7 +13,7 @@ def parts_of(world: int, shards: int, length: int, present: frozenset[int], chun
     """Every rank's part where the shards are owned as in a plan."""
     tree = tree_over(shards, present)
     rows = tuple(tree.partials(owned(rank, world, shards)) for rank in range(world))
-    return [Part(rank, length, rows, tree, chunk, window, groups) for rank in range(world)]
+    return [RankPart(rank, length, rows, tree, chunk, window, groups) for rank in range(world)]
 
 
 def layouts(world: int) -> list[tuple[tuple[int, ...], ...]]:
@@ -26,7 +26,7 @@ def layouts(world: int) -> list[tuple[tuple[int, ...], ...]]:
     return [(), pairs, *([uneven] if all(uneven) else []), (ranks[::2], ranks[1::2])]
 
 
-def node_sum(node: Node, part: Part, values: dict[int, list[int]]) -> list[int]:
+def node_sum(node: TreeNode, part: RankPart, values: dict[int, list[int]]) -> list[int]:
     """The sum below a node, for integers, which may be added in any order."""
     covered = [values[s] for s in node.covers(part.tree.total) if s in part.tree.present]
     return [sum(column) for column in zip(*covered, strict=True)] if covered else []

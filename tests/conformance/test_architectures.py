@@ -11,8 +11,8 @@ from ringleader.comm.schedules.relayed import joined
 from ringleader.comm.schedules.schedule import even_spans
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.tree import tree_over
-from ringleader.sync.opening import ARCHITECTURES, COPYING
-from ringleader.sync.parts import share_out
+from ringleader.exchange.partition import share_out
+from ringleader.exchange.registry import ARCHITECTURES, COPYING
 
 SHARDS, STEPS, CAPACITY = 8, 3, 1 << 10
 ABSENT = (frozenset(), frozenset({0, 1, 4}), frozenset(range(1, 8)))

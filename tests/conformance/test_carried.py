@@ -14,8 +14,8 @@ from programs import BATCH, PROGRAMS, SHARDS
 
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.local import Recorded, run_local
-from ringleader.train.run import Finished
+from ringleader.train.local import RecordedOutput, run_local
+from ringleader.train.run import WorkerResult
 
 SPEC = JobSpec.parse(
     {
@@ -29,7 +29,7 @@ SPEC = JobSpec.parse(
 )
 
 
-def run(program: Callable[[Session], None], place: Path) -> tuple[Finished, Recorded]:
+def run(program: Callable[[Session], None], place: Path) -> tuple[WorkerResult, RecordedOutput]:
     torch.set_num_threads(1)
     return run_local(SPEC, program, place)
 
@@ -39,7 +39,7 @@ def line_of(text: str) -> str:
     return f"carriers.py:{[line.strip() for line in lines].index(text) + 1}"
 
 
-def warned(recorded: Recorded) -> list[str]:
+def warned(recorded: RecordedOutput) -> list[str]:
     return [
         data["message"] for kind, data in recorded.events if kind == "warning" and data["about"] == "variable"
     ]

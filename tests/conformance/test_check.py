@@ -16,8 +16,8 @@ from play import Play
 from programs import BATCH, PROGRAMS, SHARDS
 
 from ringleader.spec import JobSpec
-from ringleader.train.check import check
 from ringleader.train.local import run_local
+from ringleader.train.program_check.two_runs import check
 
 
 def job(entrypoint: str, place: Path) -> JobSpec:

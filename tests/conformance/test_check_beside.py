@@ -18,7 +18,7 @@ from programs import BATCH, SHARDS
 
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.beside import Workspace
+from ringleader.train.program_check.background import CheckWorkspace
 
 TWO = {"workers": {"min": 2, "max": 2}}
 PARAMETER_SERVER = {"intra_node": "parameter_server", "inter_node": "parameter_server", "servers": 2}
@@ -46,9 +46,9 @@ class Made:
         return len(list(self.place.glob("*.made")))
 
 
-def at_once(place: Path) -> Workspace:
+def at_once(place: Path) -> CheckWorkspace:
     """The checks wait for nothing, nor for a machine with time to spare."""
-    return Workspace(Made(place), after_s=0.0, niceness=0)
+    return CheckWorkspace(Made(place), after_s=0.0, niceness=0)
 
 
 def job(entrypoint: str, place: Path, **more: Any) -> JobSpec:

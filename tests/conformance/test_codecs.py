@@ -19,9 +19,9 @@ from ringleader.comm.buckets import Buckets
 from ringleader.comm.codecs import CODECS, NAMES, POWERSGD, RAW, Codec
 from ringleader.comm.executor import Scratch
 from ringleader.comm.transports.inprocess import Hub
+from ringleader.exchange import Coding
+from ringleader.exchange.coded_sums import CodedSums
 from ringleader.spec.sync import Codec as Named
-from ringleader.sync import Coding
-from ringleader.sync.coded import CodedSums
 
 ALL = [RAW, *CODECS.values()]
 LENGTHS = [0, 1, 3, 7, 255, 256, 1024, 1025, 10_007]

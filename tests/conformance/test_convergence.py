@@ -13,15 +13,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LinearLR
 
-from ringleader.bench import members
-from ringleader.bench.modes import MODES, REFERENCE, Mode
-from ringleader.bench.nodes import NODES, WORKERS, pretended
+from ringleader.bench.exchange.nodes import NODES, WORKERS, pretended
+from ringleader.bench.processes import members
+from ringleader.bench.training.modes import MODES, REFERENCE, Mode
 from ringleader.comm.codecs import NAMES
 from ringleader.errors import SpecInvalid
+from ringleader.exchange.coded_sums import is_coded
+from ringleader.exchange.registry import ARCHITECTURES
 from ringleader.spec import JobSpec
 from ringleader.spec.sync import Architecture, Consistency, Sync
-from ringleader.sync.coded import is_coded
-from ringleader.sync.opening import ARCHITECTURES
 from ringleader.train import Session
 from ringleader.train.local import run_local
 from ringleader_jobs.digits import Digits

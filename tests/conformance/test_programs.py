@@ -22,7 +22,7 @@ from programs import BATCH, BY_HAND, PROGRAMS, RATES, SHARDS, UNSETTLED
 
 from ringleader.spec import JobSpec
 from ringleader.train.local import run_local
-from ringleader.train.run import Finished
+from ringleader.train.run import WorkerResult
 
 MODES: dict[str, dict[str, Any]] = {
     "ring": {"intra_node": "ring", "inter_node": "ring"},
@@ -49,7 +49,7 @@ def job(mode: str, *, least: int, most: int, saved_every: int | None = SAVED_EVE
 
 
 @cache
-def undisturbed(name: str, mode: str) -> Finished:
+def undisturbed(name: str, mode: str) -> WorkerResult:
     """One process that nothing happens to."""
     torch.set_num_threads(1)
     with TemporaryDirectory() as place:

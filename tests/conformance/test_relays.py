@@ -6,7 +6,7 @@ import random
 import pytest
 from replay import Replay, node_sum
 
-from ringleader.comm.schedules import Part, Send, relayed, replicated
+from ringleader.comm.schedules import RankPart, Send, relayed, replicated
 from ringleader.comm.schedules.relayed import Relay, by_one, by_workers
 from ringleader.comm.tree import tree_over
 from ringleader.elastic.plan import owned
@@ -30,7 +30,7 @@ def parts_of(world, servers, length, present, chunk=5):
     tree = tree_over(SHARDS, frozenset(present))
     workers = world - servers
     rows = [tree.partials(owned(r, workers, SHARDS)) if r < workers else () for r in range(world)]
-    return [Part(rank, length, tuple(rows), tree, chunk) for rank in range(world)]
+    return [RankPart(rank, length, tuple(rows), tree, chunk) for rank in range(world)]
 
 
 def replayed(programs, parts, values, seed):

@@ -19,10 +19,10 @@ from ringleader.comm.communicator import Communicator
 from ringleader.comm.transports import Transport, meeting
 from ringleader.comm.transports.gloo import GlooTransport
 from ringleader.comm.transports.inprocess import Hub
-from ringleader.comm.transports.meeting import DEVICE_KINDS, KINDS, NCCL, SHARED, Call, meet
+from ringleader.comm.transports.meeting import DEVICE_KINDS, KINDS, NCCL, SHARED, MeetingCall, meet
 from ringleader.comm.transports.mixed import MixedTransport
 from ringleader.errors import ExchangeBroken
-from ringleader.sync.side import Side
+from ringleader.exchange.side_channel import SideChannel
 
 HANG_S = 20.0
 
@@ -76,13 +76,13 @@ def way(request: pytest.FixtureRequest) -> str:
     return able(request.param)
 
 
-def call(kind: str, port: int, prefix: str, rank: int, size: int, deadline_s: float = 60.0) -> Call:
+def call(kind: str, port: int, prefix: str, rank: int, size: int, deadline_s: float = 60.0) -> MeetingCall:
     """With `mixed` the first rank lives on a node of its own, the others share one."""
     host = "127.0.0.2" if kind == MIXED and rank == 0 else "127.0.0.1"
     if kind == NCCL:
         torch.cuda.set_device(rank)
     kinds = {MIXED: KINDS, NCCL: DEVICE_KINDS, STAGED: DEVICE_KINDS}.get(kind, (kind,))
-    return Call("127.0.0.1", port, prefix, rank, size, deadline_s, SECRET, host=host, kinds=kinds)
+    return MeetingCall("127.0.0.1", port, prefix, rank, size, deadline_s, SECRET, host=host, kinds=kinds)
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_twenty_generations_close_without_breaking_whoever_is_a_moment_behind(po
             communicator = Communicator(transport)
             values = torch.zeros(3, dtype=torch.float64)
             values[rank] = generation + rank
-            total = Side(communicator).all_reduce(values)
+            total = SideChannel(communicator).all_reduce(values)
             assert total.tolist() == [generation, generation + 1, generation + 2]
             assert communicator.close(), "the lanes have ended"
 
@@ -252,11 +252,13 @@ def test_members_of_one_node_share_memory_and_know_who_lives_where(port):
     hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.1", "127.0.0.2", "127.0.0.3"]
 
     def member(rank: int) -> tuple[type, tuple, list[float]]:
-        transport = meet(Call("127.0.0.1", port, "job/1/1", rank, len(hosts), 60.0, SECRET, host=hosts[rank]))
+        transport = meet(
+            MeetingCall("127.0.0.1", port, "job/1/1", rank, len(hosts), 60.0, SECRET, host=hosts[rank])
+        )
         communicator = Communicator(transport)
         values = torch.zeros(len(hosts), dtype=torch.float64)
         values[rank] = rank + 1
-        total = Side(communicator).all_reduce(values)
+        total = SideChannel(communicator).all_reduce(values)
         assert communicator.close()
         return type(transport), transport.groups, total.tolist()
 
@@ -267,7 +269,9 @@ def test_members_of_one_node_share_memory_and_know_who_lives_where(port):
 
 def test_members_of_which_no_two_share_a_node_use_gloo_alone(port):
     def member(rank: int) -> Transport:
-        return meet(Call("127.0.0.1", port, "job/1/1", rank, 2, 60.0, SECRET, host=f"127.0.0.{rank + 1}"))
+        return meet(
+            MeetingCall("127.0.0.1", port, "job/1/1", rank, 2, 60.0, SECRET, host=f"127.0.0.{rank + 1}")
+        )
 
     with ThreadPoolExecutor(2) as pool:
         members = list(pool.map(member, range(2)))
@@ -280,7 +284,9 @@ def test_on_processors_whose_stores_may_be_seen_in_another_order_nothing_is_shar
     monkeypatch.setattr(meeting, "SUPPORTED", False)
     with ThreadPoolExecutor(2) as pool:
         members = list(
-            pool.map(lambda rank: meet(Call("127.0.0.1", port, "job/1/1", rank, 2, 60.0, SECRET)), range(2))
+            pool.map(
+                lambda rank: meet(MeetingCall("127.0.0.1", port, "job/1/1", rank, 2, 60.0, SECRET)), range(2)
+            )
         )
     assert [type(m) for m in members] == [GlooTransport] * 2
     for transport in members:

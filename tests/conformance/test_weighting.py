@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from ringleader.bench.modes import MODES, Mode
+from ringleader.bench.training.modes import MODES, Mode
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.cursor import shard_span
-from ringleader.train.outer import OUTER
+from ringleader.train.modes.local_sgd.outer_step import OUTER
+from ringleader.train.rows.cursor import shard_span
 
 torch.set_num_threads(1)
 WORKERS, SHARDS = 4, 6

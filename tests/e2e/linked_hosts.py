@@ -16,7 +16,7 @@ from cluster_script import make_token, processes_of, running, script_environ
 from waiting import wait_for
 from whole_stack import Running, whole_stack
 
-from ringleader.bench.laboratory import Host, hosts
+from ringleader.bench.exchange.laboratory import Host, hosts
 from ringleader.client import Job
 
 NAMES, LINKS, PROCESSES = Path("/run/netns"), Path("/sys/class/net"), Path("/proc")

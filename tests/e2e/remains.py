@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringleader.bench.orphans import Machine
+from ringleader.bench.processes.orphans import Machine
 
 ASK = """
 import json, signal, sys
-from ringleader.runtime.cluster import Cluster
+from ringleader.runtime.nodes.cluster import Cluster
 cluster = Cluster.connect(sys.argv[1])  # before Ray is imported, whose settings it makes
 import ray
 from ray._private.state import actors
 from ray.util.placement_group import placement_group_table
-from ringleader.runtime.warm import pool
+from ringleader.runtime.nodes.warm_pool import pool
 for _ in sys.stdin:
     signal.alarm(60)
     alive = [a for a in actors().values() if a["State"] != "DEAD"]

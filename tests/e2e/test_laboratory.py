@@ -16,7 +16,7 @@ import pytest
 from linked_hosts import PROCESSES, LinkedHosts, linked_hosts
 from waiting import wait_for
 
-from ringleader.bench import laboratory
+from ringleader.bench.exchange import laboratory
 from ringleader.cli.demo.alone import Undisturbed, undisturbed
 from ringleader.client import Job
 

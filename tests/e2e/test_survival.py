@@ -19,7 +19,7 @@ from whole_stack import Running
 from ringleader.cli.demo.alone import undisturbed as run_alone
 from ringleader.cli.main import main
 from ringleader.cli.stack.home import read_json
-from ringleader.cli.stack.process import Identity
+from ringleader.cli.stack.process import PidIdentity
 from ringleader.client import Client, Job
 from ringleader_api.tracking import Mlflow
 from ringleader_api.tracking.mlflow import JOB_TAG, TrackerDown
@@ -190,7 +190,7 @@ def test_a_ray_that_is_lost_is_told_of_and_comes_back_and_the_job_goes_on_as_its
     job = gated(stack, tmp_path, checkpoint={"every_steps": 10})
     wait_for("a checkpoint", lambda: "checkpoint.saved" in kinds(job), DEADLINE_S)
     guard, head = guard_of(stack, "ray"), service(stack, "ray")
-    ray = [identity for pid in below(guard.pid) - {head} if (identity := Identity.of(pid))]
+    ray = [identity for pid in below(guard.pid) - {head} if (identity := PidIdentity.of(pid))]
     workers = {worker.pid for worker in job.workers()}
     assert len(workers) == 3
     assert workers < {identity.pid for identity in ray}
@@ -231,9 +231,9 @@ BOTH = 1
 """A seed that draws a server first, then the supervisor."""
 
 
-def guard_of(stack: Running, name: str) -> Identity:
+def guard_of(stack: Running, name: str) -> PidIdentity:
     """Of a service, as recorded."""
-    guard = Identity.read(read_json(stack.home / "run" / f"{name}.json"))
+    guard = PidIdentity.read(read_json(stack.home / "run" / f"{name}.json"))
     assert guard is not None
     return guard
 
@@ -246,7 +246,7 @@ def service(stack: Running, name: str) -> int:
 @contextmanager
 def nobody_restarts(stack: Running) -> Iterator[None]:
     """`up` stands still while the block runs, so that there is time to look."""
-    up = Identity.read(read_json(stack.home / "run" / "up.json"))
+    up = PidIdentity.read(read_json(stack.home / "run" / "up.json"))
     assert up is not None
     up.send(signal.SIGSTOP)
     try:

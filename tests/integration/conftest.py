@@ -7,7 +7,7 @@ import pytest
 from integration.ray_home import IngestServer, ray_head
 from integration.runtime_job import write_training
 
-from ringleader.runtime.cluster import Cluster
+from ringleader.runtime.nodes.cluster import RayCluster
 from ringleader.wire.package import pack
 
 
@@ -17,16 +17,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def cluster(home: Path) -> Iterator[Cluster]:
+def cluster(home: Path) -> Iterator[RayCluster]:
     with ray_head(home) as (address, _):
-        cluster = Cluster.connect(address)
+        cluster = RayCluster.connect(address)
         cluster.warm(3)
         yield cluster
         cluster.close()
 
 
 @pytest.fixture
-def ingest(cluster: Cluster) -> Iterator[IngestServer]:
+def ingest(cluster: RayCluster) -> Iterator[IngestServer]:
     server = IngestServer()
     yield server
     for (

@@ -13,9 +13,9 @@ from rooms import SECRET
 
 from ringleader.comm.executor import Scratch
 from ringleader.comm.grouped import canonical_sum
-from ringleader.comm.schedules import Part
-from ringleader.comm.transports.meeting import DEVICE_KINDS, Call, meet
-from ringleader.comm.tree import Node, tree_over
+from ringleader.comm.schedules import RankPart
+from ringleader.comm.transports.meeting import DEVICE_KINDS, MeetingCall, meet
+from ringleader.comm.tree import TreeNode, tree_over
 from ringleader.errors import ExchangeBroken
 
 LENGTH = 100_003
@@ -24,13 +24,15 @@ DEADLINE_S = 5.0
 
 def main(rank: int, size: int, port: int) -> None:
     torch.cuda.set_device(rank)
-    transport = meet(Call("127.0.0.1", port, "job/1/1", rank, size, DEADLINE_S, SECRET, kinds=DEVICE_KINDS))
+    transport = meet(
+        MeetingCall("127.0.0.1", port, "job/1/1", rank, size, DEADLINE_S, SECRET, kinds=DEVICE_KINDS)
+    )
     assert transport.together is not None
     row = torch.full((LENGTH,), float(rank + 1), device="cuda")
     transport.native_all_reduce(row).wait()
-    rows = tuple((Node(0, r),) for r in range(size))
+    rows = tuple((TreeNode(0, r),) for r in range(size))
     mine = torch.randn(LENGTH, generator=torch.Generator().manual_seed(rank)).cuda()
-    part = Part(rank, LENGTH, rows, tree_over(size, frozenset(range(size))))
+    part = RankPart(rank, LENGTH, rows, tree_over(size, frozenset(range(size))))
     canonical_sum(part, [mine], Scratch(), transport.together.exchange)
     said = {"native": row.unique().tolist(), "canonical": mine.cpu().view(torch.int32).sum().item()}
     if rank == size - 1:

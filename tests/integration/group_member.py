@@ -15,9 +15,9 @@ from rooms import SECRET
 
 from ringleader.comm.buckets import Buckets
 from ringleader.comm.transports import Transport
-from ringleader.comm.transports.meeting import Call, meet
+from ringleader.comm.transports.meeting import MeetingCall, meet
 from ringleader.errors import ExchangeBroken
-from ringleader.sync import open_exchange
+from ringleader.exchange import open_exchange
 
 SHARDS = 4
 
@@ -25,7 +25,9 @@ SHARDS = 4
 def join(port: int, kind: str, order: dict[str, Any]) -> Transport | None:
     if order["size"] == 1:
         return None
-    call = Call("127.0.0.1", port, order["prefix"], order["rank"], order["size"], 30.0, SECRET, kinds=(kind,))
+    call = MeetingCall(
+        "127.0.0.1", port, order["prefix"], order["rank"], order["size"], 30.0, SECRET, kinds=(kind,)
+    )
     return meet(call)
 
 

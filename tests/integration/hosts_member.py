@@ -15,9 +15,9 @@ from rooms import SECRET
 from torch import Tensor, nn
 from torch.distributed import TCPStore
 
-from ringleader.bench.children import die_with_parent
-from ringleader.comm.transports.meeting import Call, Clients, library, meet
-from ringleader.sync import open_exchange
+from ringleader.bench.processes.children import die_with_parent
+from ringleader.comm.transports.meeting import MeetingCall, StoreClients, library, meet
+from ringleader.exchange import open_exchange
 
 DEADLINE_S = 60.0
 SHARDS, STEPS, FIRST, WIDTH = 4, 3, 2, 512
@@ -62,14 +62,16 @@ def trained(store: TCPStore, name: str, servers: int, asked: argparse.Namespace)
     plan = plan_of(asked.workers, SHARDS, servers)
     net = deep(asked.layers, asked.width)
     host, _, port = asked.store.rpartition(":")
-    call = Call(host, int(port), name, asked.rank, len(plan.members), DEADLINE_S, SECRET, host=asked.address)
+    call = MeetingCall(
+        host, int(port), name, asked.rank, len(plan.members), DEADLINE_S, SECRET, host=asked.address
+    )
     exchange = open_exchange(
         architecture=name,
         algorithm="auto",
         same_bits=True,
         plan=plan,
         rank=asked.rank,
-        transport=meet(call, clients=Clients(library)),
+        transport=meet(call, clients=StoreClients(library)),
         parameters=list(net.parameters()),
         word_length=0,
         buckets=None,

@@ -9,8 +9,8 @@ import pace
 from integration.ray_home import IngestServer
 from waiting import wait_for
 
-from ringleader.runtime.cluster import Cluster, Launch
-from ringleader.runtime.node_scratch import copies_of
+from ringleader.runtime.nodes.cluster import AttemptLaunch, RayCluster
+from ringleader.runtime.nodes.node_scratch import copies_of
 from ringleader.spec import JobSpec
 
 TRAIN = """
@@ -119,7 +119,7 @@ def write_training(folder: Path, source: str = TRAIN) -> None:
 class Run:
     """One attempt started in a test."""
 
-    def __init__(self, cluster: Cluster, launch: Launch, ingest: IngestServer) -> None:
+    def __init__(self, cluster: RayCluster, launch: AttemptLaunch, ingest: IngestServer) -> None:
         self.cluster, self.launch, self.ingest = cluster, launch, ingest
         cluster.start(launch)
 
@@ -185,7 +185,7 @@ def alive(pid: int) -> bool:
 
 
 def start(
-    cluster: Cluster,
+    cluster: RayCluster,
     home: Path,
     ingest: IngestServer,
     package: bytes,
@@ -205,7 +205,7 @@ def start(
             "debug": {"check": False, **spec.get("debug", {})},  # its lines come when the machine has time
         }
     )
-    launch = Launch(
+    launch = AttemptLaunch(
         job_id=job,
         attempt=attempt,
         spec=checked,

@@ -11,8 +11,8 @@ from integration.test_api_process import process
 from processes import children, name_of
 from waiting import wait_for
 
-from ringleader.cli.stack.process import Identity
-from ringleader.runtime.cluster_process import CONNECT_S, RAY_S
+from ringleader.cli.stack.process import PidIdentity
+from ringleader.runtime.nodes.cluster_process import CONNECT_S, RAY_S
 
 TOLD_S = 2 * RAY_S
 """A call that began before has its time, too."""
@@ -54,9 +54,9 @@ def troubles(client: httpx.Client) -> list[str]:
     return [str(told) for told in client.get("/readyz").json()["trouble"]]
 
 
-def only_child(pid: int, name: str = "") -> Identity:
+def only_child(pid: int, name: str = "") -> PidIdentity:
     """Of a process, among those with this name."""
-    (child,) = (Identity.of(child) for child in children(pid) if name_of(child).startswith(name))
+    (child,) = (PidIdentity.of(child) for child in children(pid) if name_of(child).startswith(name))
     assert child is not None
     return child
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from ringleader.bench import stack
-from ringleader.bench.autoscaled import autoscaled
-from ringleader.cli.stack.stack import Cluster
+from ringleader.bench.elasticity.autoscaled import autoscaled
+from ringleader.bench.processes import stack
+from ringleader.cli.stack.stack import ForeignCluster
 from ringleader.client import Job
-from ringleader.runtime.fork_worker import forks
+from ringleader.runtime.nodes.fork_worker import forks
 
 BOUND = {
     "RINGLEADER_AUTOSCALE_CPUS": "4",
@@ -25,7 +25,7 @@ DEADLINE_S = 120
 def test_nodes_come_for_a_job_go_with_the_queue_and_what_cannot_be_had_is_said() -> None:
     with (
         autoscaled(node_cpus=2, max_nodes=1, idle_s=2) as cloud,
-        stack.up(cluster=Cluster(cloud.address, cloud.token), settings=BOUND) as here,
+        stack.up(cluster=ForeignCluster(cloud.address, cloud.token), settings=BOUND) as here,
     ):
 
         def cpus() -> float:

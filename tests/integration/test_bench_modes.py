@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from forks import processes
 
-from ringleader.bench import laboratory
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.course import STRETCH_ROWS, Course, save_rows, small_net
-from ringleader.bench.members import train
-from ringleader.bench.modes import MODES
-from ringleader.bench.nodes import link_bytes, no_bytes, pretended, two_nodes
-from ringleader.bench.sync import Run, job
+from ringleader.bench.exchange import laboratory
+from ringleader.bench.exchange.nodes import link_bytes, no_bytes, pretended, two_nodes
+from ringleader.bench.processes.members import train
+from ringleader.bench.training.course import STRETCH_ROWS, Course, save_rows, small_net
+from ringleader.bench.training.modes import MODES
+from ringleader.bench.training.sync import Run, job
 
 pytestmark = pytest.mark.timeout(400)
 MODELS_BYTES = 4 * sum(p.numel() for p in small_net().parameters())

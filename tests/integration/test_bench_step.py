@@ -6,9 +6,9 @@ from statistics import median
 import pytest
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.children import Child
-from ringleader.bench.gate import WARM_STEPS, Side, court
-from ringleader.bench.step import DDP, HARNESS
+from ringleader.bench.processes.children import Child
+from ringleader.bench.processes.gate import WARM_STEPS, Side, court
+from ringleader.bench.training.step import DDP, HARNESS
 
 BLOCK_STEPS = 6
 

@@ -20,10 +20,10 @@ from waiting import wait_for
 
 from ringleader.cli.stack.home import AlreadyUp, Home, RayTokenTorn, read_json, write_json
 from ringleader.cli.stack.logs import MOST_BYTES
-from ringleader.cli.stack.process import Identity, end, wait_gone
+from ringleader.cli.stack.process import PidIdentity, end, wait_gone
 from ringleader.cli.stack.recipes import REAL, Recipes
 from ringleader.cli.stack.service import Recipe, Service, ServiceFailed, recorded
-from ringleader.cli.stack.stack import Cluster, Stack, running, take_down
+from ringleader.cli.stack.stack import ForeignCluster, Stack, running, take_down
 
 UP = Path(__file__).parent / "small_stack.py"
 
@@ -49,7 +49,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-def service_of(guard: Identity) -> int:
+def service_of(guard: PidIdentity) -> int:
     return children(guard.pid)[0]
 
 
@@ -79,7 +79,9 @@ def test_on_a_cluster_that_is_there_no_ray_is_started_and_its_token_is_kept(home
 
     token = home.root / "cluster.token"
     token.write_text("of the cluster\n")
-    with running(home, recipes=replace(SMALL, api=api), cluster=Cluster("10.0.0.10:6379", token)) as stack:
+    with running(
+        home, recipes=replace(SMALL, api=api), cluster=ForeignCluster("10.0.0.10:6379", token)
+    ) as stack:
         assert set(recorded(home)) == {"mlflow", "api"}
         assert told == ["10.0.0.10:6379"]
         assert home.ray_token.read_text() == "of the cluster"
@@ -305,7 +307,7 @@ def test_a_clusters_token_that_is_none_is_refused_and_takes_no_place(home: Home)
     given.write_text("\n")
     with (
         pytest.raises(RayTokenTorn, match="holds no token"),
-        running(home, recipes=SMALL, cluster=Cluster("10.0.0.10:6379", given)),
+        running(home, recipes=SMALL, cluster=ForeignCluster("10.0.0.10:6379", given)),
     ):
         pass
     assert home.ray_token.read_text() == kept
@@ -335,12 +337,12 @@ def test_a_pid_that_was_given_to_somebody_else_is_never_signalled(home: Home) ->
     home.prepare()
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        real = Identity.of(bystander.pid)
+        real = PidIdentity.of(bystander.pid)
         assert real is not None
         write_json(home.up, {"pid": bystander.pid, "started": "another boot:1", "url": "http://x"})
         write_json(home.record("api"), {"pid": bystander.pid, "started": "another boot:1"})
         assert not take_down(home)
-        Identity(bystander.pid, "another boot:1").send(signal.SIGKILL)
+        PidIdentity(bystander.pid, "another boot:1").send(signal.SIGKILL)
         assert wait_gone([real], deadline_s=0.3) == [real]
         end([real], grace_s=5)
         assert not real.alive

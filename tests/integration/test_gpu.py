@@ -9,9 +9,9 @@ import pytest
 import torch
 from rooms import open_room
 
-from ringleader.train.boundaries import Boundary
-from ringleader.train.held import Held
-from ringleader.train.prints import fingerprint
+from ringleader.train.between_calls.boundaries import Boundary
+from ringleader.train.state.fingerprints import fingerprint
+from ringleader.train.state.training_state import TrainingState
 
 MEMBER = Path(__file__).parent / "gpu_member.py"
 DEADLINE_S = 100
@@ -61,7 +61,7 @@ def test_bits_on_a_device_have_the_fingerprint_that_they_have_in_memory():
 
 
 def test_what_a_boundary_puts_back_lies_on_the_device_of_its_weights():
-    held, net = Held(), torch.nn.Linear(4, 4).cuda()
+    held, net = TrainingState(), torch.nn.Linear(4, 4).cuda()
     held.models.append(net)
     optimizer = torch.optim.Adam(net.parameters())
     held.add_optimizer(optimizer, None)

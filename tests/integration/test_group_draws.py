@@ -12,8 +12,8 @@ from integration.test_group_faults import TWO, job, register, run_epochs
 from torch import nn
 
 from ringleader.train import Session
-from ringleader.train.draws import IN_PARTS
 from ringleader.train.local import run_local
+from ringleader.train.state.update_randomness import IN_PARTS
 
 STRICT = TWO | {"consistency": "ssp", "staleness": 0}
 

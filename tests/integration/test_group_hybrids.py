@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ringleader.errors import ExchangeBroken
-from ringleader.sync.opening import ARCHITECTURES, COPYING
+from ringleader.exchange.registry import ARCHITECTURES, COPYING
 from ringleader.train import Session
 from ringleader.train.local import run_local
 

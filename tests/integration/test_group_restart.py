@@ -16,7 +16,7 @@ from prompter import HANG_GUARD_S
 from test_group_faults import ADAM, EPOCHS, ROWS, STEPS, job, train
 
 from ringleader.checkpoint.folder import MANIFEST, Folder
-from ringleader.checkpoint.manifest import Position
+from ringleader.checkpoint.manifest import CheckpointPosition
 from ringleader.train import Session
 from ringleader.train.local import run_local
 
@@ -68,7 +68,7 @@ def killed_at(step: int, spec: Any, place: Path, phase: str = "forward", once: P
 
 def killed_behind(saved: int, spec: Any, place: Path) -> Play:
     """All die in a step behind the checkpoint of that step, which is there."""
-    return killed_at(10, spec, place, once=place / SAVED / Position(saved, 0, 1, 1).name)
+    return killed_at(10, spec, place, once=place / SAVED / CheckpointPosition(saved, 0, 1, 1).name)
 
 
 def rows_of(first: Play, second: Play) -> list[int]:
@@ -125,7 +125,7 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> 
 def test_a_kill_costs_no_checkpoint_that_is_due_later(tmp_path: Path) -> None:
     spec = saving_job(workers={"min": 1, "max": 2})
     undisturbed, _ = run_local(spec, train, tmp_path / "alone")
-    written = tmp_path / SAVED / Position(4, 0, 1, 1).name
+    written = tmp_path / SAVED / CheckpointPosition(4, 0, 1, 1).name
     play = cast(spec, tmp_path, FaultPlan().kill("w1", at_step=6, once=written)).play()
     assert play.digest == undisturbed.digest
     assert [c.manifest.position.step for c in play.checkpoints] == [4, 8, 12]
@@ -152,7 +152,7 @@ def test_a_worker_killed_while_its_checkpoint_is_being_written_leaves_none_and_c
     """The file is a pipe that takes no more: who writes it waits in the middle, and goes with its worker."""
     spec = saving_job(workers={"min": 1, "max": 2})
     undisturbed, _ = run_local(spec, train_padded, tmp_path / "alone")
-    torn = tmp_path / SAVED / Position(EVERY, EVERY, 1, 1).name
+    torn = tmp_path / SAVED / CheckpointPosition(EVERY, EVERY, 1, 1).name
     torn.mkdir(parents=True)
     pipe, begun = torn / f"state-0-{1 + int(victim[1])}-of-2.safetensors", tmp_path / "begun"
     os.mkfifo(pipe)

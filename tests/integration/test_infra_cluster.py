@@ -12,7 +12,7 @@ import pytest
 from cluster_script import SCRIPT, make_token, processes_of, running, script_environ
 from waiting import wait_for
 
-from ringleader.runtime.fork_worker import forks
+from ringleader.runtime.nodes.fork_worker import forks
 
 NODES = ("127.0.0.2", "127.0.0.3")
 START_DEADLINE_S = 90

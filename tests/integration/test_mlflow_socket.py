@@ -14,7 +14,7 @@ from processes import below
 from ringleader.cli.stack.home import Home
 from ringleader.cli.stack.recipes import REAL, mlflow_url
 from ringleader.cli.stack.service import Service
-from ringleader.client.unix_socket import Way
+from ringleader.client.unix_socket import ClientRoute
 from ringleader_api.tracking import Mlflow
 
 pytestmark = pytest.mark.timeout(300)
@@ -72,7 +72,7 @@ def test_the_exporter_and_the_page_reach_it_and_its_assistant_nobody(
         found = here.client.get(f"/mlflow/ajax-api/2.0/mlflow/experiments/get?experiment_id={experiment}")
         assert found.json()["experiment"]["name"] == "through the socket"
         assert here.client.get("/mlflow/ajax-api/3.0/mlflow/assistant/config").status_code == 404
-    way = Way.to(url)
+    way = ClientRoute.to(url)
     lie = {"X-Forwarded-For": "127.0.0.1"}
     with httpx.Client(transport=httpx.HTTPTransport(uds=way.uds), base_url=way.url, timeout=60) as straight:
         asked = {"message": "run it", "provider": "ollama"}

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from ringleader.bench import laboratory
-from ringleader.bench.network import sums
+from ringleader.bench.exchange import laboratory
+from ringleader.bench.exchange.network import sums
 
 NBYTES = 4 << 20
 HEADERS = 1.06

@@ -8,9 +8,9 @@ import pytest
 from exchange_members import synchronous
 from torch.distributed import TCPStore
 
-from ringleader.bench import laboratory
-from ringleader.bench.children import Child
-from ringleader.bench.laboratory import Host
+from ringleader.bench.exchange import laboratory
+from ringleader.bench.exchange.laboratory import Host
+from ringleader.bench.processes.children import Child
 
 HOMES = (0, 0, 1, 1, 0, 1)
 """The host of each rank: two workers and a server on each."""

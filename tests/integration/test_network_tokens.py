@@ -11,10 +11,10 @@ from forks import processes
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from ringleader.bench import laboratory
-from ringleader.bench.course import Crossed
-from ringleader.bench.members import train
-from ringleader.bench.nodes import WORKERS, link_bytes, two_nodes
+from ringleader.bench.exchange import laboratory
+from ringleader.bench.exchange.nodes import WORKERS, link_bytes, two_nodes
+from ringleader.bench.processes.members import train
+from ringleader.bench.training.course import Crossed
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.spec.sync import Architecture

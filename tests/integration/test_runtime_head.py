@@ -13,7 +13,7 @@ from integration.sockets import listening_hosts
 from processes import below, children, name_of
 from waiting import wait_for
 
-from ringleader.cli.stack.process import Identity
+from ringleader.cli.stack.process import PidIdentity
 
 AGENTS = 2
 """Of a raylet; they end by themselves only a minute after it."""
@@ -72,7 +72,7 @@ def test_a_head_whose_part_is_killed_ends_at_once_and_leaves_nothing(part: str, 
         (head,) = children(guard.pid)
         parts = {name_of(pid): pid for pid in children(head)}
         wait_for("the raylet's agents", lambda: len(children(parts["raylet"])) >= AGENTS)
-        all_of_it = [identity for pid in below(guard.pid) if (identity := Identity.of(pid))]
+        all_of_it = [identity for pid in below(guard.pid) if (identity := PidIdentity.of(pid))]
         os.kill(parts[part], signal.SIGKILL)
         assert guard.wait(timeout=40) == 1
         assert [identity for identity in all_of_it if identity.alive] == []

@@ -14,9 +14,9 @@ from pace import gates
 from trace_file import check_nested, complete, inside, is_step, read, steps_of, workers
 from waiting import wait_for
 
-from ringleader.runtime.cluster import FaultMissed
-from ringleader.runtime.node_scratch import copies_of
-from ringleader.runtime.watch import BEAT_GONE_S
+from ringleader.runtime.nodes.cluster import FaultMissed
+from ringleader.runtime.nodes.node_scratch import copies_of
+from ringleader.runtime.supervisor.failure_detector import BEAT_GONE_S
 from ringleader.wire.package import pack
 
 
@@ -48,12 +48,12 @@ def test_a_job_trains_to_its_outcome_and_leaves_nothing(cluster, home, ingest, p
     assert [r["line"] for r in ingest.stream("logs")] == printed(epochs=5), "once, not by each worker"
     assert [e["cause"] for e in ingest.events("generation.formed")] == ["start"]
     run.leave_nothing()
-    from ringleader.runtime import claims  # it imports Ray
+    from ringleader.runtime.supervisor import attempt_registry  # it imports Ray
 
-    claims.claim("plain-too", 1)
-    assert claims.claimed("plain", 1)
+    attempt_registry.claim("plain-too", 1)
+    assert attempt_registry.claimed("plain", 1)
     cluster.forget("plain")
-    assert [claims.claimed(job, 1) for job in ("plain", "plain-too")] == [False, True]
+    assert [attempt_registry.claimed(job, 1) for job in ("plain", "plain-too")] == [False, True]
 
 
 def test_what_each_worker_has_of_its_own_is_no_difference(cluster, home, ingest, package):

@@ -19,7 +19,7 @@ from waiting import wait_for
 from wheels import wheel
 
 from ringleader import Client
-from ringleader.runtime.cluster import Cluster
+from ringleader.runtime.nodes.cluster import RayCluster
 from ringleader.wire.package import pack
 
 AWAY = "127.0.0.3"
@@ -33,7 +33,7 @@ MODES = {
 
 
 @pytest.fixture(scope="module")
-def away(cluster: Cluster) -> Iterator[str]:
+def away(cluster: RayCluster) -> Iterator[str]:
     """The id of the second node."""
     with ray_node(AWAY, num_cpus=8, num_gpus=2) as node:
         wait_for("second node", lambda: node in living(), 180)
@@ -51,7 +51,13 @@ def by_node(run: Run) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_tokens_on_two_levels_train_a_job_on_two_nodes_and_lose_no_row(
-    cluster: Cluster, away: str, home: Path, ingest: IngestServer, package: bytes, tmp_path: Path, mode: str
+    cluster: RayCluster,
+    away: str,
+    home: Path,
+    ingest: IngestServer,
+    package: bytes,
+    tmp_path: Path,
+    mode: str,
 ) -> None:
     victims: list[str] = []
     run = start(
@@ -97,7 +103,7 @@ sync: {sync}
 
 
 @pytest.fixture(scope="module")
-def plane(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def plane(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A client of a control plane on the cluster."""
     home = tmp_path_factory.mktemp("plane") / "home"
     with (
@@ -110,7 +116,7 @@ def plane(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_job_file_with_tokens_on_one_level_trains_digits_on_two_nodes_over_rest(
-    cluster: Cluster, away: str, plane: Client, tmp_path: Path, mode: str
+    cluster: RayCluster, away: str, plane: Client, tmp_path: Path, mode: str
 ) -> None:
     """Through API, scheduler and supervisor, as users submit it."""
     file = tmp_path / "job.yaml"
@@ -130,7 +136,7 @@ def test_a_job_file_with_tokens_on_one_level_trains_digits_on_two_nodes_over_res
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_worker_whose_node_has_no_device_to_see_fails_the_job_before_its_code_runs(
-    cluster: Cluster, away: str, home: Path, ingest: IngestServer, package: bytes
+    cluster: RayCluster, away: str, home: Path, ingest: IngestServer, package: bytes
 ) -> None:
     run = start(cluster, home, ingest, package, "no-device", workers={"min": 1, "max": 1, "gpus": 1})
     outcome = run.outcome()
@@ -142,7 +148,7 @@ def test_a_worker_whose_node_has_no_device_to_see_fails_the_job_before_its_code_
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_servers_stand_beside_workers_that_hold_every_device(
-    cluster: Cluster, away: str, home: Path, ingest: IngestServer, package: bytes
+    cluster: RayCluster, away: str, home: Path, ingest: IngestServer, package: bytes
 ) -> None:
     run = start(
         cluster,
@@ -162,7 +168,7 @@ def test_servers_stand_beside_workers_that_hold_every_device(
 
 
 def test_the_workers_of_a_node_find_the_packages_that_a_job_brings(
-    cluster: Cluster, away: str, home: Path, ingest: IngestServer, tmp_path: Path
+    cluster: RayCluster, away: str, home: Path, ingest: IngestServer, tmp_path: Path
 ) -> None:
     wheel(tmp_path / "links", "smallpkg", "2.0")
     brings = "def brings(session):\n    import smallpkg\n    print('small', smallpkg.VERSION)\n    train(session)\n"

@@ -11,8 +11,8 @@ from rooms import SECRET
 from waiting import wait_for
 
 from ringleader.comm.seal import NONCE_BYTES, TAG_BYTES
-from ringleader.comm.visitor import HELLO, Visitor, local_socket
-from ringleader.runtime.ray_folder import rays_sockets
+from ringleader.comm.visitor import HELLO, StoreConnection, local_socket
+from ringleader.runtime.nodes.ray_folder import rays_sockets
 
 ROOM = "job-guarded-a1"
 CROWD = 300
@@ -48,7 +48,9 @@ print(heard)
     here = rays_sockets()
     assert here is not None
     place = {"room": "job-other-a1", "secret": SECRET, "folder": here}
-    Visitor("203.0.113.1", int(port), 30.0, **place).close()  # nobody's address: only the socket leads there
+    StoreConnection(
+        "203.0.113.1", int(port), 30.0, **place
+    ).close()  # nobody's address: only the socket leads there
     connect = "print(tried(socket.socket(socket.AF_UNIX).connect, sys.argv[1]))"
     path = local_socket(here, int(port))
     assert as_nobody(connect, str(path)) == ["PermissionError"]
@@ -58,8 +60,8 @@ print(heard)
     assert len(connected) >= 1 + 2, "its listener, and both members of the job"
     assert said == [str(CROWD * NONCE_BYTES)], "more than what everybody is asked"
     with pytest.raises(ConnectionError):
-        Visitor(host, int(port), 30.0, room=ROOM, secret=SECRET)
-    Visitor(host, int(port), 30.0, room="job-other-a1", secret=SECRET).close()
+        StoreConnection(host, int(port), 30.0, room=ROOM, secret=SECRET)
+    StoreConnection(host, int(port), 30.0, room="job-other-a1", secret=SECRET).close()
     before = run.pids()
     os.kill(before["w1"], signal.SIGKILL)
     wait_for("replacement", lambda: len(ingest.events("worker.joined")) >= 3, 90)

@@ -13,8 +13,8 @@ from pace import gates
 from waiting import wait_for
 
 from ringleader.errors import RingleaderError
-from ringleader.runtime.fork_worker import forks
-from ringleader.runtime.spool import RECORDS, unposted
+from ringleader.runtime.nodes.fork_worker import forks
+from ringleader.runtime.records.spool import RECORDS, unposted
 
 
 def test_a_supervisor_that_is_killed_comes_back_and_its_workers_train_on(

@@ -6,12 +6,12 @@ import sys
 
 FIRST_STEP = """
 import json, sys
-from ringleader.runtime.imports import import_engine
+from ringleader.runtime.nodes.imports import import_engine
 
 import_engine()
 warm = set(sys.modules)
 
-import ringleader.runtime.supervisor  # comes with the handle that the work brings
+import ringleader.runtime.supervisor.actor  # comes with the handle that the work brings
 import torch
 from ringleader.spec import JobSpec
 from ringleader.train.local import local_session

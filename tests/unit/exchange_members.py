@@ -13,19 +13,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ringleader.comm.buckets import Buckets
-from ringleader.comm.rows import Tables
+from ringleader.comm.rows import SparseTables
 from ringleader.comm.transports import Transport
 from ringleader.comm.transports.inprocess import Hub
-from ringleader.comm.transports.meeting import Call, meet
+from ringleader.comm.transports.meeting import MeetingCall, meet
 from ringleader.comm.transports.shared import SharedTransport
 from ringleader.elastic import NOWHERE, Plan
 from ringleader.errors import SpecInvalid
+from ringleader.exchange import Coding, Exchange, open_exchange
+from ringleader.exchange.partition import share_out
+from ringleader.exchange.registry import COPYING
 from ringleader.spec import JobSpec
 from ringleader.spec.sync import Architecture, Sync
-from ringleader.sync import Coding, Exchange, open_exchange
-from ringleader.sync.opening import COPYING
-from ringleader.sync.parts import share_out
-from ringleader.train.norms import clip
+from ringleader.train.state.norms import clip
 
 ROWS = 24
 HANG_S = 60.0
@@ -143,7 +143,7 @@ def on_nodes(nodes: Sequence[int], store_port: int, generation: int = 1) -> list
     def join(rank: int) -> Transport:
         host = f"127.0.0.{1 + nodes[rank]}"
         place = f"{ROOM}/1.{generation}"
-        return meet(Call("127.0.0.1", store_port, place, rank, len(nodes), 60.0, SECRET, host))
+        return meet(MeetingCall("127.0.0.1", store_port, place, rank, len(nodes), 60.0, SECRET, host))
 
     with ThreadPoolExecutor(len(nodes)) as pool:
         return list(pool.map(join, range(len(nodes))))
@@ -193,7 +193,7 @@ def on_members(
             alone_bytes=4 * capacity_bytes,
             shared=shared,
             owners=share_out(parameters, parts),
-            tables=Tables(parameters, tables),
+            tables=SparseTables(parameters, tables),
         )
         exchange = open_exchange(
             architecture=architecture,

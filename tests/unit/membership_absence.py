@@ -85,15 +85,15 @@ class MortalWorld(World):
             strangers = self.reached() - {w.id for w in self.state.workers} - self.ghosts
             assert not strangers, "a place was given away before its process was gone"
 
-    def find(self, worker: str) -> ev.Found:
+    def find(self, worker: str) -> ev.WorkerFound:
         process = self.processes.get(worker)
         if process is None:
-            return ev.Found(worker, "none")
+            return ev.WorkerFound(worker, "none")
         if process.cut:
-            return ev.Found(worker, "silent")
+            return ev.WorkerFound(worker, "silent")
         if not process.alive:
-            return ev.Found(worker, "gone")
-        return ev.Found(worker, "here", process.generation, process.said if process.parked else None)
+            return ev.WorkerFound(worker, "gone")
+        return ev.WorkerFound(worker, "here", process.generation, process.said if process.parked else None)
 
     def hear(self) -> None:
         if not self.away:

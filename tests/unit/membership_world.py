@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from ringleader.elastic import Membership, Plan, Rules, begin, handle
+from ringleader.elastic import AttemptRules, Membership, Plan, begin, handle
 from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
 
@@ -80,7 +80,7 @@ class World:
         max_failures: int = 3,
         secures: bool = False,
     ) -> "World":
-        rules = Rules(
+        rules = AttemptRules(
             1,
             shards,
             servers=servers,
@@ -368,7 +368,7 @@ class World:
             return
         if process.alive and not process.cut and process.donor and self.whole() and not process.level:
             process.level = True
-            self.tell(ev.Level(worker, self.now, process.pair))
+            self.tell(ev.CaughtUp(worker, self.now, process.pair))
 
     def stand_behind(self, worker: str, process: Process) -> None:
         """It comes to a call of which it knows nothing, or is called off before."""

@@ -5,9 +5,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ringleader.runtime.cluster import AttemptUsed, FaultMissed
-from ringleader.runtime.cluster_process import serve
-from ringleader.runtime.layout import Layout
+from ringleader.runtime.nodes.cluster import AttemptUsed, FaultMissed
+from ringleader.runtime.nodes.cluster_process import serve
+from ringleader.runtime.nodes.layout import ClusterLayout
 
 
 class OddCluster:
@@ -19,8 +19,8 @@ class OddCluster:
         """The process's id stands for a job's."""
         return [(str(os.getpid()), 1)]
 
-    def layout(self) -> Layout:
-        return Layout({"n1": (4.0, 0.0, 8.0)}, {}, {})
+    def layout(self) -> ClusterLayout:
+        return ClusterLayout({"n1": (4.0, 0.0, 8.0)}, {}, {})
 
     def warm(self, *_: Any) -> None:
         threading.Event().wait()

@@ -3,15 +3,15 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringleader_api.scheduling import Admit, Claim, Hold, Need, Node, Snapshot, decide, fits
-from ringleader_api.scheduling.places import place, room
+from ringleader_api.scheduling import Admit, Claim, ClusterSnapshot, Hold, NodeShape, WorkerNeed, decide, fits
+from ringleader_api.scheduling.needs import place, room
 
 needs = st.builds(
-    Need, st.sampled_from([0.5, 1.0, 2.0]), st.sampled_from([0, 1]), st.sampled_from([0.0, 1.0, 4.0])
+    WorkerNeed, st.sampled_from([0.5, 1.0, 2.0]), st.sampled_from([0, 1]), st.sampled_from([0.0, 1.0, 4.0])
 )
 nodes = st.lists(
     st.builds(lambda c, g, m: (c, g, m), st.integers(0, 8), st.integers(0, 4), st.integers(0, 16)), max_size=4
-).map(lambda rows: [Node(f"n{i}", c, g, m) for i, (c, g, m) in enumerate(rows)])
+).map(lambda rows: [NodeShape(f"n{i}", c, g, m) for i, (c, g, m) in enumerate(rows)])
 
 
 def claims(prefix: str) -> st.SearchStrategy[list[Claim]]:
@@ -24,9 +24,9 @@ def claims(prefix: str) -> st.SearchStrategy[list[Claim]]:
 @settings(max_examples=200, deadline=None)
 @given(nodes, claims("a"), claims("q"))
 def test_floors_of_all_admitted_jobs_fit_and_the_order_is_kept(
-    cluster: list[Node], admitted: list[Claim], queued: list[Claim]
+    cluster: list[NodeShape], admitted: list[Claim], queued: list[Claim]
 ) -> None:
-    decisions = decide(Snapshot(cluster, admitted, queued))
+    decisions = decide(ClusterSnapshot(cluster, admitted, queued))
     assert [d.job_id for d in decisions] == [c.job_id for c in queued]
     free = tuple(cluster)
     for claim in admitted:
@@ -45,14 +45,16 @@ def test_floors_of_all_admitted_jobs_fit_and_the_order_is_kept(
 
 @settings(max_examples=200, deadline=None)
 @given(nodes, needs, st.integers(0, 20))
-def test_workers_are_only_put_where_there_is_room(cluster: list[Node], need: Need, count: int) -> None:
+def test_workers_are_only_put_where_there_is_room(
+    cluster: list[NodeShape], need: WorkerNeed, count: int
+) -> None:
     placed, left = place(cluster, need, count)
     assert placed == min(count, sum(room(n, need) for n in cluster))
     assert all(n.cpus > -1e-6 and n.gpus > -1e-6 and n.memory_gb > -1e-6 for n in left)
 
 
 def test_a_job_that_no_longer_fits_any_cluster_holds_nobody_back() -> None:
-    cluster = [Node("n", 4, 0, 16)]
-    one = Need(1, 0, 0)
-    decisions = decide(Snapshot(cluster, [], [Claim("huge", one, 9, 9), Claim("small", one, 1, 1)]))
+    cluster = [NodeShape("n", 4, 0, 16)]
+    one = WorkerNeed(1, 0, 0)
+    decisions = decide(ClusterSnapshot(cluster, [], [Claim("huge", one, 9, 9), Claim("small", one, 1, 1)]))
     assert [type(d) for d in decisions] == [Hold, Admit]

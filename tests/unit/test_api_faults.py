@@ -8,8 +8,8 @@ import pytest
 from control_plane import Stage, stage
 from fastapi.testclient import TestClient
 
-from ringleader.runtime import environment
-from ringleader.runtime.cluster import Cluster, FaultMissed
+from ringleader.runtime.nodes import environment
+from ringleader.runtime.nodes.cluster import FaultMissed, RayCluster
 from ringleader_api.backend import NobodyThere, RayBackend
 
 FAULT = {"fault": "kill", "worker": "w1"}
@@ -101,7 +101,7 @@ def test_what_ray_raises_of_a_fault_is_that_nobody_answered(
     def broken(*_: object) -> None:
         raise getattr(exceptions, name)("not initialized")
 
-    cluster = Cluster("test")
+    cluster = RayCluster("test")
     monkeypatch.setattr(cluster, "_supervisor", broken)
     with pytest.raises(FaultMissed, match=name):
         cluster.fault("job", 1, "kill", "w1", 1.0)

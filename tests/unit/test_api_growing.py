@@ -12,20 +12,20 @@ from test_api_scheduler import carried_out
 from ringleader_api.scheduling import (
     Admit,
     Claim,
-    Evict,
+    ClusterSnapshot,
+    EvictJob,
     Grant,
     Hold,
-    Need,
-    Node,
-    Project,
+    NodeShape,
+    ProjectShare,
     Reach,
-    Snapshot,
+    WorkerNeed,
     decide,
 )
 from ringleader_api.scheduling.admission import plan
 
-ONE = Need(1, 0, 0)
-TWO = Node("n1", 2, 0, 16), Node("n2", 2, 0, 16)
+ONE = WorkerNeed(1, 0, 0)
+TWO = NodeShape("n1", 2, 0, 16), NodeShape("n2", 2, 0, 16)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_what_is_asked_for_stays_within_the_bound_and_the_others_are_told(here: 
 
 
 def test_nodes_that_do_not_come_are_said_to_be_unavailable_and_hold_nobody_back(here: Stage) -> None:
-    here.cluster.nodes = [Node("n1", 1, 0, 16)]
+    here.cluster.nodes = [NodeShape("n1", 1, 0, 16)]
     here.tick()
     big = here.submit(name="big", workers=fixed(3))
     here.tick()
@@ -120,7 +120,7 @@ def test_nodes_that_do_not_come_are_said_to_be_unavailable_and_hold_nobody_back(
     small = here.started(name="small", workers=fixed(1))
     assert here.cluster.starts == [(small, 1)]
     assert here.cluster.asked[-1] == {ONE: 4}, "they are still asked for"
-    here.cluster.nodes = [Node("n1", 1, 0, 16), *TWO]
+    here.cluster.nodes = [NodeShape("n1", 1, 0, 16), *TWO]
     look(here)
     assert (big, 1) in here.cluster.starts
 
@@ -148,26 +148,28 @@ def test_without_a_bound_what_an_earlier_process_asked_for_is_taken_back_once(tm
 
 def test_jobs_that_their_quota_holds_back_get_no_nodes() -> None:
     queue = [Claim("a1", ONE, 2, 2, project="a"), Claim("a2", ONE, 2, 2, project="a"), Claim("b", ONE, 1, 1)]
-    decisions, demand = plan(Snapshot([], [], queue, {"a": Project(workers=2)}, reach=Reach(99, 0)))
+    decisions, demand = plan(
+        ClusterSnapshot([], [], queue, {"a": ProjectShare(workers=2)}, reach=Reach(99, 0))
+    )
     assert demand == {ONE: 3}
     codes = [d.why.code for d in decisions if isinstance(d, Hold)]
     assert codes == ["waiting_for_nodes", "quota_used_up", "waiting_for_nodes"]
 
 
 GANGS = st.lists(
-    st.tuples(st.sampled_from([ONE, Need(2, 1, 0)]), st.integers(1, 4), st.integers(0, 2)), max_size=8
+    st.tuples(st.sampled_from([ONE, WorkerNeed(2, 1, 0)]), st.integers(1, 4), st.integers(0, 2)), max_size=8
 )
 
 
 @settings(max_examples=150, deadline=None)
 @given(GANGS, st.integers(0, 4), st.integers(0, 16), st.integers(0, 4))
 def test_every_possible_gang_starts_in_the_end_on_nodes_that_were_asked_for(
-    gangs: list[tuple[Need, int, int]], there: int, cpus: int, gpus: int
+    gangs: list[tuple[WorkerNeed, int, int]], there: int, cpus: int, gpus: int
 ) -> None:
     """Nodes of 2 CPUs and 1 GPU come as asked and stay; jobs end one a pass."""
     reach = Reach(cpus + 2 * there, gpus + there)
     queue = [Claim(f"j{n}", *gang[:2], gang[1], priority=gang[2]) for n, gang in enumerate(gangs)]
-    snapshot = Snapshot([Node(f"n{n}", 2, 1, 0) for n in range(there)], [], queue, reach=reach)
+    snapshot = ClusterSnapshot([NodeShape(f"n{n}", 2, 1, 0) for n in range(there)], [], queue, reach=reach)
     started: set[str] = set()
     for _ in range(40):
         decisions, demand = plan(snapshot)
@@ -183,17 +185,17 @@ def test_every_possible_gang_starts_in_the_end_on_nodes_that_were_asked_for(
         left = [c for c in snapshot.queued if c.job_id not in now]
         nodes = list(snapshot.nodes)
         while any(n > room_for(nodes, need, demand) for need, n in demand.items()):
-            nodes.append(Node(f"m{len(nodes)}", 2, 1, 0))
+            nodes.append(NodeShape(f"m{len(nodes)}", 2, 1, 0))
         snapshot = replace(snapshot, nodes=nodes, admitted=[*snapshot.admitted, *fresh][1:], queued=left)
     never = {d.job_id for d in decide(snapshot) if isinstance(d, Hold) and d.why.code == "cluster_too_small"}
     assert started | never == {c.job_id for c in queue}
     assert all(not within(c, reach) for c in queue if c.job_id in never)
 
 
-def room_for(nodes: list[Node], need: Need, demand: dict[Need, int] | object) -> int:
+def room_for(nodes: list[NodeShape], need: WorkerNeed, demand: dict[WorkerNeed, int] | object) -> int:
     """Workers of one shape that nodes of 2 CPUs and 1 GPU hold beside those of the other one."""
     assert isinstance(demand, dict)
-    large = demand.get(Need(2, 1, 0), 0)
+    large = demand.get(WorkerNeed(2, 1, 0), 0)
     return len(nodes) if need.gpus else 2 * (len(nodes) - large)
 
 
@@ -206,7 +208,7 @@ def test_a_head_for_which_the_cluster_may_not_grow_yet_is_overtaken_and_gets_its
     endless = Claim("e", ONE, 2, 2, evictable=True)
     head = Claim("head", ONE, 4, 4, waited_s=599, evictable=True)
     small = Claim("small", ONE, 1, 1, evictable=True)
-    held = Snapshot([Node("n", 3, 0, 16)], [endless], [head, small], reach=Reach(4, 0))
+    held = ClusterSnapshot([NodeShape("n", 3, 0, 16)], [endless], [head, small], reach=Reach(4, 0))
     assert {d.job_id for d in decide(held) if isinstance(d, Admit)} == set()
     later = replace(held, queued=[replace(head, waited_s=600), small])
     known = replace(later, admitted=[replace(endless, ends_in_s=9000)])
@@ -221,14 +223,14 @@ def test_a_head_for_which_the_cluster_may_not_grow_yet_is_overtaken_and_gets_its
         snapshot = carried_out(snapshot, decide(snapshot))
     assert {c.job_id for c in snapshot.admitted} == {"e", "small"}, "to take the small one would not help"
     snapshot = replace(snapshot, admitted=[c for c in snapshot.admitted if c.job_id == "small"])
-    assert [d.job_id for d in decide(snapshot) if isinstance(d, Evict)] == ["small"]
+    assert [d.job_id for d in decide(snapshot) if isinstance(d, EvictJob)] == ["small"]
     snapshot = carried_out(snapshot, decide(snapshot))
     decisions, demand = plan(snapshot)
     told = {d.job_id: d.why.code for d in decisions if isinstance(d, Hold)}
     assert (told, demand) == ({"head": "waiting_for_nodes", "small": "behind_in_queue"}, {ONE: 4})
     gone = replace(snapshot, missing={ONE: ""})
     assert [d.job_id for d in decide(gone) if isinstance(d, Admit)] == ["small"], "the head gets no nodes"
-    grown = replace(snapshot, nodes=[Node("n", 3, 0, 16), Node("m", 1, 0, 16)])
+    grown = replace(snapshot, nodes=[NodeShape("n", 3, 0, 16), NodeShape("m", 1, 0, 16)])
     assert [d.job_id for d in decide(grown) if isinstance(d, Admit)] == ["head"]
 
 
@@ -238,8 +240,8 @@ def growing(wants: int, **keys: object) -> Claim:
 
 def test_nodes_are_asked_for_surplus_only_where_the_job_says_so_within_quota_and_bound() -> None:
     def asked(claim: Claim, quota: int | None = None, reach: int = 9, **keys: object) -> object:
-        projects = {"default": Project(workers=quota)}
-        snapshot = Snapshot([Node("n", 1, 0, 16)], [claim], [], projects, reach=Reach(reach, 0))
+        projects = {"default": ProjectShare(workers=quota)}
+        snapshot = ClusterSnapshot([NodeShape("n", 1, 0, 16)], [claim], [], projects, reach=Reach(reach, 0))
         return plan(replace(snapshot, **keys))[1]
 
     assert asked(growing(5, grows=False)) == {ONE: 1}, "free places only"
@@ -252,7 +254,9 @@ def test_nodes_are_asked_for_surplus_only_where_the_job_says_so_within_quota_and
 
 def test_gangs_that_wait_get_their_nodes_before_surplus_does() -> None:
     waits = Claim("gang", ONE, 3, 3)
-    decisions, demand = plan(Snapshot([Node("n", 1, 0, 16)], [growing(5)], [waits], reach=Reach(6, 0)))
+    decisions, demand = plan(
+        ClusterSnapshot([NodeShape("n", 1, 0, 16)], [growing(5)], [waits], reach=Reach(6, 0))
+    )
     assert demand == {ONE: 4}
     assert [d.why.code for d in decisions if isinstance(d, Hold)] == ["waiting_for_nodes"]
 
@@ -308,19 +312,21 @@ def test_surplus_that_can_never_be_is_said_to_have_no_effect(here: Stage) -> Non
 
 def test_surplus_is_given_back_before_anybody_is_kept_waiting_for_the_bound() -> None:
     elastic = Claim("e", ONE, 1, 3, elastic=True)
-    snapshot = Snapshot([Node("n", 3, 0, 16)], [elastic], [Claim("head", ONE, 4, 4)], reach=Reach(5, 0))
+    snapshot = ClusterSnapshot(
+        [NodeShape("n", 3, 0, 16)], [elastic], [Claim("head", ONE, 4, 4)], reach=Reach(5, 0)
+    )
     assert Grant("e", 1) in decide(snapshot)
     after = decide(carried_out(snapshot, decide(snapshot)))
     assert [d.why.code for d in after if isinstance(d, Hold)] == ["waiting_for_nodes"]
     assert len(after) == 1, "it is not given out again while the nodes come"
 
 
-GPU = Need(1, 1, 0)
+GPU = WorkerNeed(1, 1, 0)
 
 
 def test_jobs_whose_nodes_are_not_to_be_had_ask_when_all_others_have_asked() -> None:
     vain = Claim("vain", GPU, 4, 4, priority=9, waited_s=9000)
-    snapshot = Snapshot([], [], [vain, Claim("other", ONE, 2, 2)], reach=Reach(4, 4))
+    snapshot = ClusterSnapshot([], [], [vain, Claim("other", ONE, 2, 2)], reach=Reach(4, 4))
     decisions, demand = plan(snapshot)
     assert demand == {GPU: 4}
     decisions, demand = plan(replace(snapshot, missing={GPU: "no spot capacity"}))
@@ -333,7 +339,7 @@ def test_jobs_whose_nodes_are_not_to_be_had_ask_when_all_others_have_asked() -> 
 def test_nodes_that_are_not_to_be_had_keep_no_other_job_from_its_own_and_get_another_chance(
     here: Stage,
 ) -> None:
-    large, wide = Need(1, 0, 32), Need(2, 0, 0)
+    large, wide = WorkerNeed(1, 0, 32), WorkerNeed(2, 0, 0)
     here.tick()
     vain = here.submit(name="vain", workers={**fixed(4), "memory_gb": 32}, priority=9)
     here.tick()
@@ -367,7 +373,7 @@ def test_nodes_that_are_not_to_be_had_keep_no_other_job_from_its_own_and_get_ano
         here.time.pass_s(118)
         here.tick(2)
         assert code(here, vain) == "waiting_for_nodes"
-        here.cluster.nodes = [*here.cluster.nodes, Node(f"l{here.time()}", 1, 0, 32)]
+        here.cluster.nodes = [*here.cluster.nodes, NodeShape(f"l{here.time()}", 1, 0, 32)]
         look(here)
 
 
@@ -382,11 +388,11 @@ def test_nodes_that_were_not_to_be_had_for_long_give_way_to_others_for_as_long_a
     for _ in range(3):
         look(here)
         assert [code(here, job) for job in (vain, other)] == ["nodes_unavailable", "waiting_for_nodes"]
-    assert here.cluster.asked[-1] == {Need(2, 0, 0): 2}
+    assert here.cluster.asked[-1] == {WorkerNeed(2, 0, 0): 2}
 
 
 def test_nodes_not_to_be_had_give_way_also_where_a_job_at_work_has_some_of_their_shape(here: Stage) -> None:
-    here.cluster.nodes = [Node("l1", 1, 0, 32)]
+    here.cluster.nodes = [NodeShape("l1", 1, 0, 32)]
     here.running(name="small", workers={**fixed(1), "memory_gb": 32})
     vain = here.submit(name="vain", workers={**fixed(3), "memory_gb": 32})
     here.tick()
@@ -399,13 +405,13 @@ def test_nodes_not_to_be_had_give_way_also_where_a_job_at_work_has_some_of_their
     for _ in range(3):
         look(here)
         assert [code(here, job) for job in (vain, other)] == ["nodes_unavailable", "waiting_for_nodes"]
-    assert here.cluster.asked[-1] == {Need(1, 0, 32): 1, Need(2, 0, 0): 1}
+    assert here.cluster.asked[-1] == {WorkerNeed(1, 0, 32): 1, WorkerNeed(2, 0, 0): 1}
 
 
 def test_a_head_whose_further_nodes_are_not_to_be_had_leaves_the_bound_to_others() -> None:
     endless = Claim("e", ONE, 4, 4)
     queue = [Claim("head", ONE, 4, 4, waited_s=9000), Claim("other", GPU, 1, 1)]
-    snapshot = Snapshot([Node("n", 4, 0, 16)], [endless], queue, reach=Reach(8, 1))
+    snapshot = ClusterSnapshot([NodeShape("n", 4, 0, 16)], [endless], queue, reach=Reach(8, 1))
     assert plan(snapshot)[1] == {ONE: 8}
     decisions, demand = plan(replace(snapshot, missing={ONE: "no spot capacity"}))
     told = {d.job_id: d.why.code for d in decisions if isinstance(d, Hold)}

@@ -9,16 +9,16 @@ from control_plane import SPEC, FakeCluster, Stage, stage
 
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
-from ringleader_api.scheduling import Node, Reach, Seen
+from ringleader_api.scheduling import NodeShape, Reach, Seen
 from ringleader_api.services.infeasible import placeable
 
-CPUS = (Node("a", 4, 0, 16), Node("b", 8, 0, 8))
-GPUS = (Node("a", 4, 0, 64), Node("g", 2, 1, 16))
+CPUS = (NodeShape("a", 4, 0, 16), NodeShape("b", 8, 0, 8))
+GPUS = (NodeShape("a", 4, 0, 64), NodeShape("g", 2, 1, 16))
 SERVERS = {"sync": "parameter_server", "workers": {"min": 1, "max": 1}}
 NOTHING_MORE = "Ask for less for each {}, or for a larger node."
 
 
-def refused(nodes: Sequence[Node], reach: Reach | None = None, **changes: Any) -> Any:
+def refused(nodes: Sequence[NodeShape], reach: Reach | None = None, **changes: Any) -> Any:
     with pytest.raises(RingleaderError) as error:
         placeable(JobSpec.parse({**SPEC, **changes}), Seen(nodes, reach=reach))
     return error.value
@@ -43,7 +43,7 @@ def one(**each: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_the_key_that_no_node_can_give_is_named_with_the_most_that_one_has(
-    nodes: Sequence[Node], changes: dict[str, Any], pointer: str, value: float, told: str
+    nodes: Sequence[NodeShape], changes: dict[str, Any], pointer: str, value: float, told: str
 ) -> None:
     error = refused(nodes, **changes)
     (finding,) = error.errors

@@ -14,8 +14,8 @@ from sqlalchemy.event import listen, remove
 from sqlalchemy.orm import Session
 
 from ringleader.checkpoint.folder import Folder
-from ringleader.checkpoint.manifest import Manifest, Position
-from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.manifest import CheckpointPosition, Manifest
+from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import Snapshot
 from ringleader.wire import package
 from ringleader.wire.views import JobView
@@ -235,9 +235,9 @@ def test_the_weights_of_a_checkpoint_are_exported_without_running_what_lies_besi
     route = f"/api/v1/jobs/{job_id}/checkpoints"
     assert here.client.get(f"{route}/newest/weights").status_code == 404
     folder, weight = Folder(str(here.home / "checkpoints" / job_id)), torch.arange(3.0)
-    position = Position(4, 4, attempt=1, generation=1)
-    pieces = Snapshot({"models": [{"weight": weight}]}, Part()).write(folder, position.name)
-    pieces.append(folder.write(position.name, Part().skeleton, b"no pickle at all"))
+    position = CheckpointPosition(4, 4, attempt=1, generation=1)
+    pieces = Snapshot({"models": [{"weight": weight}]}, CheckpointPart()).write(folder, position.name)
+    pieces.append(folder.write(position.name, CheckpointPart().skeleton, b"no pickle at all"))
     folder.commit(position.name, Manifest(position, tuple(pieces[1:]), {}))
     told = {"step": 4, "uri": folder.place_of(position.name), "size_bytes": 12, "removed": []}
     here.post(job_id, records=[event(1, "checkpoint.saved", **told)])

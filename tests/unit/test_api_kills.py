@@ -13,7 +13,7 @@ import pytest
 from control_plane import RESULT, Stage, outcome, stage, status
 from sqlalchemy.orm import Session
 
-from ringleader_api.reconciling import Growing, Inheriting, Launching, Leased, Reconciler
+from ringleader_api.reconciling import AttemptLauncher, Autoscaling, LeasedBackend, Reconciler, SpoolRecovery
 from ringleader_api.scheduling import Limits
 from ringleader_api.store import Fenced, Lease, Store, lease_for
 from ringleader_api.store.audit import Deed
@@ -172,9 +172,9 @@ def _end_all(here: Stage, job_id: str) -> None:
 def reconciler_over(here: Stage, store: Store, lease: Lease | None = None) -> Reconciler:
     """One that works over `store`, with a lease of its own."""
     lease = lease or lease_for(store, here.home, "reconciler", lasts_s=60)
-    ours, cluster = Fenced(store, lease), Leased(here.cluster, lease)
+    ours, cluster = Fenced(store, lease), LeasedBackend(here.cluster, lease)
     control = here.control
-    launching = Launching(
+    launching = AttemptLauncher(
         ours,
         cluster,
         control.packages,
@@ -188,9 +188,9 @@ def reconciler_over(here: Stage, store: Store, lease: Lease | None = None) -> Re
         ours,
         cluster,
         launching,
-        Growing(cluster, None, here.time, cool_down_s=0, patience_s=1),
+        Autoscaling(cluster, None, here.time, cool_down_s=0, patience_s=1),
         here.time,
-        inheriting=Inheriting(cluster, control.intake, here.home),
+        inheriting=SpoolRecovery(cluster, control.intake, here.home),
         lease=lease,
         home=here.home,
         limits=Limits(),

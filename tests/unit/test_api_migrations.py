@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from control_plane import RESULT, Stage, outcome, stage, status
 from sqlalchemy import Engine, MetaData, text
 
-from ringleader_api.reconciling import collecting
+from ringleader_api.reconciling import package_collection
 from ringleader_api.services.packages import file_of
 from ringleader_api.store.database import MIGRATIONS, DatabaseNewer, Store
 from ringleader_api.store.tables import Base
@@ -187,10 +187,10 @@ def test_a_package_that_the_version_before_stores_meanwhile_stays_for_its_time(
     with here.control.store.write() as session:
         session.execute(text(stored), {"digest": digest, "at": here.time().replace(tzinfo=None)})
     here.time.pass_s(86_400)
-    collecting.collect(here.control.store, tmp_path, here.time(), kept)
+    package_collection.collect(here.control.store, tmp_path, here.time(), kept)
     assert file_of(tmp_path, digest).exists()
     here.time.pass_s(1)
-    collecting.collect(here.control.store, tmp_path, here.time(), kept)
+    package_collection.collect(here.control.store, tmp_path, here.time(), kept)
     assert not file_of(tmp_path, digest).exists()
     here.control.close()
 

@@ -9,7 +9,7 @@ from control_plane import Stage, stage
 from cryptography.fernet import Fernet
 from test_api_packages import ADDRESS, DATA, NAME
 
-from ringleader_api.reconciling.starting import MOST_ROUNDS
+from ringleader_api.reconciling.starter import MOST_ROUNDS
 from ringleader_api.services import packages
 
 ROUNDS = 3 * MOST_ROUNDS

@@ -9,10 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_api_scheduler import carried_out, kinds
 
-from ringleader_api.scheduling import Admit, Claim, Evict, Grant, Hold, Need, Node, Snapshot, decide
+from ringleader_api.scheduling import (
+    Admit,
+    Claim,
+    ClusterSnapshot,
+    EvictJob,
+    Grant,
+    Hold,
+    NodeShape,
+    WorkerNeed,
+    decide,
+)
 
-ONE = Need(1, 0, 0)
-FOUR = [Node("n", 4, 0, 0)]
+ONE = WorkerNeed(1, 0, 0)
+FOUR = [NodeShape("n", 4, 0, 0)]
 LONG = 600.0
 SOON = 7
 """Passes of a minute: five until who has just begun may leave, one in which it goes, one to start."""
@@ -32,7 +42,7 @@ def job(name: str, workers: int, *, project: str = "a", waited_s: float = 0.0, p
     )
 
 
-def waits_for(snapshot: Snapshot, name: str) -> str:
+def waits_for(snapshot: ClusterSnapshot, name: str) -> str:
     """What the job is told about why it waits."""
     why = next(d.why for d in decide(snapshot) if isinstance(d, Hold) and d.job_id == name)
     return f"{why.code}: {why.message}. {why.hint}"
@@ -40,7 +50,7 @@ def waits_for(snapshot: Snapshot, name: str) -> str:
 
 def test_others_go_before_a_head_that_hangs_on_no_known_end_once_it_has_waited_ten_minutes() -> None:
     endless, head, small = job("e", 2), job("head", 3, waited_s=LONG - 1), job("small", 1)
-    held = Snapshot(FOUR, [endless], [head, small])
+    held = ClusterSnapshot(FOUR, [endless], [head, small])
     assert not kinds(decide(held), Admit)
     told = waits_for(held, "small")
     assert told.startswith(
@@ -57,40 +67,40 @@ def test_others_go_before_a_head_that_hangs_on_no_known_end_once_it_has_waited_t
 
 def test_what_others_than_jobs_hold_has_no_known_end_either() -> None:
     queue = [job("head", 4, waited_s=LONG), job("small", 2), job("more", 1)]
-    beside = Snapshot(FOUR, [], queue, others={"n": ONE})
+    beside = ClusterSnapshot(FOUR, [], queue, others={"n": ONE})
     assert kinds(decide(beside), Admit) == {"small", "more"}
     after = carried_out(beside, decide(beside))
-    assert not kinds(decide(after), Evict), "nobody is evicted in vain"
+    assert not kinds(decide(after), EvictJob), "nobody is evicted in vain"
     later = replace(after, admitted=[replace(c, ran_s=300.0) for c in after.admitted], others={})
     later = replace(later, queued=[job("head", 4, waited_s=LONG + 300)])
-    assert kinds(decide(later), Evict) == {"small", "more"}
+    assert kinds(decide(later), EvictJob) == {"small", "more"}
 
 
 def test_who_overtook_makes_room_whatever_its_priority_but_only_for_who_waited_then() -> None:
     small = replace(job("small", 2), overtook=True, ran_s=320.0)
     other = replace(job("other", 1), ran_s=1000.0)
-    first = Snapshot(FOUR, [small, other], [job("head", 3, waited_s=700.0)])
-    evicted = [d for d in decide(first) if isinstance(d, Evict)]
+    first = ClusterSnapshot(FOUR, [small, other], [job("head", 3, waited_s=700.0)])
+    evicted = [d for d in decide(first) if isinstance(d, EvictJob)]
     assert [(d.job_id, d.why.message) for d in evicted] == [
         ("small", "made room for head, before which it had been let go")
     ]
-    assert not kinds(decide(replace(first, queued=[job("late", 3, waited_s=319.0)])), Evict)
-    assert not kinds(decide(replace(first, admitted=[replace(small, overtook=False), other])), Evict)
+    assert not kinds(decide(replace(first, queued=[job("late", 3, waited_s=319.0)])), EvictJob)
+    assert not kinds(decide(replace(first, admitted=[replace(small, overtook=False), other])), EvictJob)
     # Once it waits itself it would come before this one: it is older, and neither project holds more.
     younger = replace(
         first, admitted=[small, replace(other, project="b")], queued=[job("z", 3, waited_s=700.0)]
     )
-    assert not kinds(decide(younger), Evict)
+    assert not kinds(decide(younger), EvictJob)
 
 
 def test_one_that_overtook_and_has_just_begun_is_waited_for_and_nobody_else_goes_before() -> None:
     starting = replace(job("small", 2), overtook=True, evictable=False, ran_s=300.0)
     waiting = [job("head", 3, waited_s=700.0), job("next", 1)]
-    at_work = Snapshot(FOUR, [starting, job("other", 1)], waiting)
+    at_work = ClusterSnapshot(FOUR, [starting, job("other", 1)], waiting)
     assert {type(d) for d in decide(at_work)} == {Hold}
     assert "small leave for it" in waits_for(at_work, "head")
     running = replace(at_work, admitted=[replace(starting, evictable=True), job("other", 1)])
-    assert kinds(decide(running), Evict) == {"small"}
+    assert kinds(decide(running), EvictJob) == {"small"}
     young = replace(at_work, admitted=[replace(starting, evictable=True, ran_s=299.0), job("other", 1)])
     assert {type(d) for d in decide(young)} == {Hold}, "nobody flaps"
 
@@ -110,14 +120,14 @@ def test_the_head_starts_five_minutes_after_it_would_have_at_the_latest_whoever_
     sizes: list[int], endless: list[int], gang: int, stream: list[tuple[int, int]], stay: int
 ) -> None:
     """Jobs without an end arrive at every pass, and take what room there is."""
-    nodes, cpus = [Node(f"n{i}", size, 0, 0) for i, size in enumerate(sizes)], sum(sizes)
+    nodes, cpus = [NodeShape(f"n{i}", size, 0, 0) for i, size in enumerate(sizes)], sum(sizes)
     running = [job(f"e{n}", size, project="b") for n, size in enumerate(endless)]
     if sum(endless) > cpus or not cpus - sum(endless) < gang <= cpus:
         return
-    snapshot = Snapshot(nodes, running, [job("head", gang)])
+    snapshot = ClusterSnapshot(nodes, running, [job("head", gang)])
     arrivals = iter([job(f"s{n:02d}", w, priority=q) for n, (w, q) in enumerate(stream)])
 
-    def played(snapshot: Snapshot) -> Snapshot:
+    def played(snapshot: ClusterSnapshot) -> ClusterSnapshot:
         arrived = replace(
             snapshot, queued=[*snapshot.queued, *[c for _, c in zip(range(2), arrivals, strict=False)]]
         )
@@ -145,7 +155,7 @@ def test_who_waited_between_the_head_and_those_who_overtook_it_does_not_starve_e
     """The head is cancelled; the next one fits beside the endless job, though not beside those who overtook both."""
     queue = [job("a-head", max(gang, 9 - endless)), job("b-next", between)]
     queue += [job(f"c{n}", size) for n, size in enumerate(later)]
-    snapshot = Snapshot([Node("n", 8, 0, 0)], [job("e", endless, project="b")], queue)
+    snapshot = ClusterSnapshot([NodeShape("n", 8, 0, 0)], [job("e", endless, project="b")], queue)
     if between + endless > 8:
         return
     for _ in range(12):
@@ -161,17 +171,17 @@ def test_who_waited_between_the_head_and_those_who_overtook_it_does_not_starve_e
 def test_with_nothing_new_nobody_is_evicted_again_and_again(
     endless: list[int], waiting: list[tuple[int, str]]
 ) -> None:
-    nodes = [Node("n", max(6, sum(endless)), 0, 0)]
+    nodes = [NodeShape("n", max(6, sum(endless)), 0, 0)]
     queue = [job(f"q{n:02d}", size, project=p) for n, (size, p) in enumerate(waiting)]
-    snapshot = Snapshot(nodes, [job(f"e{n}", size) for n, size in enumerate(endless)], queue)
+    snapshot = ClusterSnapshot(nodes, [job(f"e{n}", size) for n, size in enumerate(endless)], queue)
     evictions = 0
     for _ in range(150):  # two hours and a half: patience and all
         decisions = decide(snapshot)
-        evictions += len(kinds(decisions, Evict))
+        evictions += len(kinds(decisions, EvictJob))
         snapshot = carried_out(snapshot, decisions)
     assert evictions <= len(queue)
     last = decide(snapshot)
-    assert not kinds(last, Evict) | kinds(last, Admit) | kinds(last, Grant)
+    assert not kinds(last, EvictJob) | kinds(last, Admit) | kinds(last, Grant)
 
 
 @pytest.fixture

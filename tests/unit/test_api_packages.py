@@ -20,7 +20,7 @@ from test_api_jobs import zipped
 
 from ringleader.client import Client
 from ringleader.wire import package
-from ringleader_api.reconciling import collecting
+from ringleader_api.reconciling import package_collection
 from ringleader_api.services import packages
 from ringleader_api.services.package_quota import AGAIN_BYTES, PackagesUsedUp
 from ringleader_api.store import Store
@@ -110,7 +110,9 @@ def test_a_submission_that_is_being_stored_keeps_its_package(
     other = stage(here.home)  # another replica
     chosen = threading.Event()  # by the first transaction it was decided what seems unused
     store = Cut(other.control.store, lambda _: chosen.set())
-    collects = threading.Thread(target=lambda: collecting.collect(store, here.home, here.time(), KEPT))
+    collects = threading.Thread(
+        target=lambda: package_collection.collect(store, here.home, here.time(), KEPT)
+    )
     held: list[bool] = []
     there = packages.there
 
@@ -141,7 +143,7 @@ def test_a_submission_whose_package_went_after_it_was_checked_is_refused_and_sto
     def then_gone(session: Session, name: str, *, hold: bool = False) -> bool:
         found = there(session, name, hold=hold)
         if not hold:
-            collecting.collect(here.control.store, here.home, here.time(), KEPT)
+            package_collection.collect(here.control.store, here.home, here.time(), KEPT)
         return found
 
     monkeypatch.setattr(packages, "there", then_gone)
@@ -156,7 +158,7 @@ def test_an_upload_between_giving_up_and_removing_keeps_row_and_file(here: Stage
     upload(here)
     here.time.pass_s(2 * DAY_S)
     store = Cut(here.control.store, lambda number: upload(here) if number == 1 else None)
-    collecting.collect(store, here.home, here.time(), KEPT)
+    package_collection.collect(store, here.home, here.time(), KEPT)
     assert (here.client.head(ADDRESS).status_code, left(here)) == (200, (1, 1))
 
 
@@ -173,7 +175,7 @@ def test_who_dies_between_giving_up_and_removing_leaves_it_to_the_next_and_an_up
     upload(here)
     here.time.pass_s(2 * DAY_S)
     with monkeypatch.context() as dying:
-        dying.setattr(collecting, "_remove", _dies("before the file"))
+        dying.setattr(package_collection, "_remove", _dies("before the file"))
         with pytest.raises(KeyboardInterrupt):
             here.tick()
     assert (here.client.head(ADDRESS).status_code, submit(here).status_code) == (404, 422)

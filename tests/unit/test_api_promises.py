@@ -7,24 +7,40 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringleader_api.scheduling import Admit, Claim, Decision, Grant, Hold, Need, Node, Snapshot, decide
-from ringleader_api.scheduling.places import room
+from ringleader_api.scheduling import (
+    Admit,
+    Claim,
+    ClusterSnapshot,
+    Decision,
+    Grant,
+    Hold,
+    NodeShape,
+    WorkerNeed,
+    decide,
+)
+from ringleader_api.scheduling.needs import room
 
-NEEDS = (Need(1, 0, 0), Need(2, 0, 1), Need(4, 0, 0), Need(1, 1, 2), Need(0.5, 0, 3))
+NEEDS = (
+    WorkerNeed(1, 0, 0),
+    WorkerNeed(2, 0, 1),
+    WorkerNeed(4, 0, 0),
+    WorkerNeed(1, 1, 2),
+    WorkerNeed(0.5, 0, 3),
+)
 NODES = st.lists(
     st.tuples(st.integers(1, 8), st.integers(0, 2), st.integers(1, 8)), min_size=1, max_size=4
-).map(lambda rows: [Node(f"n{i}", *row) for i, row in enumerate(rows)])
+).map(lambda rows: [NodeShape(f"n{i}", *row) for i, row in enumerate(rows)])
 
 
 @dataclass
 class Chance:
     """A cluster that puts each group of bundles, whole or not at all, on any nodes with room, in any order."""
 
-    nodes: Sequence[Node]
+    nodes: Sequence[NodeShape]
     draw: random.Random
-    others: dict[str, Need] = field(default_factory=dict)
+    others: dict[str, WorkerNeed] = field(default_factory=dict)
     places: dict[str, list[str]] = field(default_factory=dict)
-    needs: dict[str, Need] = field(default_factory=dict)
+    needs: dict[str, WorkerNeed] = field(default_factory=dict)
     pending: list[tuple[str, int]] = field(default_factory=list)
 
     def told(self, queued: Sequence[Claim], admitted: Sequence[Claim], decisions: Sequence[Decision]) -> None:
@@ -67,7 +83,7 @@ class Chance:
         self.places[job_id] += found
         return True
 
-    def _left(self, node: Node, job_id: str, found: Sequence[str]) -> Node:
+    def _left(self, node: NodeShape, job_id: str, found: Sequence[str]) -> NodeShape:
         for other, spots in self.places.items():
             for _ in range(spots.count(node.id)):
                 node = node.without(self.needs[other])
@@ -79,7 +95,7 @@ class Chance:
 @settings(max_examples=300, deadline=None)
 @given(NODES, st.randoms(use_true_random=False))
 def test_every_gang_that_starts_is_placed_whole_wherever_the_cluster_puts_the_others(
-    nodes: list[Node], draw: random.Random
+    nodes: list[NodeShape], draw: random.Random
 ) -> None:
     cluster = Chance(nodes, draw, {nodes[0].id: draw.choice(NEEDS)} if draw.random() < 0.5 else {})
     admitted: list[Claim] = []
@@ -93,7 +109,7 @@ def test_every_gang_that_starts_is_placed_whole_wherever_the_cluster_puts_the_ot
             for n, low in enumerate(floors)
         ]  # fmt: skip
         admitted = [replace(c, placed=cluster.spots(c.job_id)) for c in admitted]
-        decisions = decide(Snapshot(nodes, admitted, queued, others=cluster.others))
+        decisions = decide(ClusterSnapshot(nodes, admitted, queued, others=cluster.others))
         cluster.told(queued, admitted, decisions)
         assert cluster.settle(draw.choice((0.5, 1.0))) == [], "promised room that is not there"
         admitted = carried_out(admitted, queued, decisions)
@@ -113,24 +129,24 @@ def carried_out(
 
 def test_where_jobs_are_decides_who_fits() -> None:
     """Three single workers on two nodes: what first fit would leave whole the cluster has broken up."""
-    one, two = Need(1, 0, 0), Need(2, 0, 0)
-    nodes = [Node("a", 2, 0, 0), Node("b", 2, 0, 0)]
+    one, two = WorkerNeed(1, 0, 0), WorkerNeed(2, 0, 0)
+    nodes = [NodeShape("a", 2, 0, 0), NodeShape("b", 2, 0, 0)]
     pair = Claim("pair", one, 2, 2, elastic=True, placed=[("a", 1), ("b", 1)])
     head = Claim("head", two, 1, 1)
-    assert [type(d) for d in decide(Snapshot(nodes, [pair], [head]))] == [Hold]
+    assert [type(d) for d in decide(ClusterSnapshot(nodes, [pair], [head]))] == [Hold]
     together = replace(pair, placed=[("b", 2)])
-    assert [type(d) for d in decide(Snapshot(nodes, [together], [head]))] == [Admit]
+    assert [type(d) for d in decide(ClusterSnapshot(nodes, [together], [head]))] == [Admit]
     unknown = replace(pair, placed=[])
-    decision = decide(Snapshot(nodes, [unknown], [head]))[0]
+    decision = decide(ClusterSnapshot(nodes, [unknown], [head]))[0]
     assert isinstance(decision, Hold)
     assert "starting or growing" in decision.why.message
-    assert [type(d) for d in decide(Snapshot(nodes, [unknown], [replace(head, need=one)]))] == [Admit]
+    assert [type(d) for d in decide(ClusterSnapshot(nodes, [unknown], [replace(head, need=one)]))] == [Admit]
 
 
 def test_what_others_use_is_not_there_for_jobs() -> None:
-    nodes = [Node("a", 2, 0, 0)]
-    head = Claim("head", Need(1, 0, 0), 2, 2)
-    decision = decide(Snapshot(nodes, [], [head], others={"a": Need(1, 0, 0)}))[0]
+    nodes = [NodeShape("a", 2, 0, 0)]
+    head = Claim("head", WorkerNeed(1, 0, 0), 2, 2)
+    decision = decide(ClusterSnapshot(nodes, [], [head], others={"a": WorkerNeed(1, 0, 0)}))[0]
     assert isinstance(decision, Hold)
     assert (decision.why.code, "by others that are no jobs" in decision.why.message) == (
         "waiting_for_capacity",

@@ -17,7 +17,7 @@ from test_api_kills import MortalStore, reconciler_over
 from test_api_lost_attempts import *  # noqa: F403
 from test_api_reconciler import *  # noqa: F403
 
-from ringleader_api.reconciling import Leased
+from ringleader_api.reconciling import LeasedBackend
 from ringleader_api.services.claims import quota_left
 from ringleader_api.services.jobs import Filter
 from ringleader_api.store import Fenced, LeaseLost, Store
@@ -65,7 +65,7 @@ def test_a_round_of_long_questions_keeps_the_role(tmp_path: Path) -> None:
     here, clock = stage(tmp_path), Seconds()
     one, other = leases(here.control.store, clock)
     assert one.hold()
-    cluster = Leased(here.cluster, one)
+    cluster = LeasedBackend(here.cluster, one)
     for _ in range(4):
         clock.s += 5
         assert cluster.answers([("job", 1)])

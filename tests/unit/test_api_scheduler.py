@@ -10,29 +10,29 @@ from hypothesis import strategies as st
 from ringleader_api.scheduling import (
     Admit,
     Claim,
+    ClusterSnapshot,
     Decision,
-    Evict,
+    EvictJob,
     Grant,
     Hold,
-    Need,
-    Node,
-    Project,
-    Snapshot,
+    NodeShape,
+    ProjectShare,
+    WorkerNeed,
     decide,
 )
-from ringleader_api.scheduling.room import Room
+from ringleader_api.scheduling.room import FreeRoom
 
-ONE = Need(1, 0, 0)
+ONE = WorkerNeed(1, 0, 0)
 NEEDS = st.builds(
-    Need, st.sampled_from([0.5, 1.0, 2.0]), st.sampled_from([0, 0, 1]), st.sampled_from([0.0, 2.0])
+    WorkerNeed, st.sampled_from([0.5, 1.0, 2.0]), st.sampled_from([0, 0, 1]), st.sampled_from([0.0, 2.0])
 )
 CLUSTERS = st.lists(
     st.tuples(st.integers(1, 8), st.integers(0, 4), st.integers(2, 16)), min_size=1, max_size=4
-).map(lambda rows: [Node(f"n{i}", *row) for i, row in enumerate(rows)])
+).map(lambda rows: [NodeShape(f"n{i}", *row) for i, row in enumerate(rows)])
 LIMITS = st.one_of(st.none(), st.integers(0, 8))
 PROJECTS = st.fixed_dictionaries(
     {
-        name: st.builds(Project, st.sampled_from([0.5, 1.0, 3.0]), LIMITS, LIMITS, LIMITS)
+        name: st.builds(ProjectShare, st.sampled_from([0.5, 1.0, 3.0]), LIMITS, LIMITS, LIMITS)
         for name in ("a", "b")
     }
 )
@@ -61,17 +61,21 @@ def claims(draw: st.DrawFn) -> list[Claim]:
     return rows
 
 
-def settled(cluster: Sequence[Node], jobs: Sequence[Claim], projects: Mapping[str, Project]) -> Snapshot:
+def settled(
+    cluster: Sequence[NodeShape], jobs: Sequence[Claim], projects: Mapping[str, ProjectShare]
+) -> ClusterSnapshot:
     """Some of the jobs at work, as passes before have admitted them; the others wait."""
     half = len(jobs) // 2
-    first = Snapshot(cluster, [], jobs[:half], projects)
+    first = ClusterSnapshot(cluster, [], jobs[:half], projects)
     admitted = carried_out(first, decide(first)).admitted
-    return Snapshot(
+    return ClusterSnapshot(
         cluster, admitted, [replace(c, job_id=f"q{n}") for n, c in enumerate(jobs[half:])], projects
     )
 
 
-def carried_out(snapshot: Snapshot, decisions: Iterable[Decision], pass_s: float = 60.0) -> Snapshot:
+def carried_out(
+    snapshot: ClusterSnapshot, decisions: Iterable[Decision], pass_s: float = 60.0
+) -> ClusterSnapshot:
     """The snapshot of the next pass: everybody has done as they were told."""
     deeds = {d.job_id: d for d in decisions}
     queued, admitted = [], []
@@ -86,7 +90,7 @@ def carried_out(snapshot: Snapshot, decisions: Iterable[Decision], pass_s: float
     at_work = []
     for claim in snapshot.admitted:
         match deeds.get(claim.job_id):
-            case Evict():
+            case EvictJob():
                 again = replace(
                     claim, holds=claim.wants or claim.holds, wants=None, waited_s=0.0, overtook=False
                 )
@@ -105,7 +109,7 @@ def kinds(decisions: Iterable[Decision], kind: type) -> set[str]:
     return {d.job_id for d in decisions if isinstance(d, kind)}
 
 
-def holding(room: Room, claims: Iterable[Claim]) -> bool:
+def holding(room: FreeRoom, claims: Iterable[Claim]) -> bool:
     """Whether all of them have their places at once."""
     return all(room.take(c.need, c.holds + c.servers, least=c.holds + c.servers) is not None for c in claims)
 
@@ -122,7 +126,7 @@ def used(claims: Iterable[Claim], project: str) -> tuple[float, float, float]:
 @settings(max_examples=150, deadline=None)
 @given(CLUSTERS, claims(), PROJECTS)
 def test_no_gang_is_half_placed_and_no_worker_is_promised_twice(
-    cluster: list[Node], jobs: list[Claim], projects: dict[str, Project]
+    cluster: list[NodeShape], jobs: list[Claim], projects: dict[str, ProjectShare]
 ) -> None:
     jobs = [replace(c, elastic=True) for c in jobs]
     before = settled(cluster, jobs, projects)
@@ -137,13 +141,13 @@ def test_no_gang_is_half_placed_and_no_worker_is_promised_twice(
         total = sum(getattr(n, resource) for n in cluster)
         assert sum((c.holds + c.servers) * getattr(c.need, resource) for c in after) <= total + 1e-6
     if len({c.need for c in after}) <= 1:  # then it does not matter who is put where first
-        assert holding(Room(cluster), after)
+        assert holding(FreeRoom(cluster), after)
 
 
 @settings(max_examples=150, deadline=None)
 @given(CLUSTERS, claims(), PROJECTS)
 def test_one_decision_for_each_waiting_job_the_same_each_time_and_in_words(
-    cluster: list[Node], jobs: list[Claim], projects: dict[str, Project]
+    cluster: list[NodeShape], jobs: list[Claim], projects: dict[str, ProjectShare]
 ) -> None:
     snapshot = settled(cluster, jobs, projects)
     decisions = decide(snapshot)
@@ -152,7 +156,7 @@ def test_one_decision_for_each_waiting_job_the_same_each_time_and_in_words(
     assert [d.job_id for d in answers] == [c.job_id for c in snapshot.queued]
     assert len({d.job_id for d in decisions}) == len(decisions)
     for decision in decisions:
-        if isinstance(decision, Hold | Evict):
+        if isinstance(decision, Hold | EvictJob):
             assert decision.why.code
             assert decision.why.message
             assert decision.why.hint
@@ -167,9 +171,9 @@ def test_one_decision_for_each_waiting_job_the_same_each_time_and_in_words(
 @settings(max_examples=150, deadline=None)
 @given(CLUSTERS, claims(), PROJECTS)
 def test_nobody_gets_what_is_above_the_quota(
-    cluster: list[Node], jobs: list[Claim], projects: dict[str, Project]
+    cluster: list[NodeShape], jobs: list[Claim], projects: dict[str, ProjectShare]
 ) -> None:
-    snapshot = Snapshot(cluster, [], jobs, projects)
+    snapshot = ClusterSnapshot(cluster, [], jobs, projects)
     for _ in range(4):
         snapshot = carried_out(snapshot, decide(snapshot))
         for name, project in projects.items():
@@ -181,7 +185,7 @@ def test_nobody_gets_what_is_above_the_quota(
 @settings(max_examples=200, deadline=None)
 @given(CLUSTERS, claims(), PROJECTS)
 def test_surplus_above_a_lowered_quota_is_given_back_and_no_gang_is_touched(
-    cluster: list[Node], jobs: list[Claim], projects: dict[str, Project]
+    cluster: list[NodeShape], jobs: list[Claim], projects: dict[str, ProjectShare]
 ) -> None:
     before = replace(
         settled(cluster, [replace(c, elastic=True) for c in jobs], {}), queued=[], projects=projects
@@ -203,21 +207,21 @@ def test_nobody_is_evicted_for_one_whose_turn_it_would_not_be_by_then() -> None:
     running = [job("j0", 1, "a", ran_s=1000.0), job("j1", 2, "b", ran_s=1000.0)]
     head = job("q1", 3, "a", priority=1)
     aged = job("q0", 2, "b", servers=2, waited_s=700.0)
-    cluster = [Node("n0", 4, 0, 2)]
-    assert kinds(decide(Snapshot(cluster, running, [head], {})), Evict) == {"j1"}
-    assert not kinds(decide(Snapshot(cluster, running, [aged, head], {})), Evict)
+    cluster = [NodeShape("n0", 4, 0, 2)]
+    assert kinds(decide(ClusterSnapshot(cluster, running, [head], {})), EvictJob) == {"j1"}
+    assert not kinds(decide(ClusterSnapshot(cluster, running, [aged, head], {})), EvictJob)
 
 
 @settings(max_examples=150, deadline=None)
 @given(CLUSTERS, claims())
 def test_surplus_goes_before_anybody_is_evicted_and_nobody_is_evicted_in_vain(
-    cluster: list[Node], jobs: list[Claim]
+    cluster: list[NodeShape], jobs: list[Claim]
 ) -> None:
     # One shape: a pass puts jobs at work on nodes anew, so with several it may see gaps where there are none.
     before = settled(cluster, [replace(c, elastic=True, need=ONE) for c in jobs], {})
     before = replace(before, admitted=[replace(c, ran_s=1000.0) for c in before.admitted])
     decisions = decide(before)
-    evicted = kinds(decisions, Evict)
+    evicted = kinds(decisions, EvictJob)
     if not evicted:
         return
     after = carried_out(before, decisions)
@@ -231,26 +235,26 @@ def test_surplus_goes_before_anybody_is_evicted_and_nobody_is_evicted_in_vain(
 
 
 def test_eviction_waits_until_surplus_is_not_enough() -> None:
-    cluster = [Node("n", 8, 0, 0)]
+    cluster = [NodeShape("n", 8, 0, 0)]
     big = Claim("big", ONE, 2, 6, elastic=True, evictable=True, ran_s=5000, project="a")
     small = Claim("small", ONE, 2, 2, elastic=True, evictable=True, ran_s=1000, project="b")
     head = Claim("head", ONE, 3, 3, priority=1)
-    assert decide(Snapshot(cluster, [big, small], [head]))[1:] == [Grant("big", 3)]
-    decisions = decide(Snapshot(cluster, [big, small], [replace(head, floor=6, holds=6)]))[1:]
-    assert [(type(d), d.job_id) for d in decisions] == [(Grant, "big"), (Evict, "small")]
+    assert decide(ClusterSnapshot(cluster, [big, small], [head]))[1:] == [Grant("big", 3)]
+    decisions = decide(ClusterSnapshot(cluster, [big, small], [replace(head, floor=6, holds=6)]))[1:]
+    assert [(type(d), d.job_id) for d in decisions] == [(Grant, "big"), (EvictJob, "small")]
     assert decisions[0] == Grant("big", 2)
-    equal = decide(Snapshot(cluster, [big, small], [replace(head, floor=6, holds=6, priority=0)]))
+    equal = decide(ClusterSnapshot(cluster, [big, small], [replace(head, floor=6, holds=6, priority=0)]))
     assert [(type(d), d.job_id) for d in equal] == [(Hold, "head")], "nobody is asked for anything in vain"
     young = [replace(c, ran_s=10) for c in (big, small)]
-    assert not kinds(decide(Snapshot(cluster, young, [replace(head, floor=6, holds=6)])), Evict)
+    assert not kinds(decide(ClusterSnapshot(cluster, young, [replace(head, floor=6, holds=6)])), EvictJob)
 
 
 def test_while_others_let_go_nobody_else_is_asked() -> None:
-    cluster = [Node("n", 4, 0, 0)]
+    cluster = [NodeShape("n", 4, 0, 0)]
     first = Claim("first", ONE, 1, 3, elastic=True, granted=2, wants=3)
     second = Claim("second", ONE, 1, 1, elastic=True, evictable=True, ran_s=1000)
     decisions = decide(
-        Snapshot(cluster, [first, second], [Claim("head", ONE, 1, 4, elastic=True, priority=9)])
+        ClusterSnapshot(cluster, [first, second], [Claim("head", ONE, 1, 4, elastic=True, priority=9)])
     )
     assert [type(d) for d in decisions] == [Hold]
     assert isinstance(decisions[0], Hold)
@@ -260,15 +264,15 @@ def test_while_others_let_go_nobody_else_is_asked() -> None:
 @settings(max_examples=150, deadline=None)
 @given(CLUSTERS, claims(), PROJECTS)
 def test_with_nothing_new_the_cluster_comes_to_rest(
-    cluster: list[Node], jobs: list[Claim], projects: dict[str, Project]
+    cluster: list[NodeShape], jobs: list[Claim], projects: dict[str, ProjectShare]
 ) -> None:
     snapshot = settled(cluster, jobs, projects)
     for _ in range(40):
-        if not holding(Room(cluster), snapshot.admitted):
+        if not holding(FreeRoom(cluster), snapshot.admitted):
             return  # nobody says where they are, and put there anew they have no room: the cluster always says
         decisions = decide(snapshot)
         snapshot = carried_out(snapshot, decisions)
-        if not kinds(decisions, Admit) | kinds(decisions, Grant) | kinds(decisions, Evict):
+        if not kinds(decisions, Admit) | kinds(decisions, Grant) | kinds(decisions, EvictJob):
             break
     else:
         raise AssertionError(f"still at it: {decisions}")
@@ -278,13 +282,13 @@ def test_with_nothing_new_the_cluster_comes_to_rest(
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(8, 24), st.booleans())
 def test_projects_hold_workers_by_their_weights(a: int, b: int, cpus: int, whole: bool) -> None:
     """Whether they have many small jobs (whole) or one elastic one each, and whoever came first."""
-    projects = {"a": Project(a), "b": Project(b)}
+    projects = {"a": ProjectShare(a), "b": ProjectShare(b)}
     first = [Claim(f"a{n}", ONE, 1, 1, project="a") for n in range(cpus)]
     later = [Claim(f"b{n}", ONE, 1, 1, project="b") for n in range(cpus)]
     if not whole:
         first = [Claim("a", ONE, 1, cpus, project="a", elastic=True)]
         later = [Claim("b", ONE, 1, cpus, project="b", elastic=True)]
-    snapshot = Snapshot([Node("n", cpus, 0, 0)], [], first, projects)
+    snapshot = ClusterSnapshot([NodeShape("n", cpus, 0, 0)], [], first, projects)
     snapshot = replace(snapshot, queued=first + later) if whole else carried_out(snapshot, decide(snapshot))
     snapshot = snapshot if whole else replace(snapshot, queued=later)
     for _ in range(8):
@@ -300,7 +304,7 @@ def test_a_higher_priority_is_served_first_and_nobody_of_a_lower_one_overtakes(
     cpus: int, jobs: list[Claim]
 ) -> None:
     queue = [replace(c, need=ONE, waited_s=0.0, ends_in_s=None, servers=0) for c in jobs]
-    decisions = decide(Snapshot([Node("n", cpus, 0, 0)], [], queue))
+    decisions = decide(ClusterSnapshot([NodeShape("n", cpus, 0, 0)], [], queue))
     admitted = kinds(decisions, Admit)
     possible = [c for c in queue if c.floor <= cpus]
     waiting = [c.priority for c in possible if c.job_id not in admitted]
@@ -310,7 +314,7 @@ def test_a_higher_priority_is_served_first_and_nobody_of_a_lower_one_overtakes(
 def start_of_head(cpus: int, at_work: Sequence[Claim], queue: Sequence[Claim]) -> float:
     """When the job `head` starts, if everybody takes as long as they may. Passes at every end."""
     now, ends = 0.0, {c.job_id: c.ends_in_s or 0.0 for c in at_work}
-    snapshot = Snapshot([Node("n", cpus, 0, 0)], at_work, queue)
+    snapshot = ClusterSnapshot([NodeShape("n", cpus, 0, 0)], at_work, queue)
     lengths = {c.job_id: c.ends_in_s or 0.0 for c in queue}
     while True:
         decisions = decide(snapshot)
@@ -347,7 +351,7 @@ def test_a_short_job_goes_before_the_head_and_a_long_or_endless_one_does_not() -
     head = Claim("head", ONE, 4, 4)
     queue = [head, Claim("long", ONE, 1, 1, ends_in_s=101), Claim("endless", ONE, 1, 1)]
     queue.append(Claim("short", ONE, 1, 1, ends_in_s=100))
-    assert kinds(decide(Snapshot([Node("n", 4, 0, 0)], at_work, queue)), Admit) == {"short"}
+    assert kinds(decide(ClusterSnapshot([NodeShape("n", 4, 0, 0)], at_work, queue)), Admit) == {"short"}
 
 
 @settings(max_examples=20, deadline=None)
@@ -355,7 +359,7 @@ def test_a_short_job_goes_before_the_head_and_a_long_or_endless_one_does_not() -
 def test_waiting_helps_and_nobody_starves(priority: int, cpus: int) -> None:
     """Under an endless stream of jobs of a higher priority, one of which ends in each pass."""
     old = Claim("old", ONE, cpus, cpus, project="a")
-    snapshot = Snapshot([Node("n", cpus, 0, 0)], [], [old])
+    snapshot = ClusterSnapshot([NodeShape("n", cpus, 0, 0)], [], [old])
     snapshot = replace(snapshot, admitted=[Claim(f"r{n}", ONE, 1, 1, project="b") for n in range(cpus)])
     for number in range(200):
         stream = [Claim(f"s{number}-{n}", ONE, 1, 1, priority=priority, project="b") for n in range(cpus)]
@@ -378,34 +382,34 @@ def test_a_job_that_its_quota_holds_back_stops_its_own_project_only() -> None:
         Claim("b1", ONE, 1, 1, project="b"),
     ]
     at_work = [Claim("r", ONE, 2, 2, project="a")]
-    limited = {"a": Project(workers=4), "c": Project(workers=4)}
-    decisions = decide(Snapshot([Node("n", 9, 0, 0)], at_work, queue, limited))
+    limited = {"a": ProjectShare(workers=4), "c": ProjectShare(workers=4)}
+    decisions = decide(ClusterSnapshot([NodeShape("n", 9, 0, 0)], at_work, queue, limited))
     assert kinds(decisions, Admit) == {"b1", "c2"}
     codes = {d.job_id: d.why.code for d in decisions if isinstance(d, Hold)}
     assert codes == {"a1": "quota_used_up", "a2": "behind_in_queue", "never": "quota_too_small"}
 
 
 def test_nobody_grows_while_somebody_waits_nor_right_after_a_change() -> None:
-    cluster = [Node("n", 8, 0, 0)]
+    cluster = [NodeShape("n", 8, 0, 0)]
     grown = Claim("e", ONE, 1, 2, elastic=True, wants=8)
-    assert decide(Snapshot(cluster, [grown], [])) == [Grant("e", 8)]
-    assert decide(Snapshot(cluster, [replace(grown, settled_s=5)], [])) == []
+    assert decide(ClusterSnapshot(cluster, [grown], [])) == [Grant("e", 8)]
+    assert decide(ClusterSnapshot(cluster, [replace(grown, settled_s=5)], [])) == []
     rigid = Claim("r", ONE, 4, 4)
-    waits = decide(Snapshot(cluster, [grown, rigid], [Claim("head", ONE, 5, 5)]))
+    waits = decide(ClusterSnapshot(cluster, [grown, rigid], [Claim("head", ONE, 5, 5)]))
     assert [type(d) for d in waits] == [Hold]
 
 
 def test_waiting_lifts_a_job_to_the_highest_priority_that_waits_and_no_further() -> None:
-    cluster = [Node("n", 1, 0, 0)]
+    cluster = [NodeShape("n", 1, 0, 0)]
     high = Claim("high", ONE, 1, 1, priority=2, project="b")
     for waited_s, first in ((0.0, "high"), (1199.0, "high"), (1200.0, "old"), (3599.0, "old")):
         old = Claim("old", ONE, 1, 1, waited_s=waited_s, project="a")
-        assert kinds(decide(Snapshot(cluster, [], [old, high])), Admit) == {first}
-        assert kinds(decide(Snapshot(cluster, [], [old, replace(high, priority=0)])), Admit) == {"old"}
+        assert kinds(decide(ClusterSnapshot(cluster, [], [old, high])), Admit) == {first}
+        assert kinds(decide(ClusterSnapshot(cluster, [], [old, replace(high, priority=0)])), Admit) == {"old"}
     new = Claim("new", ONE, 1, 1, project="b")
     holder = Claim("r", ONE, 1, 1, project="a")
     queue = [Claim("old", ONE, 1, 1, waited_s=1200.0, project="a"), new]
-    decisions = decide(Snapshot([Node("n", 2, 0, 0)], [holder], queue))
+    decisions = decide(ClusterSnapshot([NodeShape("n", 2, 0, 0)], [holder], queue))
     assert kinds(decisions, Admit) == {"new"}, "among equals the share decides, not the time"
 
 
@@ -414,7 +418,9 @@ def test_waiting_lifts_a_job_to_the_highest_priority_that_waits_and_no_further()
 def test_surplus_moves_to_the_project_with_less_once_and_not_back(cpus: int, a: int, b: int) -> None:
     rich = Claim("rich", ONE, 1, cpus - 1, elastic=True, project="a", wants=cpus)
     poor = Claim("poor", ONE, 1, 1, elastic=True, project="b", wants=cpus)
-    snapshot = Snapshot([Node("n", cpus, 0, 0)], [rich, poor], [], {"a": Project(a), "b": Project(b)})
+    snapshot = ClusterSnapshot(
+        [NodeShape("n", cpus, 0, 0)], [rich, poor], [], {"a": ProjectShare(a), "b": ProjectShare(b)}
+    )
     told: dict[str, list[int]] = {"rich": [cpus - 1], "poor": [1]}
     for _ in range(12):
         decisions = decide(snapshot)
@@ -433,6 +439,6 @@ def test_after_an_hour_whoever_has_less_than_their_share_goes_before_all() -> No
     for waited_s, held, first in ((3599.0, 4, "high"), (3600.0, 4, "old"), (3600.0, 6, "high")):
         old = Claim("old", ONE, 4, 4, waited_s=waited_s, project="a")
         holder = replace(at_work[0], floor=held, holds=held)
-        nodes = [Node("n", held + 6, 0, 0)]
-        decisions = decide(Snapshot(nodes, [holder, at_work[1]], [old, high]))
+        nodes = [NodeShape("n", held + 6, 0, 0)]
+        decisions = decide(ClusterSnapshot(nodes, [holder, at_work[1]], [old, high]))
         assert kinds(decisions, Admit) == {first}, (waited_s, held)

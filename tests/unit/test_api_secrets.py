@@ -15,7 +15,7 @@ from sqlalchemy import update
 
 from ringleader.errors import SpecInvalid
 from ringleader.files import write_once
-from ringleader.runtime import cluster
+from ringleader.runtime.nodes import cluster
 from ringleader.spec import JobSpec
 from ringleader_api.backend import RayBackend
 from ringleader_api.services.secrets import SecretsKeyTorn
@@ -70,7 +70,7 @@ def test_the_supervisor_of_the_living_attempt_gets_the_value_and_nobody_else(her
 
 def test_no_secret_is_in_what_ray_keeps_of_an_actor(here: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = here.started(**NAMED)
-    orders: list[cluster.Launch] = []
+    orders: list[cluster.AttemptLaunch] = []
     backend = RayBackend("127.0.0.1:1", warm_per_node=0)
     monkeypatch.setattr(RayBackend, "_call", lambda self, method, order: orders.append(order))
     backend.start(here.cluster.alive[job_id, 1])

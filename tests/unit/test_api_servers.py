@@ -13,24 +13,24 @@ from test_api_scheduler import CLUSTERS, NEEDS, carried_out, claims
 from ringleader_api.scheduling import (
     Admit,
     Claim,
-    Evict,
+    ClusterSnapshot,
+    EvictJob,
     Grant,
     Hold,
-    Need,
-    Node,
-    Project,
+    NodeShape,
+    ProjectShare,
     Reach,
-    Rules,
-    Snapshot,
+    SchedulerRules,
+    WorkerNeed,
     decide,
     fits,
     reaches,
 )
 from ringleader_api.scheduling.admission import plan
-from ringleader_api.scheduling.room import Room, together
+from ringleader_api.scheduling.room import FreeRoom, together
 
-WORKER, SERVER = Need(1, 1, 0), Need(1, 0, 0)
-FOUR_GPUS = [Node("n0", 8, 4, 64)]
+WORKER, SERVER = WorkerNeed(1, 1, 0), WorkerNeed(1, 0, 0)
+FOUR_GPUS = [NodeShape("n0", 8, 4, 64)]
 
 
 def job(name: str, floor: int, servers: int, **keys: Any) -> Claim:
@@ -42,73 +42,75 @@ def test_servers_take_no_devices_from_workers() -> None:
     asked = job("a", 3, 2)
     assert fits(FOUR_GPUS, asked)
     assert not fits(FOUR_GPUS, replace(asked, server_need=WORKER)), "with a device each they did not fit"
-    assert isinstance(decide(Snapshot(FOUR_GPUS, [], [asked]))[0], Admit)
-    (held,) = decide(Snapshot(FOUR_GPUS, [], [job("b", 3, 6)]))
+    assert isinstance(decide(ClusterSnapshot(FOUR_GPUS, [], [asked]))[0], Admit)
+    (held,) = decide(ClusterSnapshot(FOUR_GPUS, [], [job("b", 3, 6)]))
     assert isinstance(held, Hold)
     assert "3 workers of 1 CPU, 1 GPU each and 6 servers of 1 CPU each" in held.why.message
 
 
 def test_nobody_is_promised_room_beside_a_gang_that_fits_with_care_alone_until_it_has_its_places() -> None:
-    asked, small = job("a", 3, 2), Claim("b", Need(1, 0, 0), 1, 1, elastic=True)
-    first, second = decide(Snapshot(FOUR_GPUS, [], [asked, small]))
+    asked, small = job("a", 3, 2), Claim("b", WorkerNeed(1, 0, 0), 1, 1, elastic=True)
+    first, second = decide(ClusterSnapshot(FOUR_GPUS, [], [asked, small]))
     assert (type(first), type(second)) == (Admit, Hold)
     landing = replace(asked, placed=[], servers_placed=[])
-    assert isinstance(decide(Snapshot(FOUR_GPUS, [landing], [small]))[0], Hold)
+    assert isinstance(decide(ClusterSnapshot(FOUR_GPUS, [landing], [small]))[0], Hold)
     there = replace(asked, placed=[("n0", 3)], servers_placed=[("n0", 2)])
-    assert isinstance(decide(Snapshot(FOUR_GPUS, [there], [small]))[0], Admit)
+    assert isinstance(decide(ClusterSnapshot(FOUR_GPUS, [there], [small]))[0], Admit)
 
 
 def test_what_servers_hold_is_missing_to_others_until_the_job_is_gone() -> None:
     at_work = job("a", 1, 6, ends_in_s=50.0)
-    waits = Claim("b", Need(2, 0, 0), 1, 1, elastic=True)
-    (held,) = decide(Snapshot(FOUR_GPUS, [at_work], [waits]))
+    waits = Claim("b", WorkerNeed(2, 0, 0), 1, 1, elastic=True)
+    (held,) = decide(ClusterSnapshot(FOUR_GPUS, [at_work], [waits]))
     assert isinstance(held, Hold), "one CPU of eight is free"
     placed = replace(at_work, placed=[("n0", 1)], servers_placed=[("n0", 6)])
-    assert isinstance(decide(Snapshot(FOUR_GPUS, [placed], [waits]))[0], Hold)
-    assert isinstance(decide(Snapshot(FOUR_GPUS, [replace(placed, servers=5)], [waits]))[0], Admit)
+    assert isinstance(decide(ClusterSnapshot(FOUR_GPUS, [placed], [waits]))[0], Hold)
+    assert isinstance(decide(ClusterSnapshot(FOUR_GPUS, [replace(placed, servers=5)], [waits]))[0], Admit)
 
 
 def test_a_job_that_leaves_gives_the_room_of_its_servers_too() -> None:
     below = job("a", 1, 6, evictable=True, ran_s=1e6)
-    head = Claim("b", Need(6, 0, 0), 1, 1, priority=5, elastic=True)
-    decisions = decide(Snapshot(FOUR_GPUS, [below], [head], rules=Rules()))
-    assert [d.job_id for d in decisions if isinstance(d, Evict)] == ["a"]
+    head = Claim("b", WorkerNeed(6, 0, 0), 1, 1, priority=5, elastic=True)
+    decisions = decide(ClusterSnapshot(FOUR_GPUS, [below], [head], rules=SchedulerRules()))
+    assert [d.job_id for d in decisions if isinstance(d, EvictJob)] == ["a"]
 
 
 def test_room_for_workers_alone_lets_no_gang_with_servers_start() -> None:
     below = job("a", 1, 3, evictable=True, ran_s=1e6)
     head = job("b", 3, 4, priority=5)
-    decisions = decide(Snapshot(FOUR_GPUS, [below], [head]))
+    decisions = decide(ClusterSnapshot(FOUR_GPUS, [below], [head]))
     assert isinstance(decisions[0], Hold), "its workers fit beside the other job, its servers do not"
-    assert [d.job_id for d in decisions if isinstance(d, Evict)] == ["a"]
+    assert [d.job_id for d in decisions if isinstance(d, EvictJob)] == ["a"]
 
 
 def test_quotas_count_what_servers_need() -> None:
     asked = job("a", 2, 3)
     for quota, starts in (
-        (Project(gpus=2), True),
-        (Project(cpus=5), True),
-        (Project(cpus=4), False),
-        (Project(workers=4), False),
+        (ProjectShare(gpus=2), True),
+        (ProjectShare(cpus=5), True),
+        (ProjectShare(cpus=4), False),
+        (ProjectShare(workers=4), False),
     ):
-        (said,) = decide(Snapshot(FOUR_GPUS, [], [asked], {"default": quota}))
+        (said,) = decide(ClusterSnapshot(FOUR_GPUS, [], [asked], {"default": quota}))
         assert isinstance(said, Admit) == starts, quota
 
 
 def test_a_cluster_that_grows_is_asked_for_servers_by_their_own_need() -> None:
     asked = job("a", 3, 2)
-    decisions, demand = plan(Snapshot([], [], [asked], reach=Reach(5, 3)))
+    decisions, demand = plan(ClusterSnapshot([], [], [asked], reach=Reach(5, 3)))
     assert isinstance(decisions[0], Hold)
     assert demand == {WORKER: 3, SERVER: 2}
     assert not reaches(Reach(4, 3), asked)
-    assert plan(Snapshot(FOUR_GPUS, [asked], [], reach=Reach(5, 3)))[1] == demand, "and while it is at work"
+    assert plan(ClusterSnapshot(FOUR_GPUS, [asked], [], reach=Reach(5, 3)))[1] == demand, (
+        "and while it is at work"
+    )
 
 
 @given(CLUSTERS, NEEDS, st.integers(1, 3), NEEDS, st.integers(1, 3))
 def test_a_gang_of_two_shapes_is_put_there_whole_or_not_at_all(
-    cluster: list[Node], need: Need, count: int, other: Need, more: int
+    cluster: list[NodeShape], need: WorkerNeed, count: int, other: WorkerNeed, more: int
 ) -> None:
-    room, before = Room(cluster), Room(cluster)
+    room, before = FreeRoom(cluster), FreeRoom(cluster)
     found = together(room, need, count, (other, more))
     if found is None:
         assert all(
@@ -116,16 +118,16 @@ def test_a_gang_of_two_shapes_is_put_there_whole_or_not_at_all(
         )
         return
     assert [sum(n for _, n in spots) for spots in found] == [count, more]
-    assert all(room.fit(Need(1e-9, 0, 0), i) >= 0 for i in range(len(room)))
+    assert all(room.fit(WorkerNeed(1e-9, 0, 0), i) >= 0 for i in range(len(room)))
 
 
 @settings(max_examples=100, deadline=None)
 @given(CLUSTERS, claims(), st.data())
 def test_no_more_is_promised_than_the_cluster_has_with_servers_of_any_shape(
-    cluster: list[Node], jobs: list[Claim], data: st.DataObject
+    cluster: list[NodeShape], jobs: list[Claim], data: st.DataObject
 ) -> None:
     jobs = [replace(c, elastic=True, server_need=data.draw(NEEDS)) for c in jobs]
-    snapshot = Snapshot(cluster, [], jobs)
+    snapshot = ClusterSnapshot(cluster, [], jobs)
     for _ in range(3):
         decisions = decide(snapshot)
         told = {d.job_id: d.workers for d in decisions if isinstance(d, Grant)}

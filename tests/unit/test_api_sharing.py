@@ -8,7 +8,7 @@ import pytest
 from control_plane import SPEC, FakeCluster, Stage, outcome, stage, status
 from fastapi.testclient import TestClient
 
-from ringleader_api.scheduling import Node
+from ringleader_api.scheduling import NodeShape
 
 
 @pytest.fixture
@@ -270,7 +270,7 @@ def test_an_attempt_that_finds_no_room_is_queued_again_and_spends_no_failure(her
 def test_the_dry_run_says_what_the_queue_then_does(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     cluster = FakeCluster()
-    cluster.nodes = [Node("n1", 4, 0, 16), Node("n2", 3, 0, 16)]
+    cluster.nodes = [NodeShape("n1", 4, 0, 16), NodeShape("n2", 3, 0, 16)]
     here = stage(tmp_path, cluster, autoscale_cpus=draw.choice([0, 10]))
     for name in ("a", "b"):
         here.client.post("/api/v1/projects", json={"name": name})

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from control_plane import Stage, stage, status
 
-from ringleader_api.reconciling.hearing import Hearing
-from ringleader_api.reconciling.rounds import Rounds, Who
-from ringleader_api.scheduling import Node
+from ringleader_api.reconciling.liveness import SupervisorLiveness
+from ringleader_api.reconciling.round_clock import RoundClock, Who
+from ringleader_api.scheduling import NodeShape
 from ringleader_api.store.tables import Job
 
 
@@ -125,7 +125,7 @@ def test_a_frozen_one_is_told_nothing_that_would_hold_up_the_others(here: Stage)
 
 def many(here: Stage, jobs: int) -> list[str]:
     """So many running jobs of which nothing is heard from now on."""
-    here.cluster.nodes = [Node("n1", 3.0 * jobs, 0, 16.0 * jobs)]
+    here.cluster.nodes = [NodeShape("n1", 3.0 * jobs, 0, 16.0 * jobs)]
     return [heard(here) for _ in range(jobs)]
 
 
@@ -134,7 +134,9 @@ def takes_s(here: Stage, seconds: float) -> None:
     here.cluster.cut = lambda where: here.time.pass_s(seconds if where == "after answers" else 0)
 
 
-def listen(here: Stage, rounds: Rounds, hearing: Hearing, heard_at: dict[Who, datetime]) -> list[Who]:
+def listen(
+    here: Stage, rounds: RoundClock, hearing: SupervisorLiveness, heard_at: dict[Who, datetime]
+) -> list[Who]:
     """A round, and a second; returns who is to be asked."""
     rounds.begin()
     hearing.begin_round(set(heard_at))
@@ -154,7 +156,7 @@ def test_all_that_are_silent_are_asked_in_the_time_of_one(here: Stage) -> None:
 
 
 def test_who_was_not_heard_of_for_longest_is_asked_first_and_nobody_twice_before_all(here: Stage) -> None:
-    hearing = Hearing(rounds := Rounds(here.time), 15)
+    hearing = SupervisorLiveness(rounds := RoundClock(here.time), 15)
     everybody = [("b", 1), ("c", 1), ("a", 1), ("d", 1)]
     heard_at: dict[Who, datetime] = {}
     for who in everybody:
@@ -198,7 +200,7 @@ def test_of_many_that_are_frozen_one_in_a_round_is_ended(here: Stage) -> None:
 
 def test_a_question_that_fails_keeps_nobody_from_being_admitted(here: Stage) -> None:
     jobs = many(here, 2)
-    here.cluster.nodes = [Node("n1", 9, 0, 48)]
+    here.cluster.nodes = [NodeShape("n1", 9, 0, 48)]
 
     def cut(where: str) -> None:
         if where == "before answers":
@@ -241,7 +243,7 @@ def test_one_that_has_never_posted_is_starting(here: Stage) -> None:
 
 
 def test_silence_is_counted_by_ones_own_clock(here: Stage) -> None:
-    hearing = Hearing(rounds := Rounds(here.time), 15)
+    hearing = SupervisorLiveness(rounds := RoundClock(here.time), 15)
     ahead = datetime(2999, 1, 1, tzinfo=UTC)  # another control plane's clock
     found = []
     for _ in range(4):

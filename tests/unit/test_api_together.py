@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 from waiting import wait_for
 
-from ringleader_api.services import together
-from ringleader_api.services.together import Together
+from ringleader_api.services import group_commit
+from ringleader_api.services.group_commit import GroupCommit
 
 HANG_S = 30
 
@@ -30,7 +30,7 @@ class Disk:
 
 
 def ask(
-    group: Together[int, int], numbers: Sequence[int]
+    group: GroupCommit[int, int], numbers: Sequence[int]
 ) -> tuple[dict[int, object], list[threading.Thread]]:
     told: dict[int, object] = {}
 
@@ -47,7 +47,7 @@ def ask(
 
 
 def test_who_comes_while_one_is_written_shares_the_next(disk: Disk) -> None:
-    group = Together(disk.carry_out, most=3)
+    group = GroupCommit(disk.carry_out, most=3)
     first, threads = ask(group, [1])
     wait_for("first transaction", lambda: disk.batches)
     rest, more = ask(group, [2, 3, -4, 5])
@@ -60,7 +60,7 @@ def test_who_comes_while_one_is_written_shares_the_next(disk: Disk) -> None:
 
 
 def test_when_a_transaction_fails_each_is_tried_alone(disk: Disk) -> None:
-    group = Together(disk.carry_out, most=9)
+    group = GroupCommit(disk.carry_out, most=9)
     disk.broken = {3}
     _, threads = ask(group, [1])
     wait_for("first transaction", lambda: disk.batches)
@@ -81,9 +81,9 @@ def test_who_had_company_waits_a_moment_for_more(disk: Disk, monkeypatch: pytest
         joined.extend(ask(crowd, [5])[1])
         wait_for("the other one", lambda: len(crowd._waiting) == 2)
 
-    monkeypatch.setattr(together, "sleep", linger)
+    monkeypatch.setattr(group_commit, "sleep", linger)
     disk.go.set()
-    crowd = Together(disk.carry_out, most=9)
+    crowd = GroupCommit(disk.carry_out, most=9)
     assert crowd(1) == 10
     crowd._crowded = True
     assert crowd(4) == 40

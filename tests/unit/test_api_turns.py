@@ -9,7 +9,7 @@ import pytest
 from control_plane import Stage, stage
 from waiting import wait_for
 
-from ringleader_api.edge.turns import AT_ONCE, Turn, Turns
+from ringleader_api.edge.request_turns import AT_ONCE, RequestTurn, RequestTurns
 
 HANG_S = 30
 
@@ -21,7 +21,7 @@ def here(tmp_path: Path) -> Stage:
 
 def test_of_one_key_so_many_go_at_once_and_the_others_in_the_order_in_which_they_came() -> None:
     async def taken() -> tuple[list[int], bool]:
-        turns, order = Turns(at_once=2), []
+        turns, order = RequestTurns(at_once=2), []
         held = [await turns.begin("ada") for _ in range(2)]
 
         async def ask(number: int) -> None:
@@ -51,7 +51,10 @@ def test_a_turn_is_over_when_the_answer_begins_or_the_body_is_asked_for() -> Non
         return {}
 
     async def used() -> None:
-        reading, answering = Turn(lambda: ended.append("read")), Turn(lambda: ended.append("answered"))
+        reading, answering = (
+            RequestTurn(lambda: ended.append("read")),
+            RequestTurn(lambda: ended.append("answered")),
+        )
         await reading.reading(nothing)()
         await reading.answering(nothing)({})  # type: ignore[arg-type]
         await answering.answering(nothing)({})  # type: ignore[arg-type]

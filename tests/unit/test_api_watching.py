@@ -29,7 +29,7 @@ from ringleader_api.routes.follow import PING, items
 from ringleader_api.services.feeds import Wanted
 from ringleader_api.store import database
 from ringleader_api.store.tables import Fact
-from ringleader_api.tracing import UNTRACED, Told, traces_to
+from ringleader_api.tracing import UNTRACED, TracedRequest, traces_to
 
 
 @pytest.fixture
@@ -350,7 +350,7 @@ def test_a_trace_leads_from_the_request_to_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans = InMemorySpanExporter()
-    monkeypatch.setattr(control, "traces_to", lambda endpoint: Told(spans, at_once=True))
+    monkeypatch.setattr(control, "traces_to", lambda endpoint: TracedRequest(spans, at_once=True))
     here = stage(tmp_path)
     job_id = here.submit()
     here.time.pass_s(2)

@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from ringleader.train.assigned import assigned_at
+from ringleader.train.source.assigned_names import assigned_at
 
 STATEMENTS: dict[str, list[str]] = {
     "best = f(HERE)": ["best"],

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ringleader.bench.checkpoint import Course
-from ringleader.bench.checkpoint_member import APART, HELD
+from ringleader.bench.elasticity.checkpoint import Course
+from ringleader.bench.elasticity.checkpoint_member import APART, HELD
 
 STEP_S = 0.1
 

@@ -1,6 +1,6 @@
 """The share of the best schedule's speed: which one is best, and how turns are compared."""
 
-from ringleader.bench.choice import CASES, LEAST, POINTS, Point, best, figure_of, shares
+from ringleader.bench.exchange.choice import CASES, LEAST, POINTS, Point, best, figure_of, shares
 from ringleader.bench.registry import Wish
 
 

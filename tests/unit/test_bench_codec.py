@@ -2,8 +2,8 @@
 
 import pytest
 
-from ringleader.bench.codec import Course
-from ringleader.bench.codec_member import GOING, REACHED, SMOOTHED_STEPS, WARM_UP_STEPS, Stopwatch
+from ringleader.bench.exchange.codec import Course
+from ringleader.bench.exchange.codec_member import GOING, REACHED, SMOOTHED_STEPS, WARM_UP_STEPS, Stopwatch
 
 
 class Store:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ringleader.bench.broken import BrokenPromise, PeerFailed
-from ringleader.bench.commits import (
+from ringleader.bench.elasticity.commits import (
     STEADY_COMMITS,
     Commit,
     CommitLog,
@@ -45,7 +45,7 @@ def test_a_step_reduced_before_the_kill_is_no_recovery() -> None:
 
 
 def test_whoever_measures_a_recovery_computes_nothing_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringleader.bench.commits.QUIET_S", 0.05)
+    monkeypatch.setattr("ringleader.bench.elasticity.commits.QUIET_S", 0.05)
     began, looks = time.monotonic(), list[float]()
     before = group([1, 2, 3], 1, 0, at=began - 2.0)
 

@@ -4,7 +4,7 @@ import json
 
 from torch.distributed import TCPStore
 
-from ringleader.bench.gate import END, GO, LOOPBACK, WARM_STEPS, Turnstile
+from ringleader.bench.processes.gate import END, GO, LOOPBACK, WARM_STEPS, Turnstile
 
 
 def test_a_worker_of_several_slices_a_step_counts_each_step_once():

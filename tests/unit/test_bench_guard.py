@@ -9,8 +9,8 @@ from time import monotonic
 
 import pytest
 
-from ringleader.bench.attack import BLOWS, Blow, Target, hold, strike
-from ringleader.bench.guard import ATTACKS, CASES, MOST_TIMES, Waits, figures
+from ringleader.bench.control_plane.attack import BLOWS, Blow, Target, hold, strike
+from ringleader.bench.control_plane.guard import ATTACKS, CASES, MOST_TIMES, Waits, figures
 from ringleader.bench.line import Line
 
 WAITS = Waits(alone=[0.01, 0.02, 0.03], beside=[0.02, 0.05, 0.2], told="7 403")

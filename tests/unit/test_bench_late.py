@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from ringleader.bench.late import LateTransport
+from ringleader.bench.exchange.late import LateTransport
 from ringleader.comm.transports.inprocess import Hub
 
 

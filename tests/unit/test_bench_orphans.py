@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from ringleader.bench import orphans
-from ringleader.bench.orphans import Machine, of_run
+from ringleader.bench.processes import orphans
+from ringleader.bench.processes.orphans import Machine, of_run
 from ringleader.comm.segments import NAME
 
 OPEN = f"import os; held = os.memfd_create({NAME!r})"

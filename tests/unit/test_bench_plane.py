@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ringleader.bench.assault import started_twice
-from ringleader.bench.plane import FolderCluster, attempts_in
+from ringleader.bench.control_plane.assault import started_twice
+from ringleader.bench.control_plane.plane import FolderCluster, attempts_in
 from ringleader.spec import JobSpec
 from ringleader_api.backend import AttemptGone, Launch
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.children import peer_answers
-from ringleader.bench.commits import Commits
+from ringleader.bench.elasticity.commits import Commits
+from ringleader.bench.elasticity.submit import PEERS, figures
 from ringleader.bench.peers.first_step import take
 from ringleader.bench.peers.ray_jobs import FIRST_STEP, first_steps
-from ringleader.bench.submit import PEERS, figures
+from ringleader.bench.processes.children import peer_answers
 
 
 class Jobs:

@@ -6,13 +6,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ringleader.bench.course import Course, Point, save_rows
+from ringleader.bench.exchange.nodes import no_bytes
 from ringleader.bench.line import Cell, Figure
-from ringleader.bench.modes import MODES, REFERENCE, Family
-from ringleader.bench.nodes import no_bytes
-from ringleader.bench.picture import DASHES, TINTS, Curve, spread, svg
-from ringleader.bench.sync import Run, Scale, _figures
 from ringleader.bench.table import Table
+from ringleader.bench.training.course import Course, Point, save_rows
+from ringleader.bench.training.modes import MODES, REFERENCE, Family
+from ringleader.bench.training.picture import DASHES, TINTS, Curve, spread, svg
+from ringleader.bench.training.sync import Run, Scale, _figures
 
 
 def run(name: str, seconds: list[float], losses: list[float], crossed: int = 0) -> Run:

@@ -17,10 +17,11 @@ from torch.utils.data import TensorDataset
 from waiting import wait_for
 
 from ringleader.spec import JobSpec
-from ringleader.train import Session, beside
-from ringleader.train.beside import CHECK, CPU_S, WORK, Workspace
-from ringleader.train.local import Alone, Recorded
-from ringleader.train.run import Finished, run
+from ringleader.train import Session
+from ringleader.train.local import RecordedOutput, SingleMember
+from ringleader.train.program_check import background
+from ringleader.train.program_check.background import CHECK, CPU_S, WORK, CheckWorkspace
+from ringleader.train.run import WorkerResult, run
 
 ROWS, BATCH = 16, 4
 PATIENCE_S = 90.0
@@ -120,7 +121,7 @@ class Job:
     """A job of one process, and what came of it."""
 
     place: Path
-    recorded: Recorded = field(default_factory=Recorded)
+    recorded: RecordedOutput = field(default_factory=RecordedOutput)
     checks: int = 0
     before: frozenset[int] = field(default_factory=lambda: frozenset(children(os.getpid())))
 
@@ -142,15 +143,15 @@ class Job:
         niceness: int = 0,
         cpu_s: int = CPU_S,
         **more: Any,
-    ) -> Finished:
+    ) -> WorkerResult:
         return run(
             spec=self.spec(function, **more),
             function=function,
-            coordinator=Alone(1),
+            coordinator=SingleMember(1),
             outlet=self.recorded,
             server=False,
             artifacts=self.place,
-            beside=Workspace(self.make, after_s, niceness, cpu_s),
+            beside=CheckWorkspace(self.make, after_s, niceness, cpu_s),
         )
 
     def make(self) -> Path:
@@ -241,7 +242,7 @@ def test_a_check_that_crashes_is_said_and_nothing_else(job: Job, capsys: pytest.
 def test_a_check_has_a_deadline(
     job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "DEADLINE_S", 0.0)
+    monkeypatch.setattr(background, "DEADLINE_S", 0.0)
     assert job.run(good).reproducible
     why = "the program was not checked beside the job: that took more than 0 s"
     assert said(capsys) == [why, why]
@@ -260,11 +261,11 @@ def test_a_check_that_computes_for_too_long_ends_and_says_so(
 def test_a_state_of_some_size_is_copied_into_memory_that_was_made_beside_training(
     job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(background, "AT_ONCE_BYTES", 0)
     makers: set[str] = set()
-    make = beside._Room._make
+    make = background._Room._make
     monkeypatch.setattr(
-        beside._Room, "_make", lambda room: makers.add(threading.current_thread().name) or make(room)
+        background._Room, "_make", lambda room: makers.add(threading.current_thread().name) or make(room)
     )
     assert job.run(good).reproducible
     assert makers == {CHECK}
@@ -277,8 +278,8 @@ def test_a_state_of_some_size_is_copied_into_memory_that_was_made_beside_trainin
 def test_where_there_is_no_memory_for_a_copy_that_is_said(
     job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "AT_ONCE_BYTES", -1)
-    monkeypatch.setattr(beside, "SPARE_BYTES", 1 << 60)
+    monkeypatch.setattr(background, "AT_ONCE_BYTES", -1)
+    monkeypatch.setattr(background, "SPARE_BYTES", 1 << 60)
     assert job.run(good).reproducible
     (line,) = said(capsys)
     assert line.startswith(f"{NOT}there is no memory for a copy of its state (")
@@ -333,7 +334,7 @@ def test_a_job_that_is_over_soon_is_not_checked(job: Job, capsys: pytest.Capture
 def test_a_large_state_is_not_copied_and_that_is_said(
     job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "MOST_BYTES", 0)
+    monkeypatch.setattr(background, "MOST_BYTES", 0)
     job.run(good)
     assert [line.partition(" MiB")[0] for line in said(capsys)] == [f"{NOT}its state takes 0"]
     assert (job.checks, job.left) == (0, [])

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from ringleader.errors import StepMisuse
 from ringleader.train import Session
-from ringleader.train.digest import weights_sha256
 from ringleader.train.local import run_local
+from ringleader.train.state.digest import weights_sha256
 
 
 def scored(scores: list[float], seen: list[Any], *, lowest: bool = False) -> Any:
@@ -62,7 +62,7 @@ def test_weights_that_nobody_kept_cannot_be_loaded(tmp_path: Path) -> None:
 def test_a_copy_of_the_kept_state_shares_its_tensors() -> None:
     import copy
 
-    from ringleader.train.best import BestWeights
+    from ringleader.train.best_weights import BestWeights
 
     best = BestWeights()
     best.keep(torch.nn.Linear(2, 2))

@@ -19,9 +19,9 @@ from torch.utils.data import TensorDataset
 from ringleader import Session
 from ringleader.errors import StepMisuse
 from ringleader.spec import JobSpec
-from ringleader.train.bodies import Text
+from ringleader.train.body.setting_numbers import leaves
 from ringleader.train.local import run_local
-from ringleader.train.setting_numbers import leaves
+from ringleader.train.source.loop_bodies import SourceText
 
 torch.set_num_threads(1)
 BATCH = 16
@@ -478,7 +478,7 @@ def train(session):
 
 
 def test_settings_do_not_differ_from_worker_to_worker_and_a_number_read_from_them_does() -> None:
-    assert {escape.key[1] for escape in Text(GROUP).escapes.values()} == {"rate"}
+    assert {escape.key[1] for escape in SourceText(GROUP).escapes.values()} == {"rate"}
 
 
 KEEPERS = """
@@ -501,7 +501,7 @@ def other(session):
 
 
 def test_a_name_that_one_program_of_a_file_keeps_is_not_kept_in_the_others() -> None:
-    text = Text(KEEPERS)
+    text = SourceText(KEEPERS)
     assert [(escape.key[1], escape.scope) for escape in text.escapes.values()] == [("bank", "other")]
 
 
@@ -514,4 +514,4 @@ def train(session):
 
 
 def test_statements_of_one_line_are_taken_one_after_the_other() -> None:
-    assert Text(ON_ONE_LINE).carried == {}
+    assert SourceText(ON_ONE_LINE).carried == {}

@@ -16,7 +16,12 @@ from waiting import wait_for
 from ringleader import Session
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
-from ringleader.train.cadence import SHARE, WRITING_SHARE, Cadence, Wish
+from ringleader.train.generation.checkpoint_cadence import (
+    SHARE,
+    WRITING_SHARE,
+    CheckpointCadence,
+    CheckpointVote,
+)
 from ringleader.train.local import run_local
 
 torch.set_num_threads(1)
@@ -132,33 +137,33 @@ class Clock:
 
 def test_a_copy_pauses_training_for_one_part_in_a_hundred_at_most() -> None:
     clock = Clock()
-    cadence = Cadence(None, 30.0, clock)
+    cadence = CheckpointCadence(None, 30.0, clock)
     wishes = []
     for clock.now in (0.0, 29.0, 30.0):
         wishes.append(cadence.wish(busy=False))
-    assert wishes == [Wish.FOLLOWS, Wish.FOLLOWS, Wish.WANTS]
+    assert wishes == [CheckpointVote.FOLLOWS, CheckpointVote.FOLLOWS, CheckpointVote.WANTS]
     cadence.copied(10, pause_s=0.9, whole=True)
     for clock.now in (59.0, 30.0 + SHARE * 0.9 - 1, 30.0 + SHARE * 0.9):
         wishes.append(cadence.wish(busy=False))
-    assert wishes[3:] == [Wish.OBJECTS, Wish.OBJECTS, Wish.WANTS]
+    assert wishes[3:] == [CheckpointVote.OBJECTS, CheckpointVote.OBJECTS, CheckpointVote.WANTS]
     cadence.copied(20, pause_s=0.0, whole=True)
     cadence.written(took_s=100.0)
     clock.now += WRITING_SHARE * 100.0 - 1
-    assert cadence.wish(busy=False) is Wish.OBJECTS, "files take long to write"
+    assert cadence.wish(busy=False) is CheckpointVote.OBJECTS, "files take long to write"
     clock.now += 1
-    assert cadence.wish(busy=True) is Wish.OBJECTS, "they are being written"
-    assert cadence.wish(busy=False) is Wish.WANTS
+    assert cadence.wish(busy=True) is CheckpointVote.OBJECTS, "they are being written"
+    assert cadence.wish(busy=False) is CheckpointVote.WANTS
 
 
 def test_work_is_at_risk_from_the_first_step_behind_a_copy_on() -> None:
-    cadence = Cadence(None, 30.0, Clock())
+    cadence = CheckpointCadence(None, 30.0, Clock())
     assert cadence.at_risk(1)
     cadence.copied(5, pause_s=0.0, whole=False)
     assert cadence.at_risk(5), "the part of somebody who is lost since may be missing"
     cadence.copied(5, pause_s=0.0, whole=True)
     assert not cadence.at_risk(5)
     assert cadence.at_risk(6)
-    assert not Cadence(500, None, Clock()).at_risk(6)
+    assert not CheckpointCadence(500, None, Clock()).at_risk(6)
 
 
 @pytest.mark.parametrize(

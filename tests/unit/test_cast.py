@@ -8,7 +8,7 @@ from test_leaving import RING, job, train
 
 from ringleader.elastic import events as ev
 from ringleader.elastic.membership import begin, handle
-from ringleader.elastic.state import Rules
+from ringleader.elastic.state import AttemptRules
 
 
 def test_last_words_are_heard_though_their_speaker_can_be_told_nothing() -> None:
@@ -16,7 +16,7 @@ def test_last_words_are_heard_though_their_speaker_can_be_told_nothing() -> None
     stage = Cast(job(RING), train)
     here, there = Pipe()
     stage._pipes = {"w0": here}
-    rules = Rules(attempt=1, shards=4, servers=0, copies=False, max_failures=3)
+    rules = AttemptRules(attempt=1, shards=4, servers=0, copies=False, max_failures=3)
     stage._state, _ = begin(rules, minimum=1, maximum=1, now=time.monotonic())
     there.send(("raised", (3, 0, "boom")))
     there.close()
@@ -26,7 +26,7 @@ def test_last_words_are_heard_though_their_speaker_can_be_told_nothing() -> None
 
 def test_a_newcomer_is_heard_once_the_survivors_have_gone_on_without_it() -> None:
     stage = Cast(job(RING), train)
-    stage._state, _ = begin(Rules(attempt=1, shards=4), minimum=1, maximum=2, now=0.0)
+    stage._state, _ = begin(AttemptRules(attempt=1, shards=4), minimum=1, maximum=2, now=0.0)
     for event in (
         ev.Parked("w0", 0, 0, 0, "", 1.0),
         ev.Parked("w1", 0, 0, 0, "", 1.0),

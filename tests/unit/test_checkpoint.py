@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from ringleader.checkpoint.committer import Committed, Committer
+from ringleader.checkpoint.committer import CheckpointMade, Committer
 from ringleader.checkpoint.export import weights_of
 from ringleader.checkpoint.folder import MANIFEST, Folder
-from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Position, Saved
-from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.manifest import CheckpointPosition, CheckpointUnreadable, Manifest, SavedPart
+from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import Snapshot, newest, read
 
 PLACES = ("state-0.pkl", "names-0.json", "state-0-1-of-2.safetensors", "state-0-2-of-2.safetensors", MANIFEST)
@@ -25,8 +25,8 @@ def name_at(step: int) -> str:
     return at(step).name
 
 
-def at(step: int) -> Position:
-    return Position(step, step, 1, 4)
+def at(step: int) -> CheckpointPosition:
+    return CheckpointPosition(step, step, 1, 4)
 
 
 def make_state() -> dict[str, Any]:
@@ -53,7 +53,7 @@ def save(folder: Folder, state: Any, *, step: int = 7, writers: int = 2) -> str:
     pieces = [
         piece
         for writer in range(writers)
-        for piece in Snapshot(state, Part(writer=writer, writers=writers)).write(folder, name)
+        for piece in Snapshot(state, CheckpointPart(writer=writer, writers=writers)).write(folder, name)
     ]
     folder.commit(name, Manifest(at(step), tuple(pieces), {"name": "job"}))
     return name
@@ -105,9 +105,9 @@ def test_an_export_holds_a_chunk_at_a_time_and_reads_no_skeleton(
     folder, name = Folder(str(tmp_path)), name_at(7)
     models = [{f"w{n}": torch.full((250,), float(n)) for n in range(40)}]
     state = {"models": models, "moments": [torch.zeros(1000) for _ in range(40)]}
-    pieces = Snapshot(state, Part()).write(folder, name)
+    pieces = Snapshot(state, CheckpointPart()).write(folder, name)
     folder.commit(name, Manifest(at(7), tuple(pieces), {}))
-    (tmp_path / name / Part().skeleton).unlink()
+    (tmp_path / name / CheckpointPart().skeleton).unlink()
     whole = exported(folder, name)
     monkeypatch.setattr("ringleader.checkpoint.export.CHUNK_BYTES", 100)
     with closing(weights_of(folder.place_of(name))) as weights:
@@ -121,7 +121,7 @@ def test_an_export_holds_a_chunk_at_a_time_and_reads_no_skeleton(
 def test_a_byte_that_was_changed_is_found_before_anything_is_handed_out(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path))
     name = save(folder, make_state(), writers=1)
-    file = tmp_path / name / Part().tensors
+    file = tmp_path / name / CheckpointPart().tensors
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
@@ -145,7 +145,7 @@ def test_of_several_states_the_one_that_updates_a_weight_has_its_value(tmp_path:
     pieces = [
         piece
         for number, state in enumerate(states)
-        for piece in Snapshot(state, Part(state=number, states=2)).write(folder, name_at(7))
+        for piece in Snapshot(state, CheckpointPart(state=number, states=2)).write(folder, name_at(7))
     ]
     folder.commit(name_at(7), Manifest(at(7), tuple(pieces), {}))
     assert_equal(load(exported(folder, name_at(7))), {"0.a": new, "0.b": old + 5, "1.c": old})
@@ -161,13 +161,13 @@ def test_a_harmed_checkpoint_is_not_exported(tmp_path: Path) -> None:
 
 def test_writers_share_the_bytes() -> None:
     state = {"layers": [torch.zeros(1000) for _ in range(8)]}
-    sizes = [Snapshot(state, Part(writer=w, writers=4)).size_bytes for w in range(4)]
+    sizes = [Snapshot(state, CheckpointPart(writer=w, writers=4)).size_bytes for w in range(4)]
     assert sizes == [8000] * 4
 
 
 def test_a_snapshot_keeps_the_state_of_its_moment(tmp_path: Path) -> None:
     folder, weight = Folder(str(tmp_path)), torch.zeros(10)
-    snapshot = Snapshot({"weight": weight}, Part())
+    snapshot = Snapshot({"weight": weight}, CheckpointPart())
     weight.add_(1)
     pieces = snapshot.write(folder, name_at(1))
     folder.commit(name_at(1), Manifest(at(1), tuple(pieces), {}))
@@ -176,7 +176,7 @@ def test_a_snapshot_keeps_the_state_of_its_moment(tmp_path: Path) -> None:
 
 def test_a_tied_tensor_is_written_once() -> None:
     weight = torch.zeros(100)
-    assert Snapshot({"a": weight, "b": weight}, Part()).size_bytes == weight.nbytes
+    assert Snapshot({"a": weight, "b": weight}, CheckpointPart()).size_bytes == weight.nbytes
 
 
 @pytest.mark.parametrize("file", PLACES)
@@ -205,7 +205,7 @@ def test_a_harmed_checkpoint_is_named_and_passed_over(tmp_path: Path, file: str,
 def test_a_checkpoint_of_another_job_is_named_and_passed_over(tmp_path: Path) -> None:
     mine, other = Folder(str(tmp_path / "job_a")), Folder(str(tmp_path / "job_b"))
     for folder, step in ((mine, 5), (other, 6)):
-        pieces = Snapshot(make_state(), Part()).write(folder, name_at(step))
+        pieces = Snapshot(make_state(), CheckpointPart()).write(folder, name_at(step))
         folder.commit(name_at(step), Manifest(at(step), tuple(pieces), {}, folder.job))
     shutil.copytree(tmp_path / "job_b" / name_at(6), tmp_path / "job_a" / name_at(6))
     found, (error,) = newest(mine)
@@ -226,7 +226,7 @@ def test_a_manifest_of_another_step_is_named_and_passed_over(tmp_path: Path) -> 
 
 def test_without_its_manifest_there_is_no_checkpoint(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path))
-    Snapshot(make_state(), Part()).write(folder, name_at(1))
+    Snapshot(make_state(), CheckpointPart()).write(folder, name_at(1))
     assert folder.names() == []
     assert newest(folder) == (None, [])
 
@@ -245,7 +245,7 @@ def test_the_newest_are_kept_and_older_remains_removed(tmp_path: Path) -> None:
     names = [save(folder, {"w": torch.zeros(3)}, step=step) for step in (1, 20, 300, 4000)]
     unfinished = [name_at(step) for step in (2, 5000)]
     for name in unfinished:
-        Snapshot({"w": torch.zeros(3)}, Part()).write(folder, name)
+        Snapshot({"w": torch.zeros(3)}, CheckpointPart()).write(folder, name)
     assert sorted(folder.thin_out(2)) == [names[0], unfinished[0], names[1]]
     assert folder.names() == [names[3], names[2]]
     assert sorted(p.name for p in tmp_path.iterdir()) == [names[2], names[3], unfinished[1]], (
@@ -253,11 +253,11 @@ def test_the_newest_are_kept_and_older_remains_removed(tmp_path: Path) -> None:
     )
 
 
-def commit_at(folder: Folder, step: int, *, attempt: int, keep: int) -> Committed:
-    position = Position(step, step, attempt, 1)
+def commit_at(folder: Folder, step: int, *, attempt: int, keep: int) -> CheckpointMade:
+    position = CheckpointPosition(step, step, attempt, 1)
     committer = Committer(folder, keep=keep, spec={})
-    pieces = tuple(Snapshot({"w": torch.zeros(3)}, Part()).write(folder, position.name))
-    committer.add(Saved(position, 0, 1, pieces, 0.0))
+    pieces = tuple(Snapshot({"w": torch.zeros(3)}, CheckpointPart()).write(folder, position.name))
+    committer.add(SavedPart(position, 0, 1, pieces, 0.0))
     committed = committer.settle(step)
     assert committed is not None
     return committed
@@ -270,7 +270,7 @@ def test_what_an_attempt_had_to_pass_over_takes_the_place_of_none_that_can_be_re
     folder = Folder(str(tmp_path))
     for step in (400, 500, 1000):
         commit_at(folder, step, attempt=1, keep=3)
-    harmed = tmp_path / Position(1000, 1000, 1, 1).name
+    harmed = tmp_path / CheckpointPosition(1000, 1000, 1, 1).name
     next(harmed.glob("*.safetensors")).write_bytes(b"")
     found, _ = newest(folder)
     assert found is not None
@@ -298,11 +298,14 @@ def test_a_file_that_finds_no_room_leaves_none_behind_that_takes_some(tmp_path: 
 
 def test_of_two_checkpoints_of_one_step_the_later_generation_has_finished_more(tmp_path: Path) -> None:
     """Behind the step that the first holds an evaluation was finished, and then everybody paused."""
-    folder, positions = Folder(str(tmp_path)), [Position(500, 500 + more, 1, 9 + more) for more in (0, 1)]
+    folder, positions = (
+        Folder(str(tmp_path)),
+        [CheckpointPosition(500, 500 + more, 1, 9 + more) for more in (0, 1)],
+    )
     committer = Committer(folder, keep=1, spec={})
     for position in positions:
-        pieces = tuple(Snapshot({"w": torch.zeros(3)}, Part()).write(folder, position.name))
-        committer.add(Saved(position, 0, 1, pieces, 0.0))
+        pieces = tuple(Snapshot({"w": torch.zeros(3)}, CheckpointPart()).write(folder, position.name))
+        committer.add(SavedPart(position, 0, 1, pieces, 0.0))
     committed = committer.settle(500)
     assert committed is not None
     assert committed.manifest.position == positions[1]
@@ -334,7 +337,7 @@ def test_a_checkpoint_exists_though_old_ones_cannot_be_removed_and_the_next_remo
 
 
 def name_of(step: int) -> str:
-    return Position(step, step, 1, 1).name
+    return CheckpointPosition(step, step, 1, 1).name
 
 
 class Refusing:
@@ -353,7 +356,7 @@ def test_an_attempt_that_was_replaced_sets_nothing_aside_of_a_later_one(tmp_path
     for attempt, step in ((1, 500), (2, 1000), (1, 600)):
         committed = commit_at(folder, step, attempt=attempt, keep=1)
     assert folder.names() == [
-        Position(step, step, attempt, 1).name for attempt, step in ((2, 1000), (1, 600))
+        CheckpointPosition(step, step, attempt, 1).name for attempt, step in ((2, 1000), (1, 600))
     ]
     assert committed.removed == ()
 

@@ -12,8 +12,8 @@ from moto.server import ThreadedMotoServer
 from threaded_cast import ThreadedCast
 
 from ringleader.checkpoint.folder import MANIFEST, Folder
-from ringleader.checkpoint.manifest import CheckpointsUnreachable, Manifest, Position
-from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.manifest import CheckpointPosition, CheckpointsUnreachable, Manifest
+from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import Snapshot, newest
 from ringleader.spec import JobSpec
 from ringleader.train import Session
@@ -47,12 +47,14 @@ def place(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def save(folder: Folder, step: int, writers: int = 2) -> str:
-    position = Position(step, step, attempt=1, generation=1)
+    position = CheckpointPosition(step, step, attempt=1, generation=1)
     state = {"weights": [torch.full((1000,), float(step)) for _ in range(writers)], "step": step}
     pieces = [
         piece
         for writer in range(writers)
-        for piece in Snapshot(state, Part(writer=writer, writers=writers)).write(folder, position.name)
+        for piece in Snapshot(state, CheckpointPart(writer=writer, writers=writers)).write(
+            folder, position.name
+        )
     ]
     folder.check_there(position.name, pieces)
     folder.commit(position.name, Manifest(position, tuple(pieces), {}))
@@ -73,7 +75,7 @@ def test_a_checkpoint_on_s3_comes_back_whole(place: str) -> None:
 def test_what_is_torn_on_s3_is_passed_over_and_old_ones_are_removed(place: str, endpoint: str) -> None:
     folder = Folder(place)
     names = [save(folder, step) for step in (1, 2, 3)]
-    torn = f"{endpoint}/{BUCKET}/checkpoints/job_a/{names[2]}/{Part(writer=1, writers=2).tensors}"
+    torn = f"{endpoint}/{BUCKET}/checkpoints/job_a/{names[2]}/{CheckpointPart(writer=1, writers=2).tensors}"
     httpx.put(torn, content=httpx.get(torn).content[:-9]).raise_for_status()
     found, (error,) = newest(folder)
     assert found is not None
@@ -86,9 +88,9 @@ def test_what_is_torn_on_s3_is_passed_over_and_old_ones_are_removed(place: str, 
 
 
 def test_a_job_begins_with_weights_on_s3(place: str, tmp_path: Path) -> None:
-    folder, position = Folder(place), Position(1, 1, attempt=1, generation=1)
+    folder, position = Folder(place), CheckpointPosition(1, 1, attempt=1, generation=1)
     weights = {"weight": torch.full((1, 2), 3.0), "bias": torch.zeros(1)}
-    pieces = Snapshot({"models": [weights], "optimizers": []}, Part()).write(folder, position.name)
+    pieces = Snapshot({"models": [weights], "optimizers": []}, CheckpointPart()).write(folder, position.name)
     folder.commit(position.name, Manifest(position, tuple(pieces), {}))
     net = torch.nn.Linear(2, 1)
 

@@ -10,7 +10,7 @@ from fake_api import AT, RESULT, TOKEN, URL, FakeApi, event, job_id, job_view
 
 from ringleader.cli.demo import ledger
 from ringleader.cli.demo.findings import Findings, broken_promises, changes, describe, gather
-from ringleader.cli.demo.kill import DemoStuck, Kill, kill_one
+from ringleader.cli.demo.kill import DemoStuck, KilledWorker, kill_one
 from ringleader.client import Client, Worker
 from ringleader.client.records import Result
 from ringleader.wire import views
@@ -59,7 +59,7 @@ def _found(tmp_path: Path, entries: list[tuple[int, int]] | None = None, **chang
         },
     )
     job = Client(URL, TOKEN, transport=api).job(job_id(1))
-    kill = Kill(VICTIM, 400, 400, {"w0": 11, "w1": 12, "w2": 13}, after)
+    kill = KilledWorker(VICTIM, 400, 400, {"w0": 11, "w1": 12, "w2": 13}, after)
     return gather(job, Result.of(views.Result.model_validate(result)), kill, tmp_path, UNDISTURBED)
 
 

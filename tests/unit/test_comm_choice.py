@@ -7,9 +7,9 @@ from test_comm_simulator import part_of
 
 from ringleader.comm.choice import DOUBT, HOPELESS, choose, forecasts
 from ringleader.comm.schedules import SCHEDULES
-from ringleader.comm.simulator import Costs, Link, simulate
+from ringleader.comm.simulator import ClusterCosts, LinkCost, simulate
 
-LAN = Costs(inside=Link(2e-5, 2e-10), between=Link(1e-4, 8e-9), add_s_per_byte=1e-10)
+LAN = ClusterCosts(inside=LinkCost(2e-5, 2e-10), between=LinkCost(1e-4, 8e-9), add_s_per_byte=1e-10)
 """Shared memory inside, 1 Gbit/s between."""
 
 
@@ -70,6 +70,6 @@ def test_a_large_bucket_crosses_a_slow_network_in_two_levels(groups):
 
 
 def test_free_bytes_and_free_adds_leave_the_hops_to_decide():
-    only_hops = Costs(Link(1.0, 0.0), Link(1.0, 0.0), 0.0)
+    only_hops = ClusterCosts(LinkCost(1.0, 0.0), LinkCost(1.0, 0.0), 0.0)
     assert choose(part_of(8, 1000), only_hops, canonical=True) == "doubling"
     assert forecasts(part_of(8, 1000), only_hops, canonical=False)["tree"].seconds == 6.0

@@ -7,7 +7,7 @@ from torch import Tensor
 from ringleader.comm.codecs import RAW, Codec
 from ringleader.comm.codecs.fp16 import FP16
 from ringleader.comm.codecs.int8 import INT8, Int8
-from ringleader.comm.codecs.messages import Run, messages
+from ringleader.comm.codecs.messages import CodecRun, messages
 from ringleader.comm.codecs.onebit import OneBit
 from ringleader.comm.codecs.topk import TOPK, TopK
 
@@ -58,7 +58,12 @@ def test_fp16_holds_finite_values_at_its_largest() -> None:
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 @pytest.mark.parametrize("chunk", [5, 64, 1 << 18])
 def test_the_messages_of_all_owners_hold_every_element_once(world: int, chunk: int) -> None:
-    runs = [Run((0, 2), RAW), Run((2, 103), INT8, 1), Run((103, 103), TOPK, 2), Run((103, 500), TOPK, 3)]
+    runs = [
+        CodecRun((0, 2), RAW),
+        CodecRun((2, 103), INT8, 1),
+        CodecRun((103, 103), TOPK, 2),
+        CodecRun((103, 500), TOPK, 3),
+    ]
     seen = torch.zeros(500, dtype=torch.int32)
     for owned in messages(runs, world, chunk):
         for message in owned:

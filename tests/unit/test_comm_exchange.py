@@ -10,8 +10,8 @@ from torch import nn
 
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.errors import ExchangeBroken, StepMisuse
+from ringleader.exchange import open_exchange
 from ringleader.spec.sync import Algorithm
-from ringleader.sync import open_exchange
 
 SHARDS = 8
 

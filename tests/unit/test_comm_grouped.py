@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ringleader.comm.executor import Scratch
 from ringleader.comm.grouped import canonical_sum
-from ringleader.comm.schedules import Part
+from ringleader.comm.schedules import RankPart
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.transports.nccl import apart
 from ringleader.comm.transports.transport import Messages
@@ -49,7 +49,7 @@ def test_every_rank_ends_with_the_bits_of_the_tree(world: int, length: int, abse
 
     def one(rank: int) -> Tensor:
         rows = [partial(tree, values, node) for node in nodes[rank]] or [torch.full((length,), torch.nan)]
-        canonical_sum(Part(rank, length, nodes, tree), rows, Scratch(), rounds(hub, rank))
+        canonical_sum(RankPart(rank, length, nodes, tree), rows, Scratch(), rounds(hub, rank))
         return rows[0]
 
     with ThreadPoolExecutor(world) as pool:

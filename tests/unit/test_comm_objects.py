@@ -27,15 +27,15 @@ from ringleader.comm.objects import (
 )
 from ringleader.comm.seal import Seal, new_secret
 from ringleader.comm.transports.inprocess import Hub, InProcessTransport
-from ringleader.elastic.items import Items
-from ringleader.elastic.tokens import Copy
 from ringleader.errors import ExchangeBroken, ObjectRefused, ObjectUnexpected
-from ringleader.sync.crew import Call, Crew, Kind
-from ringleader.sync.news import News
-from ringleader.sync.side import Side
-from ringleader.train.held import Held
-from ringleader.train.replicas import Replica
-from ringleader.train.word import SliceReport
+from ringleader.exchange.side_channel import SideChannel
+from ringleader.train.generation.control_word import SliceReport
+from ringleader.train.modes.items import ItemSet
+from ringleader.train.modes.local_sgd.replicas import Replica
+from ringleader.train.modes.token_ring.gossip import Gossip
+from ringleader.train.modes.token_ring.node_group import GroupCall, GroupCallKind, NodeGroup
+from ringleader.train.modes.token_ring.recovery import TokenCopy
+from ringleader.train.state.training_state import TrainingState
 
 SEAL = Seal(bytes(range(32)), "job/1.1")
 
@@ -118,9 +118,9 @@ def test_a_word_of_the_store_is_no_object():
 def test_where_the_types_of_a_message_are_known_no_other_is_made(sign: Path):
     """Also where a member has sealed it."""
     with pytest.raises(ObjectUnexpected, match=r"pathlib\.Path"):
-        unpacked(packed({"step": Harm(sign)}, SEAL), SEAL, Items)
-    with pytest.raises(ObjectUnexpected, match=r"ringleader\.elastic\.tokens\.Copy"):
-        unpacked(packed(Copy(1, Items(), frozenset()), SEAL), SEAL, Items)
+        unpacked(packed({"step": Harm(sign)}, SEAL), SEAL, ItemSet)
+    with pytest.raises(ObjectUnexpected, match=r"ringleader\.train\.modes\.token_ring\.recovery\.TokenCopy"):
+        unpacked(packed(TokenCopy(1, ItemSet(), frozenset()), SEAL), SEAL, ItemSet)
     assert not sign.exists()
 
 
@@ -197,7 +197,7 @@ def pair(foreign: Seal) -> tuple[InProcessTransport, InProcessTransport]:
 
 
 def test_a_strangers_state_heals_nobody(sign: Path):
-    held = Held()
+    held = TrainingState()
     for payload in strangers({"models": Harm(sign)}):
         with pytest.raises(ObjectRefused):
             held.restore(payload, SEAL)
@@ -209,9 +209,9 @@ def test_a_joiner_unpickles_nothing_of_a_stranger_that_plays_its_donor(sign: Pat
     giving, taking = Communicator(stranger), Communicator(member)
     with ThreadPoolExecutor(1) as pool:
         for payload in strangers({"kind": Harm(sign)}):
-            sending = pool.submit(Side(giving).send_state, 1, payload)
+            sending = pool.submit(SideChannel(giving).send_state, 1, payload)
             with pytest.raises(ObjectRefused):
-                unpacked_of_any_type(Side(taking).receive_state(0), Side(taking).seal)
+                unpacked_of_any_type(SideChannel(taking).receive_state(0), SideChannel(taking).seal)
             sending.result(30)
     assert not sign.exists()
     for communicator in (giving, taking):
@@ -223,7 +223,7 @@ def test_a_mate_unpickles_nothing_of_a_stranger_that_plays_its_conductor(sign: P
     for message in sent((Harm(sign), None), stranger.seal):
         stranger.isend(message, 1, 16)
     communicator = Communicator(member)
-    crew = Crew(communicator, [0, 1], News(), together=False)
+    crew = NodeGroup(communicator, [0, 1], Gossip(), together=False)
     with pytest.raises(ExchangeBroken, match="no member of this generation has sealed"):
         crew.hear()
     assert not sign.exists()
@@ -233,15 +233,18 @@ def test_a_mate_unpickles_nothing_of_a_stranger_that_plays_its_conductor(sign: P
 def test_what_members_of_a_crew_say_comes_as_it_was_said():
     hub = Hub(2, deadline_s=30.0)
     ends = hub.transport(0), hub.transport(1)
-    said = (Call(Kind.WORK, finished=False, settled=Items(3, [5])), ({1: np.ones(2)}, 2, torch.ones(4)))
+    said = (
+        GroupCall(GroupCallKind.WORK, finished=False, settled=ItemSet(3, [5])),
+        ({1: np.ones(2)}, 2, torch.ones(4)),
+    )
     works = [ends[0].isend(message, 1, 16) for message in sent(said, ends[0].seal)]
-    call, (reports, newest, buffers) = receive(ends[1], 0, 16, Call, Kind, Items)
+    call, (reports, newest, buffers) = receive(ends[1], 0, 16, GroupCall, GroupCallKind, ItemSet)
     for work in works:
         work.wait()
     assert (call.kind, call.finished, call.settled.encode().tolist()) == (
-        Kind.WORK,
+        GroupCallKind.WORK,
         False,
-        Items(3, [5]).encode().tolist(),
+        ItemSet(3, [5]).encode().tolist(),
     )
     assert (reports[1].tolist(), newest, buffers.tolist()) == ([1.0, 1.0], 2, [1.0] * 4)
 
@@ -265,8 +268,10 @@ def test_one_module_alone_unpickles_what_members_send_each_other():
         for path in (root / folder).rglob("*.py")
         if unpickles.search(path.read_text(encoding="utf-8"))
     }
-    own_file = {"train/check.py"}  # what `ringleader check` wrote itself, in a folder of its own
-    assert found == {"comm/objects.py", "train/shadowing.py"} | own_file
+    own_file = {
+        "train/program_check/two_runs.py"
+    }  # what `ringleader check` wrote itself, in a folder of its own
+    assert found == {"comm/objects.py", "train/generation/join_follower.py"} | own_file
 
 
 def test_an_object_may_lie_in_memory_that_is_there() -> None:

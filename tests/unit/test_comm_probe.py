@@ -11,10 +11,10 @@ from exchange_members import on_members, on_nodes, plan_of
 from rooms import open_room
 
 from ringleader.comm.choice import choose
-from ringleader.comm.probe import Lines, probe
-from ringleader.comm.schedules import Part
-from ringleader.comm.simulator import Costs, Link
-from ringleader.comm.tree import Node, tree_over
+from ringleader.comm.probe import ProbeSender, probe
+from ringleader.comm.schedules import RankPart
+from ringleader.comm.simulator import ClusterCosts, LinkCost
+from ringleader.comm.tree import TreeNode, tree_over
 
 SHARDS = 8
 NODES = [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1)]
@@ -27,16 +27,16 @@ def store_port() -> Iterator[int]:
     del store
 
 
-def part(world: int, length: int, groups: tuple[tuple[int, ...], ...] = ()) -> Part:
-    rows = tuple((Node(0, r),) for r in range(world))
-    return Part(0, length, rows, tree_over(world, frozenset(range(world))), groups=groups)
+def part(world: int, length: int, groups: tuple[tuple[int, ...], ...] = ()) -> RankPart:
+    rows = tuple((TreeNode(0, r),) for r in range(world))
+    return RankPart(0, length, rows, tree_over(world, frozenset(range(world))), groups=groups)
 
 
 @pytest.mark.parametrize("nodes", NODES)
 def test_members_of_several_nodes_measure_the_same_costs_and_train_to_the_same_bits(nodes, store_port):
     (alone,) = on_members(plan_of(1, SHARDS), lambda m: m.train(3))
 
-    def measured(member) -> tuple[Costs, dict[str, torch.Tensor]]:
+    def measured(member) -> tuple[ClusterCosts, dict[str, torch.Tensor]]:
         return member.exchange.measure(), member.train(3)
 
     found = on_members(plan_of(len(nodes), SHARDS), measured, members=on_nodes(nodes, store_port))
@@ -50,10 +50,10 @@ def test_members_of_several_nodes_measure_the_same_costs_and_train_to_the_same_b
 
 
 def test_links_are_measured_once_and_anew_where_somebody_knows_less_or_something_else(store_port):
-    known = Costs(Link(1.0, 2.0), Link(3.0, 4.0), 5.0)
+    known = ClusterCosts(LinkCost(1.0, 2.0), LinkCost(3.0, 4.0), 5.0)
     other, generations = replace(known, add_s_per_byte=6.0), count(1)
 
-    def found(*before: Costs | None) -> set[Costs | None]:
+    def found(*before: ClusterCosts | None) -> set[ClusterCosts | None]:
         members = on_nodes((0, 1, 1), store_port, next(generations))
         plan = plan_of(3, SHARDS)
         return set(on_members(plan, lambda m: m.exchange.measure(before[m.rank]), members=members))
@@ -83,7 +83,7 @@ def test_a_probe_tells_the_links_that_it_timed(monkeypatch: pytest.MonkeyPatch):
         now += rounds * 5e-3
 
     monkeypatch.setattr("ringleader.comm.probe.time", SimpleNamespace(perf_counter=lambda: now))
-    costs = probe(0, ((0, 1), (2, 3)), 4, Lines(to_and_fro, shift, lambda values: values))
+    costs = probe(0, ((0, 1), (2, 3)), 4, ProbeSender(to_and_fro, shift, lambda values: values))
     found = [link.latency_s for link in (costs.inside, costs.between, costs.crowded)]
     assert found == pytest.approx([2e-3, 8e-3, 5e-3 - 2e-3], abs=1e-6)  # a small message has bytes, too
 
@@ -95,7 +95,7 @@ def test_who_sends_at_once_is_the_largest_node_and_one_rank_writes_it_down():
         told.append(values.clone())
         return values
 
-    alone = Lines(lambda peer, values, rounds: None, lambda ranks, values, rounds: None, tell)
+    alone = ProbeSender(lambda peer, values, rounds: None, lambda ranks, values, rounds: None, tell)
     asked: list[int] = []
     for rank in range(4):
         told.clear()
@@ -107,15 +107,15 @@ def test_who_sends_at_once_is_the_largest_node_and_one_rank_writes_it_down():
 
 @pytest.mark.parametrize("world", [3, 4])
 def test_where_ranks_share_cores_few_messages_win_and_elsewhere_few_hops(world):
-    apart = Costs(Link(1e-4, 1e-9), Link(1e-4, 1e-9), 1e-10)
-    crowded = replace(apart, crowded=Link(1e-4, 3e-10))
+    apart = ClusterCosts(LinkCost(1e-4, 1e-9), LinkCost(1e-4, 1e-9), 1e-10)
+    crowded = replace(apart, crowded=LinkCost(1e-4, 3e-10))
     assert choose(part(world, 256), apart, canonical=False) == {3: "gather", 4: "doubling"}[world]
     # 2(P-1) messages instead of P·lg P or P(P-1)
     assert choose(part(world, 256), crowded, canonical=False) == {3: "doubling", 4: "tree"}[world]
 
 
 def test_slow_links_between_nodes_call_for_two_levels_and_tiny_buckets_for_few_hops():
-    slow = Costs(Link(5e-6, 1e-10), Link(1e-4, 8e-9), 1e-10)
+    slow = ClusterCosts(LinkCost(5e-6, 1e-10), LinkCost(1e-4, 8e-9), 1e-10)
     groups = ((0, 1), (2, 3))
     assert choose(part(4, 6_500_000, groups), slow, canonical=False) == "two_level"
     # Two hops between the nodes, one message on each link at a time.

@@ -15,8 +15,8 @@ from waiting import wait_for
 from ringleader.comm import rendezvous
 from ringleader.comm.rendezvous import STRANGERS, Rendezvous
 from ringleader.comm.seal import NONCE_BYTES, TAG_BYTES, new_secret
-from ringleader.comm.transports.meeting import Call, Clients, meet, visit
-from ringleader.comm.visitor import HELLO, Visitor, local_socket
+from ringleader.comm.transports.meeting import MeetingCall, StoreClients, meet, visit
+from ringleader.comm.visitor import HELLO, StoreConnection, local_socket
 from ringleader.errors import WordRefused
 
 HANG_S = 30.0
@@ -30,8 +30,8 @@ def store() -> Iterator[Rendezvous]:
     store.close()
 
 
-def visitor(store: Rendezvous, room: str = ROOM, secret: bytes = SECRET) -> Visitor:
-    return Visitor(HOST, store.port, HANG_S, room=room, secret=secret)
+def visitor(store: Rendezvous, room: str = ROOM, secret: bytes = SECRET) -> StoreConnection:
+    return StoreConnection(HOST, store.port, HANG_S, room=room, secret=secret)
 
 
 def stranger(store: Rendezvous) -> socket.socket:
@@ -103,7 +103,7 @@ def test_whoever_answers_in_the_place_of_the_store_is_not_believed():
     """Its port is free again once it is gone."""
     with socket.create_server((HOST, 0)) as listener, ThreadPoolExecutor(1) as pool:
         port = listener.getsockname()[1]
-        met = pool.submit(Visitor, HOST, port, HANG_S, room=ROOM, secret=SECRET)
+        met = pool.submit(StoreConnection, HOST, port, HANG_S, room=ROOM, secret=SECRET)
         connection, _ = listener.accept()
         connection.sendall(bytes(NONCE_BYTES))
         assert connection.recv(1 << 10)
@@ -116,7 +116,7 @@ def test_whoever_answers_in_the_place_of_the_store_is_not_believed():
 def test_strangers_who_say_nothing_keep_no_member_out_and_are_bounded(store: Rendezvous):
     silent = [stranger(store) for _ in range(2 * STRANGERS)]
     with ThreadPoolExecutor(2) as pool:
-        calls = [Call(HOST, store.port, f"{ROOM}/1.1", rank, 2, HANG_S, SECRET) for rank in range(2)]
+        calls = [MeetingCall(HOST, store.port, f"{ROOM}/1.1", rank, 2, HANG_S, SECRET) for rank in range(2)]
         for transport in pool.map(meet, calls):
             transport.close()
     assert len(store._strangers) <= STRANGERS
@@ -130,15 +130,15 @@ def test_a_member_on_the_node_of_its_store_needs_no_port_that_strangers_may_crow
     with closing(open_room(HOST, tmp_path)) as store:
         path = {"room": ROOM, "secret": SECRET, "folder": tmp_path}
         # 203.0.113.1: an address that is nobody's
-        with closing(Visitor("203.0.113.1", store.port, HANG_S, **path)) as member:
+        with closing(StoreConnection("203.0.113.1", store.port, HANG_S, **path)) as member:
             member.corner(f"{ROOM}/1.1", HANG_S).set("place/0", b"here")
         silent = [stranger(store) for _ in range(2 * STRANGERS)]
-        with closing(Visitor("203.0.113.1", store.port, HANG_S, **path)) as member:
+        with closing(StoreConnection("203.0.113.1", store.port, HANG_S, **path)) as member:
             assert member.corner(f"{ROOM}/1.1", HANG_S).read(["place/0"]) == [b"here"]
         for connection in silent:
             connection.close()
         with pytest.raises(OSError, match="closed the connection"):
-            Visitor("203.0.113.1", store.port, HANG_S, **{**path, "secret": new_secret()})
+            StoreConnection("203.0.113.1", store.port, HANG_S, **{**path, "secret": new_secret()})
 
 
 @needs_root
@@ -157,17 +157,17 @@ def test_a_socket_at_which_another_account_listens_is_passed_by(tmp_path: Path, 
             foreign.listen()
         finally:
             os.seteuid(0)
-        Visitor(HOST, store.port, HANG_S, room=ROOM, secret=SECRET, folder=tmp_path).close()
+        StoreConnection(HOST, store.port, HANG_S, room=ROOM, secret=SECRET, folder=tmp_path).close()
 
 
 def test_where_no_store_is_on_this_node_its_port_is_asked(tmp_path: Path, store: Rendezvous):
-    Visitor(HOST, store.port, HANG_S, room=ROOM, secret=SECRET, folder=tmp_path).close()
+    StoreConnection(HOST, store.port, HANG_S, room=ROOM, secret=SECRET, folder=tmp_path).close()
 
 
 def test_a_member_that_is_turned_away_asks_again():
     """Strangers may have crowded it out, or its supervisor be about to open its room."""
     store = Rendezvous(HOST)
-    call = Call(HOST, store.port, f"{ROOM}/1.1", 0, 1, HANG_S, SECRET)
+    call = MeetingCall(HOST, store.port, f"{ROOM}/1.1", 0, 1, HANG_S, SECRET)
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(visit, call, HANG_S)
         with stranger(store) as beside:
@@ -202,12 +202,12 @@ def test_a_stranger_who_does_not_answer_is_sent_away(
 
 
 def test_twenty_five_generations_leave_the_words_of_one(store: Rendezvous):
-    clients = [Clients() for _ in range(3)]
+    clients = [StoreClients() for _ in range(3)]
     counts = []
     for generation in range(1, 26):
 
         def member(rank: int, place: str = f"{ROOM}/1.{generation}") -> None:
-            meet(Call(HOST, store.port, place, rank, 3, HANG_S, SECRET), clients=clients[rank]).close()
+            meet(MeetingCall(HOST, store.port, place, rank, 3, HANG_S, SECRET), clients=clients[rank]).close()
 
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(member, range(3)))
@@ -268,8 +268,8 @@ def test_a_room_that_no_supervisor_asks_for_is_closed(store: Rendezvous, monkeyp
 def test_a_connection_that_the_store_has_ended_is_not_used_again(
     store: Rendezvous, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clients = Clients()
-    call = Call(HOST, store.port, f"{ROOM}/1.1", 0, 1, HANG_S, SECRET)
+    clients = StoreClients()
+    call = MeetingCall(HOST, store.port, f"{ROOM}/1.1", 0, 1, HANG_S, SECRET)
     client = clients.take(call, HANG_S)
     clients.give_back(call, client)
     assert clients.take(call, HANG_S) is client
@@ -286,4 +286,4 @@ def test_a_connection_that_the_store_has_ended_is_not_used_again(
 
 def test_nobody_meets_without_a_secret(store: Rendezvous):
     with pytest.raises(ValueError, match="a secret of 32 bytes, not of 0"):
-        meet(Call(HOST, store.port, f"{ROOM}/1.1", 0, 2, 1.0, b""))
+        meet(MeetingCall(HOST, store.port, f"{ROOM}/1.1", 0, 2, 1.0, b""))

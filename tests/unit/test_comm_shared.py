@@ -23,15 +23,15 @@ from forks import processes
 from rooms import SECRET, open_room
 
 from ringleader.comm.communicator import Communicator
-from ringleader.comm.schedules import Part
+from ringleader.comm.schedules import RankPart
 from ringleader.comm.segments import Arena, Segment
 from ringleader.comm.transports.flags import Peers
-from ringleader.comm.transports.meeting import SHARED, Call, meet
+from ringleader.comm.transports.meeting import SHARED, MeetingCall, meet
 from ringleader.comm.transports.shared import LEAST_BYTES, SharedTransport
 from ringleader.comm.tree import tree_over
 from ringleader.elastic.plan import owned
 from ringleader.errors import ExchangeBroken
-from ringleader.sync.side import STATE_WINDOW, Side
+from ringleader.exchange.side_channel import STATE_WINDOW, SideChannel
 
 SHARDS = 8
 HANG_S = 60.0
@@ -79,7 +79,7 @@ def test_the_sum_in_place_is_the_canonical_one_on_every_member(world, length):
             for row, node in zip(mine, rows[member.rank], strict=False):
                 below = frozenset(node.covers(SHARDS)) & present
                 row.copy_(combine(tree_over(SHARDS, below), {k: values[k] for k in below}, torch.add))
-            board.reduce(0, Part(member.rank, length, rows, tree), mine, [arena.address(r) for r in mine])
+            board.reduce(0, RankPart(member.rank, length, rows, tree), mine, [arena.address(r) for r in mine])
         return mine[0].clone()
 
     for result in on_board(world, reduce):
@@ -97,7 +97,7 @@ def test_other_shards_in_the_same_rows_are_added_along_their_own_tree():
             tree = tree_over(SHARDS, present)
             rows = tuple(tree.partials(owned(rank, 3, SHARDS)) for rank in range(3))
             home.fill_(values[member.rank])
-            board.reduce(0, Part(member.rank, 1, rows, tree), [home], [arena.address(home)])
+            board.reduce(0, RankPart(member.rank, 1, rows, tree), [home], [arena.address(home)])
             sums.append(home.item())
         return sums
 
@@ -174,7 +174,7 @@ def test_a_closed_group_leaves_no_segment_open():
         row = arena.empty(7, torch.float32)
         tree = tree_over(2, frozenset({0, 1}))
         rows = tuple(tree.partials(range(r, r + 1)) for r in range(2))
-        member.board(1, rows=1).reduce(0, Part(member.rank, 7, rows, tree), [row], [arena.address(row)])
+        member.board(1, rows=1).reduce(0, RankPart(member.rank, 7, rows, tree), [row], [arena.address(row)])
         member.isend(torch.ones(3), 1 - member.rank, 0)
         member.irecv(torch.empty(3), 1 - member.rank, 0).wait()
 
@@ -208,7 +208,7 @@ def test_a_sender_of_much_state_holds_a_window_of_it():
 
     def heal(member: SharedTransport) -> torch.Tensor | int:
         communicator = Communicator(member)
-        side = Side(communicator)
+        side = SideChannel(communicator)
         if member.rank == 1:
             received = side.receive_state(0)
             assert communicator.close()
@@ -250,7 +250,7 @@ def test_rows_that_move_to_other_memory_are_found_there_although_the_descriptor_
             arena = Arena()
             row = arena.empty(length, torch.float32)
             row.fill_(length)
-            board.reduce(0, Part(member.rank, length, rows, tree), [row], [arena.address(row)])
+            board.reduce(0, RankPart(member.rank, length, rows, tree), [row], [arena.address(row)])
             seen.append(row[-1].item())
             del arena, row
         return seen
@@ -305,7 +305,7 @@ def test_rows_of_a_member_that_has_left_are_not_written():
     posts = [[arena.address(home)] for home in homes]
 
     def reduce(member: SharedTransport) -> None:
-        part, home = Part(member.rank, 8, rows, tree), homes[member.rank]
+        part, home = RankPart(member.rank, 8, rows, tree), homes[member.rank]
         member.board(1, rows=1).reduce(0, part, [home.fill_(1.0)], posts[member.rank])
 
     with ThreadPoolExecutor(2) as pool:
@@ -333,7 +333,9 @@ def test_a_message_of_another_size_than_expected_breaks_the_exchange():
 
 
 def attend_and_hang(port: int, told: Connection) -> None:
-    member = meet(Call("127.0.0.1", port, "job/1/1", 1, 2, HANG_S, SECRET, host="127.0.0.1", kinds=(SHARED,)))
+    member = meet(
+        MeetingCall("127.0.0.1", port, "job/1/1", 1, 2, HANG_S, SECRET, host="127.0.0.1", kinds=(SHARED,))
+    )
     told.send(member.shared)
     time.sleep(HANG_S)
 
@@ -345,7 +347,9 @@ def test_a_killed_member_is_noticed_by_who_waits_for_it_alone():
     victim = processes().Process(target=attend_and_hang, args=(store.port, there))
     victim.start()
     mine = meet(
-        Call("127.0.0.1", store.port, "job/1/1", 0, 2, HANG_S, SECRET, host="127.0.0.1", kinds=(SHARED,))
+        MeetingCall(
+            "127.0.0.1", store.port, "job/1/1", 0, 2, HANG_S, SECRET, host="127.0.0.1", kinds=(SHARED,)
+        )
     )
     assert here.recv()
     with ThreadPoolExecutor(1) as pool:

@@ -5,25 +5,25 @@ from dataclasses import replace
 
 import pytest
 
-from ringleader.comm.schedules import SCHEDULES, Part, Receive, Schedule, Send, Step
+from ringleader.comm.schedules import SCHEDULES, RankPart, Receive, Schedule, Send, Step
 from ringleader.comm.schedules.schedule import never
 from ringleader.comm.schedules.star import pull, push
-from ringleader.comm.simulator import Costs, Link, simulate
-from ringleader.comm.tree import Node, tree_over
+from ringleader.comm.simulator import ClusterCosts, LinkCost, simulate
+from ringleader.comm.tree import TreeNode, tree_over
 
 ALPHA, BETA, GAMMA = 3e-5, 2e-9, 5e-10
-UNIFORM = Costs(Link(ALPHA, BETA), Link(ALPHA, BETA), GAMMA)
-FREE_ADDS = Costs(Link(ALPHA, BETA), Link(ALPHA, BETA), 0.0)
-SLOW_NETWORK = Costs(Link(0.0, 0.0), Link(ALPHA, BETA), 0.0)
+UNIFORM = ClusterCosts(LinkCost(ALPHA, BETA), LinkCost(ALPHA, BETA), GAMMA)
+FREE_ADDS = ClusterCosts(LinkCost(ALPHA, BETA), LinkCost(ALPHA, BETA), 0.0)
+SLOW_NETWORK = ClusterCosts(LinkCost(0.0, 0.0), LinkCost(ALPHA, BETA), 0.0)
 ELEMENTS = 16 * 840
 """Divisible by every world here, and small enough that no schedule cuts it into pieces."""
 BYTES = 4 * ELEMENTS
 POWERS = [2, 4, 8, 16]
 
 
-def part_of(world: int, length: int = ELEMENTS, groups=()) -> Part:
+def part_of(world: int, length: int = ELEMENTS, groups=()) -> RankPart:
     tree = tree_over(world, frozenset(range(world)))
-    return Part(0, length, tuple((Node(0, r),) for r in range(world)), tree, groups=groups)
+    return RankPart(0, length, tuple((TreeNode(0, r),) for r in range(world)), tree, groups=groups)
 
 
 def exactly(seconds: float):
@@ -90,7 +90,7 @@ def test_a_ring_of_many_pieces_leaves_no_link_idle_and_hides_its_adds(world):
 
 
 def test_two_levels_hide_what_happens_inside_the_nodes_but_for_a_first_and_a_last_piece():
-    costs = Costs(Link(0.0, BETA / 4), Link(0.0, BETA), GAMMA)
+    costs = ClusterCosts(LinkCost(0.0, BETA / 4), LinkCost(0.0, BETA), GAMMA)
     pieces = 8
     nbytes = 4 * pieces * 4 * part_of(1).chunk
     forecast = simulate(SCHEDULES["two_level"], part_of(4, nbytes // 4, groups=((0, 1), (2, 3))), costs)
@@ -104,7 +104,7 @@ def test_with_one_rank_a_node_its_link_carries_what_the_formula_says(schedule, w
     alone = tuple((rank,) for rank in range(world))
     part = part_of(world, groups=alone)
     forecast = simulate(schedule, part, UNIFORM)
-    sent = [schedule.sent(Part(r, part.length, part.rows, part.tree, groups=alone)) for r in range(world)]
+    sent = [schedule.sent(RankPart(r, part.length, part.rows, part.tree, groups=alone)) for r in range(world)]
     assert list(forecast.left_bytes) == [4 * elements for elements in sent]
     assert sum(forecast.entered_bytes) == sum(forecast.left_bytes)
 
@@ -134,7 +134,7 @@ def test_the_ranks_of_a_node_share_its_link():
 def test_a_link_serves_the_ranks_of_its_node_in_turn():
     """Ranks 0 and 1 send two messages each over their node's link, to rank 2 and to rank 3."""
 
-    def steps(part: Part) -> Iterator[Step]:
+    def steps(part: RankPart) -> Iterator[Step]:
         for first in (0, part.length // 2):
             span = (first, first + part.length // 2)
             yield Send(part.rank + 2, 0, span, 0) if part.rank < 2 else Receive(part.rank - 2, 0, span, 0)
@@ -159,7 +159,7 @@ def test_messages_inside_a_node_use_no_link():
 
 
 def test_a_schedule_whose_ranks_wait_for_ever_is_named():
-    def steps(part: Part) -> Iterator[Step]:
+    def steps(part: RankPart) -> Iterator[Step]:
         yield Receive((part.rank + 1) % part.world, 0, (0, part.length), 0)
 
     with pytest.raises(ValueError, match=r"deaf: ranks \[0, 1, 2\] wait for ever"):
@@ -168,7 +168,7 @@ def test_a_schedule_whose_ranks_wait_for_ever_is_named():
 
 def test_messages_inside_a_crowded_node_begin_one_after_the_other():
     """Everyone to everyone among three: six messages, each of which holds up those behind it."""
-    crowded = replace(UNIFORM, crowded=Link(2 * ALPHA, 0.0))
+    crowded = replace(UNIFORM, crowded=LinkCost(2 * ALPHA, 0.0))
     forecast = simulate(SCHEDULES["gather"], part_of(3, 1), crowded)
     assert forecast.seconds == pytest.approx(5 * 2 * ALPHA + ALPHA + (BETA + GAMMA) * 4)
     apart = simulate(SCHEDULES["gather"], part_of(3, 1, groups=((0,), (1,), (2,))), crowded)

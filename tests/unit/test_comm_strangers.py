@@ -17,9 +17,18 @@ from torch.distributed import PrefixStore, TCPStore
 from ringleader.comm.seal import TAG_BYTES, Seal, new_secret
 from ringleader.comm.transports import Transport
 from ringleader.comm.transports.gloo import GlooTransport
-from ringleader.comm.transports.meeting import GLOO, KINDS, NEAR_KINDS, SHARED, Call, Clients, library, meet
+from ringleader.comm.transports.meeting import (
+    GLOO,
+    KINDS,
+    NEAR_KINDS,
+    SHARED,
+    MeetingCall,
+    StoreClients,
+    library,
+    meet,
+)
 from ringleader.comm.transports.shared import this_node
-from ringleader.comm.transports.words import WORD, Corner, LibraryStore, Words
+from ringleader.comm.transports.words import WORD, LibraryStore, MeetingStore, MemberStore
 from ringleader.errors import ExchangeBroken, WordRefused
 
 HOST = "127.0.0.1"
@@ -35,12 +44,12 @@ def store() -> Iterator[TCPStore]:
     del store
 
 
-def call(store: TCPStore, rank: int, kinds: tuple[str, ...] = KINDS, prefix: str = PAIR) -> Call:
-    return Call(HOST, store.port, prefix, rank, 2, HANG_S, SECRET, kinds=kinds)
+def call(store: TCPStore, rank: int, kinds: tuple[str, ...] = KINDS, prefix: str = PAIR) -> MeetingCall:
+    return MeetingCall(HOST, store.port, prefix, rank, 2, HANG_S, SECRET, kinds=kinds)
 
 
-def joined(call: Call) -> Transport:
-    return meet(call, clients=Clients(library))
+def joined(call: MeetingCall) -> Transport:
+    return meet(call, clients=StoreClients(library))
 
 
 class Stranger:
@@ -91,8 +100,10 @@ def test_a_stranger_who_writes_itself_into_a_pair_is_not_believed_and_nobody_con
 
 
 def test_a_word_of_another_attempt_generation_key_or_member_is_refused(store: TCPStore):
-    def words(prefix: str, secret: bytes = SECRET) -> Words:
-        return Words(LibraryStore(HOST, store.port, HANG_S).corner(prefix, HANG_S), Seal(secret, prefix))
+    def words(prefix: str, secret: bytes = SECRET) -> MemberStore:
+        return MemberStore(
+            LibraryStore(HOST, store.port, HANG_S).corner(prefix, HANG_S), Seal(secret, prefix)
+        )
 
     words("job/1.1").set("place/0", "here")
     sealed = store.get("job/1.1/place/0")
@@ -110,10 +121,10 @@ def test_a_word_of_another_attempt_generation_key_or_member_is_refused(store: TC
             words("job/1.1").get("place/0")
 
 
-class Raced(Words):
+class Raced(MemberStore):
     """The words of a member, of whom gloo's connections are somebody else's: it has been faster at a port."""
 
-    def __init__(self, corner: Corner, good: Seal, bad: Seal) -> None:
+    def __init__(self, corner: MeetingStore, good: Seal, bad: Seal) -> None:
         super().__init__(corner, bad)
         self._good = good
 
@@ -130,7 +141,7 @@ def test_who_takes_the_place_of_a_peer_at_gloos_port_has_nothing_to_prove_it_wit
 
     def join(rank: int) -> str:
         corner = LibraryStore(HOST, store.port, HANG_S).corner(PAIR, HANG_S)
-        words = Raced(corner, good, bad) if rank else Words(corner, good)
+        words = Raced(corner, good, bad) if rank else MemberStore(corner, good)
         with pytest.raises((WordRefused, OSError)) as caught:
             GlooTransport.join(words, rank, 2, HANG_S, HOST)
         return str(caught.value)
@@ -145,7 +156,7 @@ def test_proofs_do_not_fit_the_other_way_round_nor_another_meeting():
     store = open_room()
 
     def proof(rank: int, prefix: str) -> Transport:
-        return meet(Call(HOST, store.port, prefix, rank, 2, HANG_S, SECRET, kinds=(GLOO,)))
+        return meet(MeetingCall(HOST, store.port, prefix, rank, 2, HANG_S, SECRET, kinds=(GLOO,)))
 
     with ThreadPoolExecutor(2) as pool:
         first = list(pool.map(proof, range(2), [f"{ROOM}/1.1"] * 2))
@@ -170,7 +181,7 @@ def test_members_that_are_known_to_be_on_one_node_never_use_a_socket(monkeypatch
     def join(rank: int) -> ExchangeBroken:
         here = f"127.0.0.{rank + 1}"  # so that each takes the other for one of another node
         with pytest.raises(ExchangeBroken) as caught:
-            meet(Call(HOST, store.port, PAIR, rank, 2, HANG_S, SECRET, here, NEAR_KINDS))
+            meet(MeetingCall(HOST, store.port, PAIR, rank, 2, HANG_S, SECRET, here, NEAR_KINDS))
         return caught.value
 
     with ThreadPoolExecutor(2) as pool:
@@ -185,7 +196,7 @@ def test_what_names_a_secret_does_not_show_it(tmp_path: Path):
 
     shown = (
         repr(Meeting("host:1", SECRET)),
-        repr(Call(HOST, 1, PAIR, 0, 2, HANG_S, SECRET)),
+        repr(MeetingCall(HOST, 1, PAIR, 0, 2, HANG_S, SECRET)),
         repr(Seal(SECRET, PAIR)),
     )
     for text in shown:

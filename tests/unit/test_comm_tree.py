@@ -5,7 +5,7 @@ from canonical import combine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringleader.comm.tree import Node, tree_over
+from ringleader.comm.tree import TreeNode, tree_over
 from ringleader.elastic.plan import owned
 
 
@@ -20,9 +20,11 @@ def leaves(total: int) -> dict[int, str]:
 def sum_by_owners(total: int, present: frozenset[int], world: int) -> str | None:
     """How the sum is written when owners push slices and one place completes their partial sums."""
     tree = tree_over(total, present)
-    partials: list[tuple[Node, str]] = []
+    partials: list[tuple[TreeNode, str]] = []
     for rank in range(world):
-        partials += stacked(tree, [(Node(0, s), str(s)) for s in owned(rank, world, total) if s in present])
+        partials += stacked(
+            tree, [(TreeNode(0, s), str(s)) for s in owned(rank, world, total) if s in present]
+        )
     done = stacked(tree, partials)
     assert len(done) == (1 if present else 0)
     return done[0][1] if done else None
@@ -55,8 +57,8 @@ def test_nothing_present_has_no_sum():
 
 def test_a_contiguous_range_is_its_maximal_aligned_subtrees():
     tree = tree_over(8, frozenset(range(8)))
-    assert tree.partials(range(1, 8)) == (Node(0, 1), Node(1, 1), Node(2, 1))
-    assert tree.partials(range(8)) == (Node(3, 0),)
+    assert tree.partials(range(1, 8)) == (TreeNode(0, 1), TreeNode(1, 1), TreeNode(2, 1))
+    assert tree.partials(range(8)) == (TreeNode(3, 0),)
     assert tree.partials(range(0)) == ()
 
 

@@ -10,7 +10,7 @@ from test_comm_simulator import part_of
 
 from ringleader.comm.choice import choose
 from ringleader.comm.schedules import SCHEDULES
-from ringleader.comm.simulator import Costs
+from ringleader.comm.simulator import ClusterCosts
 from ringleader.comm.trial import BUDGET_S, MOST, TURNS, near, try_out
 
 PART = part_of(4, 1 << 18)
@@ -34,7 +34,9 @@ class Cluster:
         late = self.late.get(name, 1.0) if self.late_from <= self.now < self.late_until else 1.0
         self.now += late * self._seconds.get(name, 1e-3)
 
-    def tried(self, *parts, costs: Costs = LAN, tell=torch.clone, canonical: bool = False) -> Costs:
+    def tried(
+        self, *parts, costs: ClusterCosts = LAN, tell=torch.clone, canonical: bool = False
+    ) -> ClusterCosts:
         return try_out(
             parts,
             costs,

@@ -4,8 +4,8 @@ import ast
 
 import pytest
 
-from ringleader.train.bodies import Text
-from ringleader.train.comprehensions import name_apart
+from ringleader.train.source.comprehensions import name_apart
+from ringleader.train.source.loop_bodies import SourceText
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def train(session):
 
 
 def test_a_variable_of_a_comprehension_in_a_body_is_not_what_the_body_changes() -> None:
-    text = Text(BODY)
+    text = SourceText(BODY)
     assert {key[1] for key in (*text.inside, *text.escapes, *text.carried)} & {"net"} == set()
 
 
 def test_a_variable_that_a_comprehension_reads_is_read() -> None:
-    text = Text(BODY.replace("decide(net)", "decide([loss * w for w in weights])"))
+    text = SourceText(BODY.replace("decide(net)", "decide([loss * w for w in weights])"))
     assert "loss" in {key[1] for key in text.escapes}

@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 import ringleader
 from ringleader.data import CopyFailed, ParquetDataset
-from ringleader.data.copies import IN_USE, Copies, remove_unused
+from ringleader.data.copies import IN_USE, NodeCopies, remove_unused
 from ringleader.data.inside import read_copies
 
 ROWS = 20
@@ -54,7 +54,7 @@ def copies_in(node: Path) -> list[Path]:
 @pytest.mark.parametrize("uri", [False, True], ids=["path", "uri"])
 def test_a_replicated_set_is_read_from_its_copies_alone(uri: bool, source: Path, node: Path) -> None:
     dataset = ParquetDataset(f"file://{source}" if uri else source)
-    dataset.read_copies(Copies(node))
+    dataset.read_copies(NodeCopies(node))
     for file in source.glob("*.parquet"):
         file.unlink()
     assert numbers(dataset) == list(range(2 * ROWS))
@@ -64,7 +64,7 @@ def test_a_replicated_set_is_read_from_its_copies_alone(uri: bool, source: Path,
 
 def test_workers_of_a_node_share_one_copy_of_each_file(source: Path, node: Path) -> None:
     def start(_: int) -> set[int]:
-        ParquetDataset(source).read_copies(Copies(node))
+        ParquetDataset(source).read_copies(NodeCopies(node))
         return {path.stat().st_ino for path in copies_in(node)}
 
     with ThreadPoolExecutor(4) as pool:
@@ -74,7 +74,7 @@ def test_workers_of_a_node_share_one_copy_of_each_file(source: Path, node: Path)
 
 
 def test_what_a_killed_worker_left_is_no_copy(source: Path, node: Path) -> None:
-    copies = Copies(node)
+    copies = NodeCopies(node)
     (name,) = {Path(copies.of(str(source / "a.parquet")))}
     name.rename(name.with_suffix(".partial"))
     os.truncate(name.with_suffix(".partial"), 40)
@@ -85,7 +85,7 @@ def test_what_a_killed_worker_left_is_no_copy(source: Path, node: Path) -> None:
 
 
 def test_a_worker_does_not_wait_for_ever_for_the_copy_of_another(source: Path, node: Path) -> None:
-    copies = Copies(node, stalled_s=0.1)
+    copies = NodeCopies(node, stalled_s=0.1)
     name = Path(copies.of(str(source / "a.parquet")))
     with name.with_suffix(".lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -95,21 +95,21 @@ def test_a_worker_does_not_wait_for_ever_for_the_copy_of_another(source: Path, n
 
 def test_a_source_that_changed_meanwhile_is_named(source: Path, node: Path) -> None:
     first, second = ParquetDataset(source / "a.parquet"), ParquetDataset(source / "a.parquet")
-    first.read_copies(Copies(node))
+    first.read_copies(NodeCopies(node))
     pq.write_table(pa.table({"n": [1]}), source / "a.parquet")
     with pytest.raises(CopyFailed, match=r"a\.parquet .* bytes now, and had"):
-        second.read_copies(Copies(node))
+        second.read_copies(NodeCopies(node))
     other = ParquetDataset(write(source / "c.parquet"))
     write(source / "c.parquet", first=7)
     with pytest.raises(CopyFailed, match=r"c\.parquet .* has changed since this worker opened it"):
-        other.read_copies(Copies(node))
+        other.read_copies(NodeCopies(node))
 
 
 def test_a_source_that_cannot_be_read_is_named(source: Path, node: Path) -> None:
     dataset = ParquetDataset(source / "a.parquet")
     (source / "a.parquet").unlink()
     with pytest.raises(CopyFailed, match=r"replicated, and .*a\.parquet cannot be copied"):
-        dataset.read_copies(Copies(node))
+        dataset.read_copies(NodeCopies(node))
 
 
 class Wrapped(Dataset[Any]):
@@ -127,7 +127,7 @@ def test_sets_inside_a_dataset_are_found(source: Path, node: Path) -> None:
     inside = Subset(
         ConcatDataset([Wrapped(source / "a.parquet"), ParquetDataset(source / "b.parquet")]), [0, 39]
     )
-    assert read_copies(inside, Copies(node))
+    assert read_copies(inside, NodeCopies(node))
     assert len(copies_in(node)) == 2
     for file in source.glob("*.parquet"):
         file.unlink()
@@ -138,7 +138,7 @@ def test_what_lies_in_the_working_directory_is_not_copied(
     source: Path, node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(source)
-    assert Copies(node).of("a.parquet") == "a.parquet"
+    assert NodeCopies(node).of("a.parquet") == "a.parquet"
     assert copies_in(node) == []
 
 
@@ -153,7 +153,7 @@ def test_training_on_what_reads_no_file_is_refused_where_data_is_replicated(tmp_
 
 def use(node: Path, pipe: Connection) -> None:
     """A worker that is there until it is killed."""
-    Copies(node)
+    NodeCopies(node)
     pipe.send("using")
     pipe.recv()
 
@@ -173,7 +173,7 @@ def worker(node: Path) -> Iterator[Any]:
 def test_the_last_worker_of_a_node_takes_its_copies_along_also_where_others_were_killed(
     node: Path, source: Path, worker: Any
 ) -> None:
-    Copies(node).of(str(source / "a.parquet"))
+    NodeCopies(node).of(str(source / "a.parquet"))
     remove_unused(node)
     assert len(copies_in(node)) == 1
     worker.kill()
@@ -188,7 +188,7 @@ def test_who_comes_next_removes_what_killed_jobs_left_and_nothing_that_is_in_use
     left = node.parent.with_name("job-a0") / "node"
     left.mkdir(parents=True)
     (left / IN_USE).touch()
-    Copies(node.parent.with_name("other-a1") / "node")
+    NodeCopies(node.parent.with_name("other-a1") / "node")
     assert not left.exists()
     assert node.exists()
 
@@ -196,4 +196,4 @@ def test_who_comes_next_removes_what_killed_jobs_left_and_nothing_that_is_in_use
 def test_a_folder_of_somebody_else_is_refused(node: Path, tmp_path: Path) -> None:
     node.parent.parent.symlink_to(tmp_path)
     with pytest.raises(CopyFailed, match="belongs to somebody else"):
-        Copies(node)
+        NodeCopies(node)

@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from ringleader.train import Session
-from ringleader.train.draws import IN_PARTS, Draws
-from ringleader.train.group import Group
-from ringleader.train.held import Held
+from ringleader.train.generation.member import Member
 from ringleader.train.local import run_local
+from ringleader.train.state.training_state import TrainingState
+from ringleader.train.state.update_randomness import IN_PARTS, UpdateRandomness
 
 SERVERS = {"intra_node": "parameter_server", "inter_node": "parameter_server", "servers": 2}
 
@@ -77,17 +77,17 @@ def test_replicas_and_one_server_draw_what_one_process_draws(sync: str, tmp_path
     assert {end.reproducible for end in play.finished.values()} == {True}
 
 
-def watched(in_part: bool, **sync: Any) -> Draws:
+def watched(in_part: bool, **sync: Any) -> UpdateRandomness:
     model = nn.Linear(2, 1)
     held = SimpleNamespace(optimizers=[(Noisy(model.parameters(), "torch"), None)])
     exchange = SimpleNamespace(part=[model.weight] if in_part else [model.weight, model.bias])
     parameters = list(model.parameters())
     job = spec(sync=SERVERS | sync)
     group = SimpleNamespace(spec=job, held=held, exchange=exchange, parameters=parameters)
-    return Draws(cast(Group, group))
+    return UpdateRandomness(cast(Member, group))
 
 
-HOW: dict[str, Callable[[Draws], Any]] = {
+HOW: dict[str, Callable[[UpdateRandomness], Any]] = {
     "torch": lambda _: torch.rand(()),
     "numpy": lambda _: np.random.rand(),
     "python": lambda _: random.random(),
@@ -114,7 +114,7 @@ def test_draws_count_where_others_update_other_parts(how: str) -> None:
 
 def test_what_callbacks_draw_does_not_depend_on_what_was_drawn_before() -> None:
     drawn: list[float] = []
-    held = Held()
+    held = TrainingState()
     held.callbacks.append(
         lambda: drawn.append(float(torch.rand(())) + random.random() + float(np.random.rand()))
     )

@@ -6,26 +6,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringleader.elastic.leases import Batches, Bounded, Discipline, EachAlone, FirstCome, Leases, Verdict
+from ringleader.train.modes.async_server.lease_queue import (
+    AsyncPolicy,
+    BackupWorkers,
+    BoundedStaleness,
+    LeasePolicy,
+    LeaseQueue,
+    LoopItems,
+    PushVerdict,
+)
 
 WORKERS = 3
 ACTS = st.lists(
     st.tuples(st.sampled_from(("lease", "push", "push", "lose", "generation")), st.integers(0, WORKERS - 1)),
     max_size=200,
 )
-DISCIPLINES: list[Discipline] = [
-    EachAlone(),
-    *(Bounded(staleness) for staleness in (0, 1, 3)),
-    *(FirstCome(spare) for spare in (0, 1, 2)),
+DISCIPLINES: list[LeasePolicy] = [
+    AsyncPolicy(),
+    *(BoundedStaleness(staleness) for staleness in (0, 1, 3)),
+    *(BackupWorkers(spare) for spare in (0, 1, 2)),
 ]
 
 
 @st.composite
-def loops(draw: st.DrawFn) -> Batches:
+def loops(draw: st.DrawFn) -> LoopItems:
     """One to five batches of one to four shards; the last may lack some of them."""
     shards = draw(st.integers(1, 4))
     last = draw(st.sets(st.integers(0, shards - 1), min_size=1))
-    return Batches(draw(st.integers(1, 5)), shards, tuple(sorted(last)))
+    return LoopItems(draw(st.integers(1, 5)), shards, tuple(sorted(last)))
 
 
 class Play:
@@ -35,8 +43,8 @@ class Play:
         most: items that a worker has in hand.
     """
 
-    def __init__(self, batches: Batches, discipline: Discipline, most: int = 200) -> None:
-        self.leases = Leases(batches, discipline)
+    def __init__(self, batches: LoopItems, discipline: LeasePolicy, most: int = 200) -> None:
+        self.leases = LeaseQueue(batches, discipline)
         self.most = most
         self.hands: dict[int, list[tuple[int, int]]] = {worker: [] for worker in range(WORKERS)}
         self.pushed: list[tuple[int, int]] = []
@@ -59,14 +67,14 @@ class Play:
             for other in self.hands.values():
                 other.clear()
             for item, version in self.pushed:  # ghosts of the generations before
-                assert self.leases.push(item, version) is not Verdict.TAKEN
+                assert self.leases.push(item, version) is not PushVerdict.TAKEN
 
     def push(self, item: int, version: int) -> None:
         verdict = self.leases.push(item, version)
         self.pushed.append((item, version))
-        if verdict is Verdict.TAKEN:
+        if verdict is PushVerdict.TAKEN:
             self.applied.append(item)
-        if verdict is Verdict.REFUSED:
+        if verdict is PushVerdict.REFUSED:
             self.refused_at.append(version)
         while self.leases.due:
             self.leases.advance()
@@ -91,14 +99,14 @@ def test_every_item_is_applied_once_whatever_happens(discipline, batches, acts) 
     assert sorted(play.applied) == items
     assert len(items) == batches.total
     assert play.leases.lease(0) is None
-    updates = batches.total if isinstance(discipline, EachAlone) else batches.steps
+    updates = batches.total if isinstance(discipline, AsyncPolicy) else batches.steps
     assert play.leases.version == updates
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 @given(batches=loops(), acts=ACTS)
 def test_ssp_leases_no_item_beyond_its_bound(staleness, batches, acts) -> None:
-    play = Play(batches, Bounded(staleness))
+    play = Play(batches, BoundedStaleness(staleness))
     seen = play.leases.lease
     clocks: list[tuple[int, int]] = []
 
@@ -118,7 +126,7 @@ def test_ssp_leases_no_item_beyond_its_bound(staleness, batches, acts) -> None:
 @pytest.mark.parametrize(("spare", "most"), [(0, 1), (1, 1), (1, 2), (2, 2)])
 @given(batches=loops(), acts=ACTS)
 def test_backup_workers_waste_at_most_what_they_have_in_hand_an_update(spare, most, batches, acts) -> None:
-    play = Play(batches, FirstCome(spare), most)
+    play = Play(batches, BackupWorkers(spare), most)
     for what, worker in acts:
         play.act(what, worker)
     play.finish()
@@ -131,7 +139,7 @@ def test_backup_workers_waste_at_most_what_they_have_in_hand_an_update(spare, mo
 def test_no_update_waits_for_as_many_workers_as_are_spare(spare, most, batches, acts) -> None:
     """They stand still with whatever they have in hand. The others go on as long as there is an item that nobody has;
     what the slow ones have of an update that was made without them, others have by now."""
-    play = Play(batches, FirstCome(spare), most)
+    play = Play(batches, BackupWorkers(spare), most)
     for what, worker in acts:
         play.act(what, worker)
     slow = range(spare)
@@ -151,13 +159,13 @@ def test_no_update_waits_for_as_many_workers_as_are_spare(spare, most, batches, 
 
 def test_an_update_is_made_of_those_that_come_first_without_the_straggler() -> None:
     """Three workers, one spare, four items a batch. The straggler has one push on its way and the next item in hand."""
-    leases = Leases(Batches(3, 4, (0, 1, 2, 3)), FirstCome(1))
+    leases = LeaseQueue(LoopItems(3, 4, (0, 1, 2, 3)), BackupWorkers(1))
     late = [leases.lease(0), leases.lease(0)]
     for _ in range(2):
         quick = [leases.lease(1), leases.lease(2)]
         for lease in quick:
             assert lease is not None
-            assert leases.push(lease.item, lease.version) is Verdict.TAKEN
+            assert leases.push(lease.item, lease.version) is PushVerdict.TAKEN
     assert leases.due
     leases.advance()
     assert (leases.version, leases.taken.encode().tolist()) == (1, [0, 2, 3, 4, 5])
@@ -165,18 +173,18 @@ def test_an_update_is_made_of_those_that_come_first_without_the_straggler() -> N
     assert [lease.item for lease in again if lease] == [0, 1]
     for lease in late:
         assert lease is not None
-        assert leases.push(lease.item, lease.version) is Verdict.REFUSED
-    assert [leases.push(lease.item, lease.version) for lease in again if lease] == [Verdict.TAKEN] * 2
+        assert leases.push(lease.item, lease.version) is PushVerdict.REFUSED
+    assert [leases.push(lease.item, lease.version) for lease in again if lease] == [PushVerdict.TAKEN] * 2
 
 
 @given(batches=loops())
 def test_alone_items_come_in_ascending_order(batches) -> None:
     for discipline in DISCIPLINES:
-        leases = Leases(batches, discipline)
+        leases = LeaseQueue(batches, discipline)
         order = []
         while (lease := leases.lease(0)) is not None:
             order.append(lease.item)
-            assert leases.push(lease.item, lease.version) is Verdict.TAKEN
+            assert leases.push(lease.item, lease.version) is PushVerdict.TAKEN
             while leases.due:
                 leases.advance()
         assert order == sorted(order)
@@ -184,7 +192,7 @@ def test_alone_items_come_in_ascending_order(batches) -> None:
 
 
 def test_what_comes_back_goes_to_the_front() -> None:
-    leases = Leases(Batches(2, 3, (0, 1, 2)), EachAlone())
+    leases = LeaseQueue(LoopItems(2, 3, (0, 1, 2)), AsyncPolicy())
     for worker in (0, 1, 0, 1):
         leases.lease(worker)
     leases.give_back(0)

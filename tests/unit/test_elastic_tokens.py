@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringleader.elastic.items import Items
 from ringleader.elastic.plan import owned
-from ringleader.elastic.tokens import Copy, Standing, regenerate, todo
+from ringleader.train.modes.items import ItemSet
+from ringleader.train.modes.token_ring.recovery import RegeneratedToken, TokenCopy, regenerate, todo
 
 SHARDS, STEPS = 4, 3
 END = SHARDS * STEPS
@@ -24,9 +24,9 @@ class Copied:
     held: Counter[int] = field(default_factory=Counter)
     owed: Counter[int] = field(default_factory=Counter)
 
-    def told(self) -> Copy:
+    def told(self) -> TokenCopy:
         assert self.held == Counter(dict.fromkeys(self.listed, 1)), "a list lies"
-        return Copy(self.version, Items(0, self.listed), frozenset(self.owed))
+        return TokenCopy(self.version, ItemSet(0, self.listed), frozenset(self.owed))
 
 
 class Ring:
@@ -39,7 +39,7 @@ class Ring:
 
     def form(self) -> None:
         """A generation begins."""
-        self.standings: list[Standing] = []
+        self.standings: list[RegeneratedToken] = []
         for k in range(self.spans):
             standing = regenerate([copies[k].told() for copies in self.members])
             self.standings.append(standing)
@@ -130,17 +130,17 @@ def test_every_span_gets_every_item_once(members: int, spans: int, script: list[
 
 def test_an_item_that_some_spans_lack_is_computed_for_those_alone() -> None:
     """Item 1 was added to tokens 0 and 2 when its worker was lost; item 0 is still owed by the survivor."""
-    items = [Items(0, [1]), Items(), Items(0, [1])]
-    survivor = [Copy(len(known), known, frozenset({0})) for known in items]
+    items = [ItemSet(0, [1]), ItemSet(), ItemSet(0, [1])]
+    survivor = [TokenCopy(len(known), known, frozenset({0})) for known in items]
     standings = [regenerate([copy]) for copy in survivor]
     assert next(todo(standings, range(2), 2, 1)) == (0, 1, (1,))
 
 
 def test_a_member_that_was_healed_is_nobodys_source() -> None:
-    healed, holder = Copy(-1, Items(), frozenset()), Copy(0, Items(), frozenset())
+    healed, holder = TokenCopy(-1, ItemSet(), frozenset()), TokenCopy(0, ItemSet(), frozenset())
     assert regenerate([healed, holder]).source == 1
 
 
 def test_an_item_that_would_count_twice_is_named() -> None:
     with pytest.raises(ValueError, match="item 0"):
-        regenerate([Copy(1, Items(1), frozenset({0}))])
+        regenerate([TokenCopy(1, ItemSet(1), frozenset({0}))])

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from ringleader.comm.buckets import Buckets
-from ringleader.sync.contribution import reusable
+from ringleader.exchange.local_sums import reusable
 
 
 def settled(net: nn.Module, **others: Buckets) -> Buckets:

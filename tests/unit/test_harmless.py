@@ -19,8 +19,8 @@ from forks import processes
 from safetensors.torch import save_file
 
 from ringleader.landlock import confine
-from ringleader.train import harmless
-from ringleader.train.harmless import Harmless, Refused
+from ringleader.train.program_check import sandbox
+from ringleader.train.program_check.sandbox import ActionRefused, Sandbox
 
 Act = Callable[[Path], object]
 REFUSED: dict[str, Act] = {
@@ -114,10 +114,10 @@ def caught(file: Path) -> None:
 def attempt(name: str, folder: Path, outside: Path, *, confined: bool) -> None:
     """In a process of its own, whose folder is below `folder`."""
     if not confined:
-        harmless.confine = lambda _: False
+        sandbox.confine = lambda _: False
     os.chdir(folder)
-    guard = Harmless(folder)
-    with suppress(Refused):
+    guard = Sandbox(folder)
+    with suppress(ActionRefused):
         act, result = COPIES.get(name) or ((REFUSED | ALLOWED)[name], None)
         assert act(outside) == result or name not in COPIES
     (folder / "why").write_text(guard.why)
@@ -192,9 +192,9 @@ def test_shared_memory_is_closed_and_devices_that_keep_nothing_are_open(tmp_path
 
 
 def lock_and_drop(folder: Path) -> None:
-    guard = Harmless(folder)
+    guard = Sandbox(folder)
     told = "no Landlock"
-    if confine([folder, *harmless.DEVICES]):
+    if confine([folder, *sandbox.DEVICES]):
         try:
             multiprocessing.get_context("spawn").Lock()  # a semaphore is a file there
         except OSError as error:

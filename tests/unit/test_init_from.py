@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from ringleader.checkpoint.folder import Folder
-from ringleader.checkpoint.manifest import CheckpointUnreadable, Manifest, Position
-from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.manifest import CheckpointPosition, CheckpointUnreadable, Manifest
+from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import Snapshot
 from ringleader.spec import JobSpec
 from ringleader.train import Session
@@ -24,9 +24,9 @@ def net_of(classes: int, seed: int) -> nn.Sequential:
 
 def saved(place: Path, net: nn.Module) -> str:
     """The URI of a checkpoint that holds this model, and an optimiser nobody takes over."""
-    folder, position = Folder(str(place)), Position(3, 3, attempt=1, generation=1)
+    folder, position = Folder(str(place)), CheckpointPosition(3, 3, attempt=1, generation=1)
     state = {"models": [net.state_dict()], "optimizers": [{"state": {0: torch.ones(3)}}]}
-    pieces = Snapshot(state, Part()).write(folder, position.name)
+    pieces = Snapshot(state, CheckpointPart()).write(folder, position.name)
     folder.commit(position.name, Manifest(position, tuple(pieces), {}))
     return folder.place_of(position.name)
 

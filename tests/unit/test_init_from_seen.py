@@ -20,9 +20,9 @@ from torch.utils.data import TensorDataset
 from ringleader.checkpoint.manifest import CheckpointUnreadable
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.beside import Workspace
-from ringleader.train.check import check
 from ringleader.train.local import local_session, run_local
+from ringleader.train.program_check.background import CheckWorkspace
+from ringleader.train.program_check.two_runs import check
 
 torch.set_num_threads(1)
 ROWS, BATCH, EPOCHS = 32, 8, 2
@@ -245,7 +245,7 @@ def make_folder(place: Path) -> Path:
 
 def test_the_check_beside_a_job_begins_with_them(tmp_path: Path) -> None:
     """Else it would find that the teacher differs."""
-    place = Workspace(partial(make_folder, tmp_path / "check"), after_s=0.0, niceness=0)
+    place = CheckWorkspace(partial(make_folder, tmp_path / "check"), after_s=0.0, niceness=0)
     spec = job(weights_file(tmp_path, network(seed=1)), tmp_path)
     told = play(tmp_path, spec, beside=place)
     assert told.reported("program.differs") == []

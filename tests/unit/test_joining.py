@@ -18,12 +18,12 @@ from waiting import wait_for
 from ringleader.comm.communicator import Communicator
 from ringleader.comm.objects import packed, unpacked_of_any_type
 from ringleader.comm.transports.inprocess import Hub, InProcessTransport
+from ringleader.exchange.side_channel import SideChannel
 from ringleader.spec import JobSpec
-from ringleader.sync.side import Side
-from ringleader.train import donating
-from ringleader.train.body_checks import BodyChecks
-from ringleader.train.briefing import Brief
-from ringleader.train.donating import DONOR, Donation, Rooms, room_for, views
+from ringleader.train.body.call_checks import CallChecks
+from ringleader.train.generation import join_donor
+from ringleader.train.generation.join_briefing import JoinBriefing
+from ringleader.train.generation.join_donor import DONOR, CopyMemory, JoinerDonation, room_for, views
 
 GUARD_S = 30.0
 
@@ -42,7 +42,7 @@ def perform(workers: tuple[int, int], cues: FaultPlan, tmp_path: Path, **how: An
 def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that changes weights is refused in its turn, where that is seen: of large weights that change through
     `.data` it is not, and joiners must cost no bit there either."""
-    monkeypatch.setattr(BodyChecks, "_check_weights", lambda _checks: None)
+    monkeypatch.setattr(CallChecks, "_check_weights", lambda _checks: None)
 
 
 def test_who_joins_while_the_group_goes_on_ends_with_the_same_bits(tmp_path: Path):
@@ -86,8 +86,8 @@ def test_a_joiner_that_is_killed_while_it_follows_takes_nothing_along(tmp_path: 
 def test_a_joiner_that_is_too_slow_twice_is_healed_while_the_others_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(donating, "KEPT_STATES", 0)
-    monkeypatch.setattr(donating, "SPARE_STEPS", 0)
+    monkeypatch.setattr(join_donor, "KEPT_STATES", 0)
+    monkeypatch.setattr(join_donor, "SPARE_STEPS", 0)
     cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
     play = perform((1, 1), cues, tmp_path)
     assert play.tries("w1") == 2
@@ -167,14 +167,14 @@ class Once:
 def test_a_weight_that_changed_once_through_data_after_the_copy_costs_a_heal_and_no_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    copied, copy = threading.Event(), Donation.copy
+    copied, copy = threading.Event(), JoinerDonation.copy
 
-    def noted(self: Donation, *what: Any) -> None:
+    def noted(self: JoinerDonation, *what: Any) -> None:
         copy(self, *what)
         self.await_copy()  # what changes before that is in the copy
         copied.set()
 
-    monkeypatch.setattr(Donation, "copy", noted)
+    monkeypatch.setattr(JoinerDonation, "copy", noted)
     once = Once(copied)
     cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
     play = perform((1, 1), cues, tmp_path, before=once)
@@ -214,22 +214,22 @@ def test_a_joiner_on_devices_is_healed():
 
 
 def test_no_update_begins_before_what_it_changes_has_been_copied(monkeypatch: pytest.MonkeyPatch):
-    may_copy, copy_all = threading.Event(), donating.copy_all
+    may_copy, copy_all = threading.Event(), join_donor.copy_all
 
     def slow(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
         if threading.current_thread().name == "ringleader-donor":
             assert may_copy.wait(GUARD_S)
         copy_all(pairs)
 
-    monkeypatch.setattr(donating, "copy_all", slow)
+    monkeypatch.setattr(join_donor, "copy_all", slow)
     hub = Hub(2)
     weights, buffers = torch.ones(1000), torch.ones(1000)
     brief, rooms = (
-        Brief(0, (), (), (), {"seen": {}}, ((), -1)),
-        Rooms(room_for([weights, buffers]), room_for([weights])),
+        JoinBriefing(0, (), (), (), {"seen": {}}, ((), -1)),
+        CopyMemory(room_for([weights, buffers]), room_for([weights])),
     )
-    donation = Donation(InProcessTransport(hub, 0), brief, rooms)
-    joiner = Side(Communicator(InProcessTransport(hub, 1)))
+    donation = JoinerDonation(InProcessTransport(hub, 0), brief, rooms)
+    joiner = SideChannel(Communicator(InProcessTransport(hub, 1)))
     joiner.send_state(DONOR, packed(0, joiner.seal))
     joiner.receive_state(DONOR)
     joiner.all_reduce(torch.ones(1, dtype=torch.float64))

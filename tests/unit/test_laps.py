@@ -14,11 +14,11 @@ from torch.utils.data import TensorDataset
 import ringleader
 from ringleader.errors import NonFiniteLoss, StepMisuse
 from ringleader.spec import JobSpec
-from ringleader.train.cursor import Epoch
-from ringleader.train.laps import Laps
-from ringleader.train.loaders import Loaders
-from ringleader.train.local import Recorded, run_local
-from ringleader.train.steps import Loop
+from ringleader.train.local import RecordedOutput, run_local
+from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.token_ring.loop import TokenRingLoop
+from ringleader.train.rows.cursor import Epoch
+from ringleader.train.rows.loader_processes import LoaderProcesses
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -258,10 +258,10 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
         unkept=None,
     )
     laps, epoch = (
-        Laps(group, Recorded(), torch.device("cpu")),
+        TokenRingLoop(group, RecordedOutput(), torch.device("cpu")),
         Epoch.shuffled(rows=8, batch=4, shards=1, seed=0, epoch=0, shuffle=False),
     )
-    loop = Loop(0, 0, epoch, None, None, 0, None, Loaders(0))
+    loop = BatchLoop(0, 0, epoch, None, None, 0, None, LoaderProcesses(0))
     laps.tokens.begin(loop)
     laps.missed(loop)
     assert group.applied == applied

@@ -19,14 +19,14 @@ from threaded_cast import ThreadedCast
 from torch.nn import functional as F
 from waiting import wait_for
 
-from ringleader.checkpoint.manifest import Position
-from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.manifest import CheckpointPosition
+from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import Snapshot
 from ringleader.train import Session
-from ringleader.train.digest import weights_sha256
+from ringleader.train.generation.checkpointing import CheckpointSaver
 from ringleader.train.local import run_local
 from ringleader.train.run import WEIGHTS
-from ringleader.train.saving import Saver
+from ringleader.train.state.digest import weights_sha256
 
 MOMENTS = {
     "before it writes": FaultPlan().kill("", at_step=STEPS, phase="finish", past=1),
@@ -127,16 +127,22 @@ def test_rank_0_that_waits_for_its_checkpoint_parks_when_another_is_lost(
     spec = job(workers={"min": 1, "max": 2}, checkpoint={"every_steps": STEPS})
     faults, uri = FaultPlan().kill("w1", at_step=ANY, phase="handing over"), (tmp_path / "kept").as_uri()
     stage = ThreadedCast(spec, Script(), faults, tmp_path, checkpoints=uri)
-    write = Saver._write
+    write = CheckpointSaver._write
 
     def late(
-        saver: Saver, snapshot: Snapshot, part: Part, position: Position, spare_s: float, *, settled: bool
+        saver: CheckpointSaver,
+        snapshot: Snapshot,
+        part: CheckpointPart,
+        position: CheckpointPosition,
+        spare_s: float,
+        *,
+        settled: bool,
     ) -> None:
         if part.writer == 0:
             wait_for("the second plan", lambda: len(stage.formed) > 1, HANG_GUARD_S)
         write(saver, snapshot, part, position, spare_s, settled=settled)
 
-    monkeypatch.setattr(Saver, "_write", late)
+    monkeypatch.setattr(CheckpointSaver, "_write", late)
     done = stage.play()
     assert done.outcome == "succeeded", (done.reason, done.message)
     assert lost(done) == ["w1"]

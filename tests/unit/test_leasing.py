@@ -8,7 +8,7 @@ from faults import FaultPlan
 from leasing import ASYNC, BACKUP, MODES, SSP, STRICT, Nets, check, job, name_of
 from threaded_cast import Shot, ThreadedCast
 
-from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT
+from ringleader.train.modes.async_server.messages import ANSWER, ASK, PUSH, RECEIPT
 
 
 @pytest.mark.parametrize("mode", MODES, ids=name_of)

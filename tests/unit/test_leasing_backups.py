@@ -33,14 +33,24 @@ from play import Play
 from test_leasing_rows import TabledNets
 from threaded_cast import Shot, ThreadedCast
 
-from ringleader.sync.errands import ANSWER, ASK, OVER, PUSH, RECEIPT, TAKEN, Answer, Layout, Wish
-from ringleader.sync.lessee import Lessee
-from ringleader.sync.lessor import Extras
-from ringleader.sync.side import PARTS, STATE, SUM, WORD
+from ringleader.exchange.side_channel import PARTS, STATE, SUM, WORD
 from ringleader.train import Session
-from ringleader.train.arrivals import Arrival
 from ringleader.train.local import run_local
-from ringleader.train.staging import Staging
+from ringleader.train.modes.async_server.messages import (
+    ANSWER,
+    ASK,
+    OVER,
+    PUSH,
+    RECEIPT,
+    TAKEN,
+    MessageLayout,
+    PullReply,
+    RequestKind,
+)
+from ringleader.train.modes.async_server.server.endpoint import PushExtras
+from ringleader.train.modes.async_server.server.queued_push import QueuedPush
+from ringleader.train.modes.async_server.server.replicated_log import ReplicatedLog
+from ringleader.train.modes.async_server.worker.client import ServerClient
 
 BACKED = {"server_backups": 1}
 THREE = BACKED | {"servers": 3}
@@ -77,21 +87,21 @@ MOMENTS = {
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Answer]]:
+def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[PullReply]]:
     """What workers were answered, by name."""
-    heard: dict[str, list[Answer]] = {}
-    ask = Lessee.ask
+    heard: dict[str, list[PullReply]] = {}
+    ask = ServerClient.ask
 
-    def note(self: Lessee, wish: Wish, stop: int = -1) -> Answer:
+    def note(self: ServerClient, wish: RequestKind, stop: int = -1) -> PullReply:
         answer = ask(self, wish, stop)
         heard.setdefault(threading.current_thread().name, []).append(answer)
         return answer
 
-    monkeypatch.setattr(Lessee, "ask", note)
+    monkeypatch.setattr(ServerClient, "ask", note)
     return heard
 
 
-def check_monotone(said: dict[str, list[Answer]]) -> None:
+def check_monotone(said: dict[str, list[PullReply]]) -> None:
     """Nobody sees a version, or a step, after a newer one."""
     for answers in said.values():
         steps = [answer.step for answer in answers]
@@ -105,7 +115,7 @@ def check_monotone(said: dict[str, list[Answer]]) -> None:
 @pytest.mark.parametrize("mode", TWO_MODES, ids=name_of)
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)
 def test_a_server_killed_around_a_push_costs_no_item_and_repeats_none(
-    mode, moment, said: dict[str, list[Answer]], tmp_path: Path
+    mode, moment, said: dict[str, list[PullReply]], tmp_path: Path
 ) -> None:
     nets, spec = Nets(), job(mode, workers={"min": 1, "max": 1})
     play = ThreadedCast(spec, nets, artifacts=tmp_path, shots=(MOMENTS[moment],)).play()
@@ -128,13 +138,13 @@ def test_a_step_that_is_completed_between_generations_lets_the_one_before_it_out
 
 def test_of_two_pushes_of_an_item_the_one_on_newer_weights_is_held_whichever_comes_last() -> None:
     """A straggler's comes after that of whoever got its item when the update was made."""
-    push = replace(Layout(parameters=1, blocks=0, buffers=0).leaving(), item=3)
+    push = replace(MessageLayout(parameters=1, blocks=0, buffers=0).leaving(), item=3)
     old, new, other = (
-        Arrival(0, replace(push, item=item, version=version), [], Extras(None, None))
+        QueuedPush(0, replace(push, item=item, version=version), [], PushExtras(None, None))
         for item, version in ((3, 1), (3, 2), (4, 1))
     )
     for first, second in ((old, new), (new, old)):
-        staging = Staging()
+        staging = ReplicatedLog()
         assert [staging.hold(arrival) for arrival in (first, other, second)] == [None, None, old]
         for item in (4, 3):
             staging.confirm(item)
@@ -199,7 +209,7 @@ def test_a_new_server_that_has_no_state_yet_does_not_stand_in_for_the_last_one(t
 
 @pytest.mark.parametrize("seed", range(16))
 def test_seeded_kills_of_servers_and_workers_lose_and_repeat_nothing(
-    seed: int, said: dict[str, list[Answer]], tmp_path: Path
+    seed: int, said: dict[str, list[PullReply]], tmp_path: Path
 ) -> None:
     """One of each dies, at any transfer with any server or the first workers."""
     chance = random.Random(seed)

@@ -30,10 +30,10 @@ from threaded_cast import Shot, ThreadedCast
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from ringleader.elastic.leases import Lease, Leases
-from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT
 from ringleader.train import Session
 from ringleader.train.local import run_local
+from ringleader.train.modes.async_server.lease_queue import ItemLease, LeaseQueue
+from ringleader.train.modes.async_server.messages import ANSWER, ASK, PUSH, RECEIPT
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.05])
@@ -184,9 +184,9 @@ def test_without_staleness_no_step_is_made_before_all_workers_have_seen_the_one_
                 assert begun.wait(30), "nobody has the last batch"
                 break
 
-    lease = Leases.lease
+    lease = LeaseQueue.lease
 
-    def to_whom(self: Leases, worker: int) -> Lease | None:
+    def to_whom(self: LeaseQueue, worker: int) -> ItemLease | None:
         batch = left_at if self.next is None else self.next // SHARDS
         others = {left_at: {idle}, left_at - 1: {0, 1}}.get(batch, {0, 1, 2})
         return lease(self, worker) if worker in others else None
@@ -196,7 +196,7 @@ def test_without_staleness_no_step_is_made_before_all_workers_have_seen_the_one_
     alone, _ = run_local(job({}, batch=size), train, tmp_path / "alone")
     (expected,) = seen.values()
     begun.clear()
-    monkeypatch.setattr(Leases, "lease", to_whom)
+    monkeypatch.setattr(LeaseQueue, "lease", to_whom)
     spec = job(STRICT | {"servers": servers}, batch=size, workers={"min": 3, "max": 3})
     play = ThreadedCast(spec, train, artifacts=tmp_path / "cast").play()
     assert play.outcome == "succeeded", (play.reason, play.message)

@@ -25,10 +25,10 @@ from leasing import (
 )
 from threaded_cast import Shot, ThreadedCast, ThreadPrompter
 
-from ringleader.runtime.watch import WORKING
-from ringleader.sync.errands import PUSH, Answer, Wish
-from ringleader.sync.lessee import Lessee
+from ringleader.runtime.supervisor.failure_detector import WORKING
 from ringleader.train import Session
+from ringleader.train.modes.async_server.messages import PUSH, PullReply, RequestKind
+from ringleader.train.modes.async_server.worker.client import ServerClient
 
 
 @pytest.mark.parametrize("mode", [ASYNC, ASYNC | {"servers": 2}, SSP, STRICT, BACKUP], ids=name_of)
@@ -57,24 +57,24 @@ def test_a_worker_that_left_a_loop_waits_in_a_phase_that_has_no_deadline(
     leaves = threading.Event()
     said: dict[str, str] = {}
     waits: list[tuple[str, str]] = []
-    progress, ask, pushed = ThreadPrompter.progress, Lessee.ask, Lessee.pushed
+    progress, ask, pushed = ThreadPrompter.progress, ServerClient.ask, ServerClient.pushed
 
     def note(self: ThreadPrompter, **news: Any) -> None:
         said[threading.current_thread().name] = news["phase"]
         progress(self, **news)
 
-    def asks(self: Lessee, wish: Wish, stop: int = -1) -> Answer:
+    def asks(self: ServerClient, wish: RequestKind, stop: int = -1) -> PullReply:
         waits.append((wish.name, said[threading.current_thread().name]))
         return ask(self, wish, stop)
 
-    def waits_for_push(self: Lessee) -> None:
+    def waits_for_push(self: ServerClient) -> None:
         if self._pushing is not None:
             waits.append(("push", said[threading.current_thread().name]))
         pushed(self)
 
     monkeypatch.setattr(ThreadPrompter, "progress", note)
-    monkeypatch.setattr(Lessee, "ask", asks)
-    monkeypatch.setattr(Lessee, "pushed", waits_for_push)
+    monkeypatch.setattr(ServerClient, "ask", asks)
+    monkeypatch.setattr(ServerClient, "pushed", waits_for_push)
 
     def train(session: Session) -> None:
         net = session.model(Counts())

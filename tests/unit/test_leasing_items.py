@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ringleader.train import Session
-from ringleader.train.buffers import Buffers
 from ringleader.train.local import run_local
+from ringleader.train.state.buffers import CommittedBuffers
 
 
 def test_clipping_by_several_ssp_servers_is_refused_by_name(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_no_slice_loses_what_another_did_to_the_buffers(mode, tmp_path: Path) ->
 def test_buffers_that_cannot_be_negative_do_not_become_so() -> None:
     """Two slices from one start take away more than there is left of a variance; a mean may go below zero."""
     norm = nn.BatchNorm1d(1)
-    buffers = Buffers([norm])
+    buffers = CommittedBuffers([norm])
     start = buffers.committed_bytes()
     lefts = []
     for _ in range(2):

@@ -28,10 +28,10 @@ from threaded_cast import Shot, ThreadedCast
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ringleader.sync.errands import ANSWER, ASK, PUSH, RECEIPT
-from ringleader.sync.row_messages import message_bytes
+from ringleader.exchange.sparse_messages import message_bytes
 from ringleader.train import Session
 from ringleader.train.local import run_local
+from ringleader.train.modes.async_server.messages import ANSWER, ASK, PUSH, RECEIPT
 
 MODES = [ASYNC, ASYNC | {"servers": 2}, SSP, SSP | {"servers": 2}, STRICT | {"servers": 3}, BACKUP]
 WIDTH = 4

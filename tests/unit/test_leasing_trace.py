@@ -13,8 +13,8 @@ from trace_file import check_nested, complete, inside, is_step, read, steps_of, 
 
 from ringleader.comm.chrome import TraceFile
 from ringleader.comm.timeline import TRAINING, Unsettled
-from ringleader.sync.errands import PUSH
 from ringleader.train.local import run_local
+from ringleader.train.modes.async_server.messages import PUSH
 
 STEPS, ITEMS = 15, 3 * 20
 """Three epochs of 72 rows in batches of 16: the last batch has two rows in each of four shards."""

@@ -17,10 +17,10 @@ from torch.utils.data import Dataset, TensorDataset
 from waiting import wait_for
 
 from ringleader import Session
-from ringleader.train.likeness import likeness
-from ringleader.train.loaders import KEPT, Loaders
 from ringleader.train.local import run_local
-from ringleader.train.slices import Slice
+from ringleader.train.rows.dataset_likeness import likeness
+from ringleader.train.rows.loader_processes import KEPT, LoaderProcesses
+from ringleader.train.rows.slices import Slice
 
 torch.set_num_threads(1)
 GUARD_S = 60
@@ -134,7 +134,7 @@ def void(_: object) -> None:
 
 
 def test_a_collate_that_goes_by_a_local_variable_is_seen_to_change() -> None:
-    loaders, data = Loaders(0), TensorDataset(torch.arange(4.0))
+    loaders, data = LoaderProcesses(0), TensorDataset(torch.arange(4.0))
     for call in range(3):
         batches = loaders.load(call, data, pieces(0, 1), adding(call), 1)
         assert [float(batch) for batch in batches] == [0.0 + call, 1.0 + call]
@@ -156,7 +156,7 @@ class Gated(Who):
 
 
 def test_a_broken_generations_slices_are_dropped_and_not_loaded_any_more() -> None:
-    loaders, data = Loaders(0), Gated()
+    loaders, data = LoaderProcesses(0), Gated()
     before = loaders.load(7, data, pieces(*range(ROWS)), None, 1)
     assert int(next(before)[0][1]) == 0
     (crew,) = loaders._crews
@@ -181,10 +181,10 @@ def test_a_broken_generations_slices_are_dropped_and_not_loaded_any_more() -> No
 AFTER_A_DEATH = """
 import os, signal, threading, numpy, torch
 from torch.multiprocessing import active_children
-from ringleader.train.loaders import Loaders
-from ringleader.train.slices import Slice
+from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.slices import Slice
 
-rows, loaders = torch.utils.data.TensorDataset(torch.arange(4)), Loaders(0)
+rows, loaders = torch.utils.data.TensorDataset(torch.arange(4)), LoaderProcesses(0)
 
 def load(call):
     piece = Slice(("step", 0, 0), 0, numpy.arange(4))
@@ -211,7 +211,7 @@ def test_a_process_that_has_died_since_the_last_loop_is_replaced() -> None:
 
 
 def test_there_are_no_more_than_so_many_processes() -> None:
-    loaders, before = Loaders(0), children()
+    loaders, before = LoaderProcesses(0), children()
     for call in range(KEPT + 3):
         data = TensorDataset(torch.full((2,), call))
         assert [int(batch[0]) for batch in loaders.load(call, data, pieces(0, 1), None, 1)] == [call] * 2
@@ -223,10 +223,10 @@ def test_there_are_no_more_than_so_many_processes() -> None:
 def test_idle_processes_end_with_a_worker_that_is_killed() -> None:
     program = """
 import numpy, os, signal, sys, torch
-from ringleader.train.loaders import Loaders
-from ringleader.train.slices import Slice
+from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.slices import Slice
 rows = torch.utils.data.TensorDataset(torch.arange(4))
-loaders = Loaders(0)
+loaders = LoaderProcesses(0)
 print([b[0].tolist() for b in loaders.load(0, rows, iter([Slice(("step", 0, 0), 0, numpy.arange(4))]), None, 2)])
 print(*(child.pid for child in torch.multiprocessing.active_children()), flush=True)
 sys.stdin.read()

@@ -14,8 +14,8 @@ from torch.utils.data import TensorDataset
 import ringleader
 from ringleader.errors import NonFiniteLoss, StepMisuse
 from ringleader.spec import JobSpec
-from ringleader.train.local import Alone, Recorded, run_local
-from ringleader.train.outer import OUTER_LR, OUTER_MOMENTUM
+from ringleader.train.local import RecordedOutput, SingleMember, run_local
+from ringleader.train.modes.local_sgd.outer_step import OUTER_LR, OUTER_MOMENTUM
 from ringleader.train.run import run
 
 torch.set_num_threads(1)
@@ -305,7 +305,7 @@ def test_a_loss_that_is_not_a_number_names_its_step() -> None:
             diverge()
 
 
-class Interrupting(Alone):
+class Interrupting(SingleMember):
     """Gives the generation up once, when it is asked for the fifth time."""
 
     def __init__(self, shards: int) -> None:
@@ -333,7 +333,7 @@ def test_a_worker_leaves_a_round_that_was_given_up_at_once_and_redoes_it(tmp_pat
 
     undisturbed, _ = run_local(spec(), train, tmp_path)
     assert len(turns) == INNER * SHARDS
-    outlet = Recorded()
+    outlet = RecordedOutput()
     finished = run(
         spec=JobSpec.parse(spec()),
         function=train,

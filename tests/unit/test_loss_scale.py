@@ -16,11 +16,11 @@ from torch.utils.data import TensorDataset
 
 from ringleader.comm.schedules.schedule import PARTIALS
 from ringleader.errors import NonFiniteLoss
+from ringleader.exchange.side_channel import SUM
 from ringleader.spec import JobSpec
-from ringleader.sync.side import SUM
 from ringleader.train import Session
 from ringleader.train.local import local_session, run_local
-from ringleader.train.scaling import FIRST, GROWTH_INTERVAL, LEAST, Scaling, finite
+from ringleader.train.state.loss_scale import FIRST, GROWTH_INTERVAL, LEAST, LossScale, finite
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -225,7 +225,7 @@ def test_a_scale_changes_no_bit_also_where_gradients_are_clipped(tmp_path: Path)
 
 def test_the_scale_moves_as_torch_moves_it() -> None:
     generator = torch.Generator().manual_seed(3)
-    ours = Scaling()
+    ours = LossScale()
     scale, good = torch.tensor(FIRST), torch.tensor(0, dtype=torch.int32)
     for _ in range(5 * GROWTH_INTERVAL):
         overflowed = bool(torch.rand((), generator=generator) < 3 / GROWTH_INTERVAL)
@@ -236,7 +236,7 @@ def test_the_scale_moves_as_torch_moves_it() -> None:
 
 
 def test_the_scale_grows_as_far_as_float32_reaches() -> None:
-    scaling = Scaling()
+    scaling = LossScale()
     for _ in range(200 * GROWTH_INTERVAL):
         scaling.commit(overflowed=False)
     assert torch.isfinite(torch.tensor(scaling.scale, dtype=torch.float32))

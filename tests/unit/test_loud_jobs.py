@@ -7,8 +7,8 @@ import pytest
 from control_plane import AT, FakeCluster, Stage, event, stage
 from sqlalchemy import func, select
 
-from ringleader.runtime.lines import Lines
-from ringleader.runtime.spool import BATCH_BYTES, BATCH_RECORDS, Spool
+from ringleader.runtime.records.spool import BATCH_BYTES, BATCH_RECORDS, Spool
+from ringleader.runtime.worker.output_capture import OutputCapture
 from ringleader_api.store.tables import LogRow
 
 ROUNDS, PRINTED, LENGTH = 6, 1000, 500
@@ -21,7 +21,7 @@ class Loud:
     def __init__(self, here: Stage, folder: Path) -> None:
         self._here = here
         self.job_id = here.running(workers={"min": 1, "max": 1})
-        self._lines = Lines()
+        self._lines = OutputCapture()
         self._spool = Spool(folder, max_bytes=SPOOL_BYTES)
         self.printed = self.dropped_by_worker = 0
         self.posts: list[int] = []

@@ -171,7 +171,7 @@ def test_a_late_word_of_one_pair_does_not_count_for_the_next():
     world.hear()
     world.tick(0.1)
     assert world.processes["w2"].pair == pair + 1
-    world.tell(ev.Level("w2", world.now, pair))
+    world.tell(ev.CaughtUp("w2", world.now, pair))
     assert not world.state.find("w2").level
     world.draw_level("w2")
     assert world.state.find("w2").level

@@ -11,7 +11,7 @@ from ringleader.elastic import instructions as do
 NOW = 100.0
 
 
-def back(state: Membership, *found: ev.Found) -> tuple[Membership, tuple[do.Instruction, ...]]:
+def back(state: Membership, *found: ev.WorkerFound) -> tuple[Membership, tuple[do.Instruction, ...]]:
     return handle(state, ev.Returned(state.start + 1, found, NOW))
 
 
@@ -19,8 +19,8 @@ def deeds(out: tuple[do.Instruction, ...]) -> list[do.Instruction]:
     return [i for i in out if not isinstance(i, do.Report)]
 
 
-def here(world: World, *, generation: int = 1) -> list[ev.Found]:
-    return [ev.Found(w.id, "here", generation) for w in world.state.workers]
+def here(world: World, *, generation: int = 1) -> list[ev.WorkerFound]:
+    return [ev.WorkerFound(w.id, "here", generation) for w in world.state.workers]
 
 
 def running(**changes: int) -> World:
@@ -54,7 +54,7 @@ def test_an_interrupt_that_may_not_have_been_heard_is_said_again():
     world = running()
     state, out = handle(world.state, ev.Lost("w1", "died", NOW))
     assert do.Interrupt("w0", 1) in out
-    _, again = back(state, *[f for f in here(world) if f.worker != "w1"], ev.Found("w3", "none"))
+    _, again = back(state, *[f for f in here(world) if f.worker != "w1"], ev.WorkerFound("w3", "none"))
     assert deeds(again) == [do.Start("w3", "worker"), do.Interrupt("w0", 1), do.Interrupt("w2", 1)]
 
 
@@ -63,14 +63,14 @@ def test_a_kill_that_may_not_have_been_done_is_done_again():
     state, _ = handle(world.state, ev.Evict("w1", "frozen", NOW))
     for process in ("here", "silent"):
         others = [f for f in here(world) if f.worker != "w1"]
-        _, again = back(state, *others, ev.Found("w1", process), ev.Found("w3", "none"))
+        _, again = back(state, *others, ev.WorkerFound("w1", process), ev.WorkerFound("w3", "none"))
         assert do.Kill("w1", "frozen") in again
 
 
 def test_a_plan_that_did_not_reach_a_joiner_is_given_up_for_the_next_one():
     world = running(minimum=1, maximum=2)
     joiner = ev.Parked("w1", 0, 0, 0, "", NOW)
-    members = [ev.Found("w0", "here", 1), ev.Found("w1", "here", 0, joiner)]
+    members = [ev.WorkerFound("w0", "here", 1), ev.WorkerFound("w1", "here", 0, joiner)]
     state = replace(world.state, plan=replace(world.plan, start_step=7))
     state, out = back(state, *members)
     assert deeds(out) == [do.Interrupt("w0", 1)]
@@ -83,7 +83,7 @@ def test_a_new_server_that_a_plan_did_not_reach_holds_nothing():
     world = running(minimum=1, maximum=1, servers=2, backups=1)
     state = replace(world.state, plan=replace(world.plan, start_step=7))
     found = [f for f in here(world) if f.worker != "s1"]
-    unreached = ev.Found("s1", "here", 0, ev.Parked("s1", 0, 0, 0, "", NOW))
+    unreached = ev.WorkerFound("s1", "here", 0, ev.Parked("s1", 0, 0, 0, "", NOW))
     state, _ = back(state, *found, unreached)
     server = state.find("s1")
     assert server is not None
@@ -100,7 +100,7 @@ def test_who_could_not_write_down_its_last_plan_ends_the_attempt_for_the_next_on
 def test_who_does_not_answer_is_killed_and_who_is_still_starting_is_waited_for():
     world = running()
     state, _ = handle(world.state, ev.Lost("w1", "died", NOW))
-    silent = [ev.Found(w.id, "silent") for w in state.workers]
+    silent = [ev.WorkerFound(w.id, "silent") for w in state.workers]
     _, out = back(state, *silent)
     assert {i.worker: i.cause for i in out if isinstance(i, do.Kill)} == {"w0": "frozen", "w2": "frozen"}
 

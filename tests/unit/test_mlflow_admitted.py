@@ -15,7 +15,7 @@ import pytest
 from control_plane import URL, stage
 from fastapi.testclient import TestClient
 
-from ringleader.client.unix_socket import LONGEST, Way, unix_url
+from ringleader.client.unix_socket import LONGEST, ClientRoute, unix_url
 from ringleader_api.tracking import admitted
 
 LOOKED_AT = Path(__file__).with_name("mlflow_routes.txt")
@@ -182,7 +182,7 @@ def test_mlflow_is_told_who_asks_truly_and_never_our_credential(tmp_path: Path, 
 def test_a_socket_is_reached_however_deep_it_lies(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * LONGEST)
     deep.mkdir()
-    way = Way.to(unix_url(deep / "a b.sock", "/mlflow"))
+    way = ClientRoute.to(unix_url(deep / "a b.sock", "/mlflow"))
     assert way.url == "http://localhost/mlflow"
     assert way.uds is not None
     assert len(way.uds) <= LONGEST
@@ -191,4 +191,6 @@ def test_a_socket_is_reached_however_deep_it_lies(tmp_path: Path) -> None:
 
 
 def test_a_server_on_the_network_is_asked_there() -> None:
-    assert Way.to("https://mlflow.example/prefix") == Way("https://mlflow.example/prefix", None)
+    assert ClientRoute.to("https://mlflow.example/prefix") == ClientRoute(
+        "https://mlflow.example/prefix", None
+    )

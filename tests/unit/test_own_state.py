@@ -19,9 +19,9 @@ from ringleader.checkpoint.pieces import put_together, take_apart
 from ringleader.comm.seal import WITHIN
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.generators import own_generators, seed_own
-from ringleader.train.held import Held
 from ringleader.train.local import run_local
+from ringleader.train.rows.own_generators import own_generators, seed_own
+from ringleader.train.state.training_state import TrainingState
 
 ROWS, BATCH, EPOCHS = 70, 32, 4
 STEPS = EPOCHS * 3
@@ -159,10 +159,10 @@ def test_scores_that_draw_do_not_depend_on_who_loads(tmp_path: Path) -> None:
 
 
 def test_an_optimiser_state_of_another_type_than_its_weight_is_healed_bit_for_bit() -> None:
-    def held() -> tuple[Held, nn.Parameter, torch.optim.Optimizer]:
+    def held() -> tuple[TrainingState, nn.Parameter, torch.optim.Optimizer]:
         net = nn.Linear(3, 1, bias=False)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        made = Held()
+        made = TrainingState()
         made.models.append(net)
         made.optimizers.append((optimizer, None))
         return made, net.weight, optimizer
@@ -226,7 +226,7 @@ def test_a_state_that_came_through_flat_memory_lies_in_the_order_of_its_weight()
     net = Pictures(torch.channels_last)
     weight = net[0].weight
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    made = Held()
+    made = TrainingState()
     made.models.append(net)
     made.optimizers.append((optimizer, None))
     sums = torch.arange(48.0).view(4, 3, 2, 2)

@@ -9,9 +9,9 @@ from joining import STEPS, spec, train, undisturbed
 from play import Play
 from threaded_cast import ThreadedCast
 
-from ringleader.elastic import NOWHERE, Meeting, Membership, Plan, Rules
-from ringleader.elastic.state import PAUSE, Phase, Worker
-from ringleader.runtime.messages import Launch
+from ringleader.elastic import NOWHERE, AttemptRules, Meeting, Membership, Plan
+from ringleader.elastic.state import PAUSE, Phase, WorkerState
+from ringleader.runtime.messages import AttemptLaunch
 from ringleader.spec import JobSpec
 
 
@@ -36,13 +36,15 @@ def test_an_attempt_whose_machines_go_away_goes_on_elsewhere_with_the_same_bits(
 
 
 def test_the_end_waits_for_a_checkpoint_only_where_somebody_is_left_to_write_it(tmp_path: Path):
-    from ringleader.runtime.attempt import Attempt  # it loads Ray
+    from ringleader.runtime.supervisor.attempt import Attempt  # it loads Ray
 
-    launch = Launch("job", 1, JobSpec.parse({"name": "a", "entrypoint": "m:f"}), None, "", "", tmp_path)
+    launch = AttemptLaunch(
+        "job", 1, JobSpec.parse({"name": "a", "entrypoint": "m:f"}), None, "", "", tmp_path
+    )
     attempt = Attempt(launch, Meeting)
     plan = Plan(1, 3, ("w0", "w1"), 0, 4, 7, (), 8, NOWHERE, PAUSE)
-    there = tuple(Worker(name, "worker", Phase.PARKED, 0.0, generation=3) for name in plan.members)
-    paused = Membership(Rules(attempt=1, shards=4), 1, 2, workers=there, generation=3, plan=plan)
+    there = tuple(WorkerState(name, "worker", Phase.PARKED, 0.0, generation=3) for name in plan.members)
+    paused = Membership(AttemptRules(attempt=1, shards=4), 1, 2, workers=there, generation=3, plan=plan)
     found = []
     for state in (
         paused,

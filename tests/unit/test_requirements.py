@@ -17,10 +17,10 @@ from wheels import wheel
 
 import ringleader
 from ringleader.errors import RequirementsFailed, SpecInvalid
-from ringleader.runtime import installing
-from ringleader.runtime.installing import Environments, environment_of
-from ringleader.runtime.node_scratch import SCRATCH, private_scratch
-from ringleader.runtime.requirements import Lock, engine_packages, read
+from ringleader.runtime.nodes.node_scratch import SCRATCH, private_scratch
+from ringleader.runtime.worker import package_install
+from ringleader.runtime.worker.package_install import PackageEnvironments, environment_of
+from ringleader.runtime.worker.requirements import RequirementsLock, engine_packages, read
 from ringleader.spec import JobSpec
 from ringleader.spec.requirements import check_requirements
 from ringleader.train.local import run_local
@@ -95,7 +95,7 @@ def test_who_installs_does_not_wait_for_those_that_wait_for_it(
 def test_an_installation_that_never_ends_fails_who_waits_for_it(
     tmp_path: Path, beside: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installing, "INSTALL_S", 0.1)
+    monkeypatch.setattr(package_install, "INSTALL_S", 0.1)
     beside("install", fcntl.LOCK_EX)
     with pytest.raises(RequirementsFailed, match=r"another worker of this node .* within 0 s"):
         installed(asked("tinypkg==1.0"), tmp_path)
@@ -176,11 +176,11 @@ def test_the_job_file_names_a_file_of_the_working_directory_or_pins(given: Any, 
 
 def test_an_environment_in_use_stays_and_the_one_unused_for_longest_goes(tmp_path: Path) -> None:
     own = engine_packages()
-    few = replace(Environments(tmp_path, own), keep=2)
+    few = replace(PackageEnvironments(tmp_path, own), keep=2)
 
     def have(version: int) -> Path:
         pins = {"manypkg": f"{version}.0"}
-        return few.have(Lock("list", (f"manypkg=={version}.0",), pins), tmp_path, lambda *_: None)
+        return few.have(RequirementsLock("list", (f"manypkg=={version}.0",), pins), tmp_path, lambda *_: None)
 
     in_use = [have(1), have(2), have(3)]
     assert all(folder.is_dir() for folder in in_use), "this process uses them all"

@@ -17,9 +17,9 @@ from accounts import NOBODY, open_folder
 from readable_python import can_run_as_others, readable_python
 from waiting import wait_for
 
-from ringleader.runtime import apart, plain
-from ringleader.runtime.apart import WITHOUT_CHILD, Apart
-from ringleader.runtime.messages import Beat, Identity, Standing
+from ringleader.runtime.messages import Heartbeat, ParkMessage, ProcessIdentity
+from ringleader.runtime.worker import account_actor, plain_values
+from ringleader.runtime.worker.account_actor import WITHOUT_CHILD, AccountMember
 
 SCRIPT = Path(__file__).parents[1] / "apart_script.py"
 TRAINS = """
@@ -135,18 +135,18 @@ def test_the_child_ends_with_its_actor():
         wait_for("the child's end", lambda: gone(child))
 
 
-def talker(heard: list[tuple[str, Any]]) -> Apart:
+def talker(heard: list[tuple[str, Any]]) -> AccountMember:
     """An actor whose supervisor notes what it hears; it has a child that nobody started."""
     from apart_script import SPEC
 
-    from ringleader.runtime.messages import Task
+    from ringleader.runtime.messages import MemberTask
 
     superior: Any = SimpleNamespace(
         parked=lambda standing: heard.append(("parked", standing)),
         beat=lambda beat: heard.append(("beat", beat)),
     )
-    task = Task("job_1", 1, "w0", "worker", SPEC, Path("a"), Path("s"), "c")
-    return Apart(task, Identity(77, "node", "127.0.0.1", -1), superior)
+    task = MemberTask("job_1", 1, "w0", "worker", SPEC, Path("a"), Path("s"), "c")
+    return AccountMember(task, ProcessIdentity(77, "node", "127.0.0.1", -1), superior)
 
 
 def test_who_a_member_is_its_actor_says():
@@ -155,16 +155,16 @@ def test_who_a_member_is_its_actor_says():
     told: list[Any] = []
     actor._send = told.append  # type: ignore[method-assign]
     actor._begun.set()
-    other = Identity(1, "another", "10.0.0.1", 5)
-    standing = Standing("w9", other, 1, 2, 3, "")
+    other = ProcessIdentity(1, "another", "10.0.0.1", 5)
+    standing = ParkMessage("w9", other, 1, 2, 3, "")
     for kind, values in (
         ("parked", (standing,)),
-        ("beat", (4, Beat("w9", other, standing=standing, step=6))),
+        ("beat", (4, Heartbeat("w9", other, standing=standing, step=6))),
     ):
-        actor._take(*plain.read(plain.frame(kind, *values)))
+        actor._take(*plain_values.read(plain_values.frame(kind, *values)))
     actor._questions.shutdown(wait=True)
-    own = Standing("w0", actor._identity, 1, 2, 3, "")
-    assert heard == [("parked", own), ("beat", Beat("w0", actor._identity, standing=own, step=6))]
+    own = ParkMessage("w0", actor._identity, 1, 2, 3, "")
+    assert heard == [("parked", own), ("beat", Heartbeat("w0", actor._identity, standing=own, step=6))]
     assert told == [("answer", 4, None)]
 
 
@@ -180,7 +180,7 @@ def test_an_account_that_cannot_run_python_fails_the_attempt_with_the_reason(mon
         own = folder / "own"
         own.mkdir(mode=0o700)
         shutil.copy(sys.executable, own / "python")
-        monkeypatch.setattr(apart.sys, "executable", str(own / "python"))
+        monkeypatch.setattr(account_actor.sys, "executable", str(own / "python"))
         places = {"artifacts": folder / "jobs" / "1" / "a", "scratch": folder / "scratch" / "1-a1"}
         actor._task = replace(
             actor._task,

@@ -12,11 +12,11 @@ from test_runtime_surplus import HERE, Disk, attempt_of, reserved, take
 from ringleader.elastic import NOWHERE
 from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
-from ringleader.runtime.messages import Beat, Identity
-from ringleader.runtime.watch import BEAT_GONE_S, Glance
+from ringleader.runtime.messages import Heartbeat, ProcessIdentity
+from ringleader.runtime.supervisor.failure_detector import BEAT_GONE_S, ProcessGlance
 
 if TYPE_CHECKING:
-    from ringleader.runtime.attempt import Attempt
+    from ringleader.runtime.supervisor.attempt import Attempt
 
 __all__ = ["reserved"]
 GANG = ("w0", "w1", "w2")
@@ -113,7 +113,7 @@ class Busy(Disk):
     def __init__(self, take: Callable[[], None]) -> None:
         self._take = take
 
-    def beat(self, beat: Beat) -> None:
+    def beat(self, beat: Heartbeat) -> None:
         self._take()
 
 
@@ -121,13 +121,15 @@ def at_work(attempt: "Attempt", crew: Any, disk: Disk) -> Callable[[int], None]:
     """Two workers that wait in an exchange, and so use no CPU. Returns what lets the first one beat."""
     take(attempt, *parked(0, "w0", "w1", now=0.0))
     crew.met = lambda worker, identity: None
-    crew.glance = lambda worker: Glance(stopped=False, cpu_s=5.0)
+    crew.glance = lambda worker: ProcessGlance(stopped=False, cpu_s=5.0)
     attempt._outlet = cast("Any", disk)
-    identity = Identity(7, "node", "127.0.0.1")
+    identity = ProcessIdentity(7, "node", "127.0.0.1")
 
     def beat(number: int) -> None:
         attempt.beat(
-            Beat(worker="w0", identity=identity, generation=1, phase="exchange", moves=number, number=number)
+            Heartbeat(
+                worker="w0", identity=identity, generation=1, phase="exchange", moves=number, number=number
+            )
         )
 
     return beat
@@ -143,7 +145,7 @@ def test_who_waits_for_the_disk_of_its_supervisor_is_not_frozen_and_who_beats_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, entered, goes_on = Clock(), threading.Event(), threading.Event()
-    monkeypatch.setattr("ringleader.runtime.attempt.monotonic", clock)
+    monkeypatch.setattr("ringleader.runtime.supervisor.attempt.monotonic", clock)
 
     def stuck() -> None:
         entered.set()
@@ -169,7 +171,7 @@ def test_who_waits_for_the_disk_of_its_supervisor_is_not_frozen_and_who_beats_no
 @pytest.mark.usefixtures("reserved")
 def test_who_tells_a_full_disk_is_not_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("ringleader.runtime.attempt.monotonic", clock)
+    monkeypatch.setattr("ringleader.runtime.supervisor.attempt.monotonic", clock)
 
     def full() -> None:
         raise OSError("it takes no more")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from waiting import wait_for
 
-from ringleader.cli.stack.process import Identity
+from ringleader.cli.stack.process import PidIdentity
 from ringleader.errors import RingleaderError
-from ringleader.runtime.cluster import AttemptUsed, Cluster, FaultMissed
-from ringleader.runtime.cluster_process import DEADLINES_S, ClusterProcess, OutOfReach
+from ringleader.runtime.nodes.cluster import AttemptUsed, FaultMissed, RayCluster
+from ringleader.runtime.nodes.cluster_process import DEADLINES_S, ClusterProcess, OutOfReach
 from ringleader_api.backend import NobodyThere, RayBackend
 
 ODD = (sys.executable, str(Path(__file__).parent / "odd_cluster.py"))
@@ -25,7 +25,7 @@ SHORT_S = 0.5
 HANGING = PATIENT | {"warm": SHORT_S}
 PARENT = f"""
 import signal
-from ringleader.runtime.cluster_process import ClusterProcess
+from ringleader.runtime.nodes.cluster_process import ClusterProcess
 cluster = ClusterProcess({ODD!r})
 cluster.call("connect", "there")
 print(cluster.call("supervisors")[0][0], flush=True)
@@ -47,8 +47,8 @@ def odd() -> Iterator[ClusterProcess]:
     assert not process.alive
 
 
-def identity(process: ClusterProcess) -> Identity:
-    found = Identity.of(int(process.call("supervisors")[0][0]))
+def identity(process: ClusterProcess) -> PidIdentity:
+    found = PidIdentity.of(int(process.call("supervisors")[0][0]))
     assert found is not None
     return found
 
@@ -138,7 +138,7 @@ def test_who_closes_it_ends_what_is_under_way(tmp_path: Path) -> None:
 def test_it_goes_with_a_parent_that_is_killed_even_where_it_is_frozen(frozen: bool) -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        who = Identity.of(int(parent.stdout.readline()))
+        who = PidIdentity.of(int(parent.stdout.readline()))
         assert who is not None
         if frozen:
             who.send(signal.SIGSTOP)
@@ -147,7 +147,7 @@ def test_it_goes_with_a_parent_that_is_killed_even_where_it_is_frozen(frozen: bo
 
 
 def test_only_methods_of_the_cluster_have_deadlines() -> None:
-    assert [name for name in DEADLINES_S if not callable(getattr(Cluster, name, None))] == []
+    assert [name for name in DEADLINES_S if not callable(getattr(RayCluster, name, None))] == []
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def pid_of(backend: RayBackend) -> int:
 def test_after_a_deadline_all_say_so_at_once_and_the_next_round_has_a_new_process(address: str) -> None:
     deadlines_s = dict(PATIENT)
     backend = backend_at(address, deadlines_s)
-    who = Identity.of(pid_of(backend))
+    who = PidIdentity.of(pid_of(backend))
     assert who is not None
     who.send(signal.SIGSTOP)
     deadlines_s["layout"] = SHORT_S
@@ -185,7 +185,7 @@ def test_after_a_deadline_all_say_so_at_once_and_the_next_round_has_a_new_proces
     assert second != who.pid
     assert {node.id for node in backend.capacity().nodes} == {"n1"}
     backend.close()
-    assert Identity.of(second) is None
+    assert PidIdentity.of(second) is None
 
 
 def test_a_release_ends_as_soon_as_the_cluster_answers_nothing_at_all(address: str) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from ringleader.elastic import events as ev
-from ringleader.runtime.messages import AWAY_S, Ended
-from ringleader.runtime.watch import Glance
+from ringleader.runtime.messages import AWAY_S, RunEnded
+from ringleader.runtime.supervisor.failure_detector import ProcessGlance
 
 if TYPE_CHECKING:
-    from ringleader.runtime.crew import Crew
+    from ringleader.runtime.supervisor.worker_group import WorkerGroup
 
 HANG_GUARD_S = 30.0
 
@@ -36,33 +36,35 @@ def events() -> "queue.Queue[Any]":
 
 
 @pytest.fixture
-def crew(monkeypatch: pytest.MonkeyPatch, events: "queue.Queue[Any]") -> "Crew":
-    from ringleader.runtime import crew as module
-    from ringleader.runtime.hands import Hand
+def crew(monkeypatch: pytest.MonkeyPatch, events: "queue.Queue[Any]") -> "WorkerGroup":
+    from ringleader.runtime.supervisor import worker_group as module
+    from ringleader.runtime.supervisor.worker_handle import WorkerHandle
 
     monkeypatch.setattr(module, "ray", SimpleNamespace(put=lambda package: package))
     monkeypatch.setattr(module, "RETRY_S", 0.0)
-    monkeypatch.setattr(Hand, "written", lambda _: b"hand")
+    monkeypatch.setattr(WorkerHandle, "written", lambda _: b"hand")
     refusing = Refusing()
     launch = cast("Any", SimpleNamespace(packed=lambda: b""))
     places = cast("Any", refusing)
-    return module.Crew(launch, places, None, cast("Any", None), events.put, start=1, note=refusing.note)
+    return module.WorkerGroup(
+        launch, places, None, cast("Any", None), events.put, start=1, note=refusing.note
+    )
 
 
-def over(crew: "Crew", worker: str, answer: Ended | Exception) -> None:
-    from ringleader.runtime.hands import Hand
+def over(crew: "WorkerGroup", worker: str, answer: RunEnded | Exception) -> None:
+    from ringleader.runtime.supervisor.worker_handle import WorkerHandle
 
-    future: Future[Ended | None] = Future()
+    future: Future[RunEnded | None] = Future()
     if isinstance(answer, Exception):
         future.set_exception(answer)
     else:
         future.set_result(answer)
-    crew._hands[worker] = Hand("worker")
+    crew._hands[worker] = WorkerHandle("worker")
     crew._returns.put(worker, future)
 
 
-def test_every_end_is_told_while_the_disk_is_full(crew: "Crew", events: "queue.Queue[Any]") -> None:
-    finished = Ended("finished", result={"digest": "ab"})
+def test_every_end_is_told_while_the_disk_is_full(crew: "WorkerGroup", events: "queue.Queue[Any]") -> None:
+    finished = RunEnded("finished", result={"digest": "ab"})
     for worker, answer in (("w0", RuntimeError()), ("w1", finished), ("w2", RuntimeError())):
         over(crew, worker, answer)
     told = [events.get(timeout=HANG_GUARD_S) for _ in range(3)]
@@ -74,16 +76,16 @@ def test_every_end_is_told_while_the_disk_is_full(crew: "Crew", events: "queue.Q
 
 
 def test_a_process_that_was_taken_and_cannot_begin_is_ended(
-    crew: "Crew", events: "queue.Queue[Any]", monkeypatch: pytest.MonkeyPatch
+    crew: "WorkerGroup", events: "queue.Queue[Any]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ringleader.runtime import crew as module
-    from ringleader.runtime.hands import Hand
+    from ringleader.runtime.supervisor import worker_group as module
+    from ringleader.runtime.supervisor.worker_handle import WorkerHandle
 
     ended: list[Any] = []
     monkeypatch.setattr(module, "end_process", lambda hand: ended.append(hand.handle))
     monkeypatch.setattr(crew, "_process", lambda worker, place: ("process", None))
     monkeypatch.setattr(crew._places, "free", lambda worker, for_good: None)
-    crew._hands["w0"] = Hand("worker")
+    crew._hands["w0"] = WorkerHandle("worker")
     crew._bring("w0")  # its hand cannot be written down
     assert ended == ["process"]
     assert not crew.knows("w0")
@@ -93,7 +95,7 @@ def test_a_process_that_was_taken_and_cannot_begin_is_ended(
 class Answers:
     """Of workers that do not answer: each wait takes two seconds. Looks at another node come with the next wait."""
 
-    def __init__(self, crew: "Crew", cpu_s: float) -> None:
+    def __init__(self, crew: "WorkerGroup", cpu_s: float) -> None:
         self._crew, self._cpu_s = crew, cpu_s
         self.waits = 0
 
@@ -104,46 +106,46 @@ class Answers:
         self.waits += 1
         return [], waiting
 
-    def glance(self, worker: str) -> Glance | None:
+    def glance(self, worker: str) -> ProcessGlance | None:
         hand = self._crew._hands[worker]
         if hand.look is None:
             hand.look = "under way"
             return None
         hand.look = None
-        return Glance(stopped=False, cpu_s=self._cpu_s * self.waits)
+        return ProcessGlance(stopped=False, cpu_s=self._cpu_s * self.waits)
 
 
 @pytest.mark.parametrize(("cpu_s", "waits"), [(1.0, 5), (0.0, 2)], ids=["at work", "frozen"])
 def test_a_worker_elsewhere_is_looked_at_before_it_counts_as_frozen_and_not_heard_for_ever(
-    crew: "Crew", monkeypatch: pytest.MonkeyPatch, cpu_s: float, waits: int
+    crew: "WorkerGroup", monkeypatch: pytest.MonkeyPatch, cpu_s: float, waits: int
 ) -> None:
-    from ringleader.runtime import crew as module
-    from ringleader.runtime.hands import Hand
+    from ringleader.runtime.supervisor import worker_group as module
+    from ringleader.runtime.supervisor.worker_handle import WorkerHandle
 
     answers = Answers(crew, cpu_s)
     monkeypatch.setattr(module, "ray", answers)
     monkeypatch.setattr(module, "monotonic", answers.now)
     monkeypatch.setattr(crew, "glance", answers.glance)
-    crew._hands["w0"] = Hand("worker")
+    crew._hands["w0"] = WorkerHandle("worker")
     crew._hear({"w0": "asked"})
     assert answers.waits == waits
     assert module.HEAR_S < AWAY_S / 2
 
 
 def test_a_death_that_is_seen_before_ray_knows_is_told_once_and_explained_later(
-    crew: "Crew", events: "queue.Queue[Any]", monkeypatch: pytest.MonkeyPatch
+    crew: "WorkerGroup", events: "queue.Queue[Any]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ray.exceptions import OutOfMemoryError
 
-    from ringleader.runtime.hands import Hand
-    from ringleader.runtime.returns import Death
+    from ringleader.runtime.supervisor.worker_handle import WorkerHandle
+    from ringleader.runtime.supervisor.worker_returns import Death
 
     freed: list[str] = []
     monkeypatch.setattr(crew._places, "free", lambda worker, for_good: freed.append(worker))
     for worker, error in (("w0", RuntimeError("gone")), ("w1", OutOfMemoryError("node full"))):
-        crew._hands[worker] = Hand("worker")
+        crew._hands[worker] = WorkerHandle("worker")
         crew._returns.put(worker, Death("died"))
-        future: Future[Ended | None] = Future()
+        future: Future[RunEnded | None] = Future()
         future.set_exception(error)
         crew._returns.put(worker, future)
     told = [events.get(timeout=HANG_GUARD_S) for _ in range(3)]
@@ -157,11 +159,11 @@ def test_a_death_that_is_seen_before_ray_knows_is_told_once_and_explained_later(
 
 
 def test_a_process_that_dies_behind_the_end_of_its_run_is_missed_by_nobody(
-    crew: "Crew", events: "queue.Queue[Any]"
+    crew: "WorkerGroup", events: "queue.Queue[Any]"
 ) -> None:
-    from ringleader.runtime.returns import Death
+    from ringleader.runtime.supervisor.worker_returns import Death
 
-    over(crew, "w0", Ended("finished", result={"digest": "ab"}))
+    over(crew, "w0", RunEnded("finished", result={"digest": "ab"}))
     crew._returns.put("w0", Death("died (SIGKILL)"))
     over(crew, "w1", RuntimeError())
     assert [type(events.get(timeout=HANG_GUARD_S)) for _ in range(2)] == [ev.Finished, ev.Lost]
@@ -180,21 +182,21 @@ NODE_FULL = "killed by Ray's memory monitor"
     ],
 )
 def test_of_two_causes_of_a_death_the_second_is_told_where_it_tells_more(
-    crew: "Crew",
+    crew: "WorkerGroup",
     events: "queue.Queue[Any]",
     monkeypatch: pytest.MonkeyPatch,
     causes: list[str],
     told: list[tuple[type, str]],
 ) -> None:
-    from ringleader.runtime.hands import Hand
-    from ringleader.runtime.returns import Death
+    from ringleader.runtime.supervisor.worker_handle import WorkerHandle
+    from ringleader.runtime.supervisor.worker_returns import Death
 
     monkeypatch.setattr(crew._places, "free", lambda worker, for_good: None)
     monkeypatch.setattr(crew, "_note", lambda worker, hand: None)
-    crew._hands["w0"] = Hand("worker")
+    crew._hands["w0"] = WorkerHandle("worker")
     for cause in causes:
         crew._returns.put("w0", Death(cause))
-    crew._hands["w1"] = Hand("worker")
+    crew._hands["w1"] = WorkerHandle("worker")
     crew._returns.put("w1", Death("died"))
     heard = [events.get(timeout=HANG_GUARD_S) for _ in range(len(told) + 1)]
     assert [(type(event), event.cause) for event in heard[:-1]] == told
@@ -213,6 +215,6 @@ def test_of_two_causes_of_a_death_the_second_is_told_where_it_tells_more(
     ],
 )
 def test_a_status_is_told_in_words(status: int | None, cause: str) -> None:
-    from ringleader.runtime.hands import cause_by
+    from ringleader.runtime.supervisor.worker_handle import cause_by
 
     assert cause_by(status) == cause

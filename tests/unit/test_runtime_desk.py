@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from ringleader.runtime.desk import Desk
-from ringleader.runtime.messages import Identity, Standing
-from ringleader.train.clock import Split
+from ringleader.runtime.messages import ParkMessage, ProcessIdentity
+from ringleader.runtime.worker.reporter import WorkerReporter
+from ringleader.train.time_split import TimeSplit
 
 
-def desk() -> tuple[Desk, list[int]]:
+def desk() -> tuple[WorkerReporter, list[int]]:
     hurried: list[int] = []
-    return Desk("w0", Identity(1, "node", "127.0.0.1"), lambda: hurried.append(1)), hurried
+    return WorkerReporter("w0", ProcessIdentity(1, "node", "127.0.0.1"), lambda: hurried.append(1)), hurried
 
 
-def progress(desk: Desk, step: int, phase: str) -> None:
+def progress(desk: WorkerReporter, step: int, phase: str) -> None:
     desk.progress(step=step, total_steps=None, epoch=0, phase=phase, rows=1)
 
 
@@ -73,7 +73,7 @@ def test_what_was_not_heard_is_told_again_with_how_things_are_now_and_nothing_ne
 
 def test_who_parked_says_so_with_every_heartbeat_until_it_has_its_next_seat():
     one, _ = desk()
-    standing = Standing("w0", Identity(1, "node", "127.0.0.1"), 1, 7, 7, "broken pipe")
+    standing = ParkMessage("w0", ProcessIdentity(1, "node", "127.0.0.1"), 1, 7, 7, "broken pipe")
     one.park(standing)
     assert [one.beat().standing, one.beat().standing] == [standing, standing]
     one.enter(2)
@@ -102,7 +102,7 @@ def test_every_heartbeat_says_what_became_of_the_time_since_the_function_was_cal
     one, _ = desk()
     assert one.beat().spent is None, "it has not been called yet"
     now = [10.0]
-    split = Split(now=lambda: now[0])
+    split = TimeSplit(now=lambda: now[0])
     one.timed(split)
     with split.idle():
         now[0] += 2.0

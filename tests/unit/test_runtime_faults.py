@@ -9,8 +9,8 @@ from membership_world import World
 from test_membership import running
 
 from ringleader.elastic import Membership
-from ringleader.runtime.faults import Struck, strike
-from ringleader.runtime.messages import Identity
+from ringleader.runtime.messages import ProcessIdentity
+from ringleader.runtime.supervisor.fault_injection import FaultOutcome, strike
 
 
 @dataclass
@@ -23,8 +23,8 @@ class FakeCrew:
     def knows(self, worker: str) -> bool:
         return worker in self.world.processes
 
-    def identity(self, worker: str) -> Identity:
-        return Identity(100 + int(worker[1:]), "node", "127.0.0.1")
+    def identity(self, worker: str) -> ProcessIdentity:
+        return ProcessIdentity(100 + int(worker[1:]), "node", "127.0.0.1")
 
     def befall(self, worker: str, _: Callable[..., None], *signs: Any) -> None:
         found = self.world.state.find(worker)
@@ -33,7 +33,7 @@ class FakeCrew:
         self.world.die(worker)
 
 
-def order(world: World, fault: str, victim: str) -> tuple[Struck, list[tuple[str, str]]]:
+def order(world: World, fault: str, victim: str) -> tuple[FaultOutcome, list[tuple[str, str]]]:
     crew = FakeCrew(world)
 
     def look() -> Membership:
@@ -54,7 +54,7 @@ def test_who_comes_in_the_place_of_a_killed_worker_is_killed_while_it_follows_a_
     world = running(shadows=True)
     said, struck = order(world, "joiner", "w1")
     assert struck == [("w1", "active"), ("w3", "shadowing")]
-    assert said == Struck(
+    assert said == FaultOutcome(
         True, "SIGKILL to process 101, rank 1, and to w3, process 103, which came in its place"
     )
     world.calm()

@@ -12,24 +12,24 @@ from accounts import NOBODY, needs_root, open_folder
 
 from ringleader.accounts import Account, RunAs
 from ringleader.checkpoint.folder import MANIFEST, Folder
-from ringleader.checkpoint.manifest import Position, Saved
-from ringleader.runtime import fetching
-from ringleader.runtime.checkpoints import Checkpoints
-from ringleader.runtime.fetching import NotFetched, fetch
-from ringleader.runtime.messages import Beat, Identity, Launch
+from ringleader.checkpoint.manifest import CheckpointPosition, SavedPart
+from ringleader.runtime.messages import AttemptLaunch, Heartbeat, ProcessIdentity
+from ringleader.runtime.records.checkpoints import AttemptCheckpoints
+from ringleader.runtime.worker import account_files
+from ringleader.runtime.worker.account_files import NotFetched, fetch
 from ringleader.spec import JobSpec
 
 pytestmark = needs_root
 SPEC = JobSpec.parse({"name": "foreign", "entrypoint": "unit:train"})
 NAME = "weights.safetensors"
-AT = Position(4, 4, 1, 1)
+AT = CheckpointPosition(4, 4, 1, 1)
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Launch]:
+def launch(tmp_path: Path) -> Iterator[AttemptLaunch]:
     with open_folder() as base:
         run_as = RunAs(Account("nobody", NOBODY, NOBODY), base / "jobs")
-        launch = Launch("job_1", 1, SPEC, None, "", "", tmp_path / "home", run_as=run_as)
+        launch = AttemptLaunch("job_1", 1, SPEC, None, "", "", tmp_path / "home", run_as=run_as)
         for place in (launch.left.parent, Path(launch.checkpoints)):
             run_as.have(place)
         launch.left.mkdir()
@@ -38,7 +38,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 
 @pytest.fixture
-def secret(launch: Launch) -> Path:
+def secret(launch: AttemptLaunch) -> Path:
     """A file of the owner's."""
     path = launch.open_home.parent / "token"
     path.write_text("the owner's")
@@ -46,7 +46,7 @@ def secret(launch: Launch) -> Path:
     return path
 
 
-def left(launch: Launch, content: bytes) -> Path:
+def left(launch: AttemptLaunch, content: bytes) -> Path:
     path = launch.left / NAME
     path.write_bytes(content)
     os.chown(path, NOBODY, NOBODY)
@@ -54,7 +54,7 @@ def left(launch: Launch, content: bytes) -> Path:
     return path
 
 
-def test_what_a_job_has_left_is_copied_into_the_home_as_its_owners(launch: Launch):
+def test_what_a_job_has_left_is_copied_into_the_home_as_its_owners(launch: AttemptLaunch):
     fetch(launch, NAME)
     assert not launch.artifacts.exists(), "there is nothing yet"
     left(launch, bytes(3 << 20))
@@ -65,7 +65,7 @@ def test_what_a_job_has_left_is_copied_into_the_home_as_its_owners(launch: Launc
     fetch(replace(launch, run_as=None), "absent")
 
 
-def test_a_link_or_a_pipe_in_its_place_is_not_followed(launch: Launch, secret: Path):
+def test_a_link_or_a_pipe_in_its_place_is_not_followed(launch: AttemptLaunch, secret: Path):
     (launch.left / NAME).symlink_to(secret)
     with pytest.raises(NotFetched, match="cannot be read"):
         fetch(launch, NAME)
@@ -84,37 +84,39 @@ def test_a_link_or_a_pipe_in_its_place_is_not_followed(launch: Launch, secret: P
 
 
 def test_nothing_is_copied_that_would_fill_the_disk_of_the_home(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch
+    launch: AttemptLaunch, monkeypatch: pytest.MonkeyPatch
 ):
     left(launch, bytes(100))
-    free = SimpleNamespace(free=fetching.SPARE_BYTES + 99)
-    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: free)
+    free = SimpleNamespace(free=account_files.SPARE_BYTES + 99)
+    monkeypatch.setattr(account_files.shutil, "disk_usage", lambda path: free)
     with pytest.raises(NotFetched, match="no room for the 100 bytes"):
         fetch(launch, NAME)
 
 
-def committed(launch: Launch) -> list[tuple[str, dict[str, Any]]]:
+def committed(launch: AttemptLaunch) -> list[tuple[str, dict[str, Any]]]:
     """What the supervisor tells of a checkpoint that the job's one member has written."""
     folder = Folder(launch.checkpoints)
     piece = folder.write(AT.name, "w0.safetensors", b"weights")
     for path in Path(launch.checkpoints).rglob("*"):
         os.lchown(path, NOBODY, NOBODY)
     told: list[tuple[str, dict[str, Any]]] = []
-    checkpoints = Checkpoints(launch, lambda kind, generation, data: told.append((kind, data)))
-    saved = Saved(AT, 0, 1, (piece,), 0.1)
-    checkpoints.take(Beat("w0", Identity(1, "n", "h"), step=9, saved=(saved,)), 9)
+    checkpoints = AttemptCheckpoints(launch, lambda kind, generation, data: told.append((kind, data)))
+    saved = SavedPart(AT, 0, 1, (piece,), 0.1)
+    checkpoints.take(Heartbeat("w0", ProcessIdentity(1, "n", "h"), step=9, saved=(saved,)), 9)
     checkpoints.finish()
     return told
 
 
-def test_a_checkpoint_is_committed_as_the_account_that_wrote_it(launch: Launch):
+def test_a_checkpoint_is_committed_as_the_account_that_wrote_it(launch: AttemptLaunch):
     assert [kind for kind, _ in committed(launch)] == ["checkpoint.saved"]
     files = list(Path(launch.checkpoints).rglob("*"))
     assert MANIFEST in {path.name for path in files}
     assert {path.stat().st_uid for path in files} == {NOBODY}
 
 
-def test_a_link_in_place_of_a_manifest_has_nothing_of_the_owners_overwritten(launch: Launch, secret: Path):
+def test_a_link_in_place_of_a_manifest_has_nothing_of_the_owners_overwritten(
+    launch: AttemptLaunch, secret: Path
+):
     place = Path(launch.checkpoints) / AT.name
     place.mkdir()
     (place / MANIFEST).symlink_to(secret)

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from ringleader.runtime import last_words
+from ringleader.runtime.supervisor import last_words
 
 PROGRAM = """
 import os, sys, time
-from ringleader.runtime.last_words import OWN, told_before_exit
+from ringleader.runtime.supervisor.last_words import OWN, told_before_exit
 
 def tell():
     if sys.argv[1] == "hangs":

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ringleader.runtime.layout import Layout, lasting, places_of
+from ringleader.runtime.nodes.layout import ClusterLayout, lasting, places_of
 
 JOB = "job-job_01M7ZW9AWEHEJAZN2204WBPFD7-a2"
 
@@ -46,7 +46,7 @@ def test_servers_of_another_shape_are_told_apart_from_the_workers() -> None:
 
 
 def test_what_has_just_been_let_go_of_is_not_taken_for_somebody_elses() -> None:
-    first = Layout({}, {"a": (2.0, 0.0, 1.0), "b": (1.0, 0.0, 0.0)}, {})
-    then = Layout({}, {"a": (1.0, 1.0, 1.0), "c": (1.0, 0.0, 0.0)}, {})
+    first = ClusterLayout({}, {"a": (2.0, 0.0, 1.0), "b": (1.0, 0.0, 0.0)}, {})
+    then = ClusterLayout({}, {"a": (1.0, 1.0, 1.0), "c": (1.0, 0.0, 0.0)}, {})
     assert lasting(None, first) == {}
     assert lasting(first, then) == {"a": (1.0, 0.0, 1.0)}

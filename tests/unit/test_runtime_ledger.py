@@ -7,26 +7,26 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from ringleader.runtime.ledger import Ledger
-from ringleader.runtime.messages import Rows
+from ringleader.runtime.messages import SettledRows
+from ringleader.runtime.records.row_ledger import RowLedger
 
 
-def attempt(folder: Path, number: int, steps: range, began: tuple[int, int] | None = None) -> Ledger:
+def attempt(folder: Path, number: int, steps: range, began: tuple[int, int] | None = None) -> RowLedger:
     """One that settles these steps, each of one row: 100 times the attempt, and the step.
 
     Args:
         began: the attempt and the step of the checkpoint that it began with.
     """
-    ledger = Ledger(folder, number)
+    ledger = RowLedger(folder, number)
     for step in steps:
         rows = np.array([100 * number + step], "<i8").tobytes()
-        ledger.add(Rows(step, np.zeros(1, "<i4").tobytes(), rows))
+        ledger.add(SettledRows(step, np.zeros(1, "<i4").tobytes(), rows))
     if began is not None:
         ledger.began_with(step=began[1], attempt=began[0])
     return ledger
 
 
-def rows_of(ledger: Ledger, place: Path) -> list[int]:
+def rows_of(ledger: RowLedger, place: Path) -> list[int]:
     return list(pq.read_table(ledger.finish(place))["row"].to_pylist())
 
 
@@ -39,7 +39,7 @@ def test_a_ledger_goes_on_where_a_killed_supervisor_left_it(tmp_path: Path) -> N
     attempt(tmp_path / "l", 1, range(1, 4))
     raw = tmp_path / "l" / "attempt-1.raw"
     raw.write_bytes(raw.read_bytes()[:-3])  # of step 3 only a part came to disk: it is told again
-    assert Ledger(tmp_path / "l", 1).last_step == 2
+    assert RowLedger(tmp_path / "l", 1).last_step == 2
     ledger = attempt(tmp_path / "l", 1, range(2, 6))
     assert rows_of(ledger, tmp_path) == [101, 102, 103, 104, 105]
 
@@ -79,7 +79,7 @@ def test_a_record_that_a_lost_supervisor_could_not_finish_is_none(tmp_path: Path
 
 def test_a_step_that_the_disk_took_in_part_is_taken_when_it_is_told_again(tmp_path: Path) -> None:
     ledger = attempt(tmp_path / "l", 1, range(1, 3))
-    rows = Rows(3, np.zeros(1, "<i4").tobytes(), np.array([103], "<i8").tobytes())
+    rows = SettledRows(3, np.zeros(1, "<i4").tobytes(), np.array([103], "<i8").tobytes())
     file, ledger._file = ledger._file, cast("Any", NearlyFull(ledger._file))
     with pytest.raises(OSError, match="full"):
         ledger.add(rows)

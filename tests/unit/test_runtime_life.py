@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from ringleader.runtime import life
+from ringleader.runtime.nodes import death_watch
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memfd_create (Linux)")
 
 HANG_GUARD_S = 30.0
 ALIVE = """
 import os, sys, time
-from ringleader.runtime import life
-print(life.own(), flush=True)
+from ringleader.runtime.nodes import death_watch
+print(death_watch.own(), flush=True)
 if sys.argv[1] == "fork" and os.fork() == 0:
     print("child", flush=True)
     time.sleep(600)
@@ -47,7 +47,7 @@ def process(kind: str = "plain") -> Iterator[tuple[subprocess.Popen[str], int]]:
 def mapped(pid: int) -> int:
     """How many of this process's maps are of its life."""
     page = Path(f"/proc/{pid}/map_files")
-    inode = next(entry.stat().st_ino for entry in page.iterdir() if life.NAME in str(entry.readlink()))
+    inode = next(entry.stat().st_ino for entry in page.iterdir() if death_watch.NAME in str(entry.readlink()))
     return sum(f" {inode} " in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
@@ -55,7 +55,9 @@ def awaited(pid: int, descriptor: int) -> "Future[bool]":
     """Once it has the page of that process, which nobody gets any more when the process is gone."""
     told: Future[bool] = Future()
     before = mapped(pid)
-    threading.Thread(target=lambda: told.set_result(life.await_death(pid, descriptor)), daemon=True).start()
+    threading.Thread(
+        target=lambda: told.set_result(death_watch.await_death(pid, descriptor)), daemon=True
+    ).start()
     wait_for("its page to be had", lambda: mapped(pid) == before + 1)
     return told
 
@@ -100,9 +102,9 @@ def test_how_a_process_ended_is_known_as_long_as_it_is_there(way: str, status: i
         else:
             one.stdin.close()
         assert told.result(HANG_GUARD_S)
-        assert life.status(one.pid) == status
+        assert death_watch.status(one.pid) == status
         one.wait()
-        assert life.status(one.pid) is None
+        assert death_watch.status(one.pid) is None
 
 
 def test_neither_a_child_nor_a_stopped_process_counts_as_dead() -> None:
@@ -121,11 +123,11 @@ def test_neither_a_child_nor_a_stopped_process_counts_as_dead() -> None:
 
 def test_who_comes_late_or_asks_for_another_thing_learns_nothing() -> None:
     with process() as (one, descriptor):
-        assert not life.await_death(one.pid, -1)
-        assert not life.await_death(one.pid, 0)
+        assert not death_watch.await_death(one.pid, -1)
+        assert not death_watch.await_death(one.pid, 0)
         one.kill()
         one.wait()
-        assert not life.await_death(one.pid, descriptor)
+        assert not death_watch.await_death(one.pid, descriptor)
 
 
 def test_two_can_wait_for_the_same_death() -> None:
@@ -136,5 +138,5 @@ def test_two_can_wait_for_the_same_death() -> None:
 
 
 def test_a_process_has_one_life() -> None:
-    assert life.own() == life.own()
-    assert str(Path(f"/proc/self/fd/{life.own()}").readlink()).startswith(f"/memfd:{life.NAME}")
+    assert death_watch.own() == death_watch.own()
+    assert str(Path(f"/proc/self/fd/{death_watch.own()}").readlink()).startswith(f"/memfd:{death_watch.NAME}")

@@ -4,15 +4,21 @@ import sys
 
 import pytest
 
-from ringleader.runtime.lines import MAX_CHARACTERS, MAX_LENGTH, MAX_LINES, Lines, captured
+from ringleader.runtime.worker.output_capture import (
+    MAX_CHARACTERS,
+    MAX_LENGTH,
+    MAX_LINES,
+    OutputCapture,
+    captured,
+)
 
 
-def texts(lines: Lines) -> list[str]:
+def texts(lines: OutputCapture) -> list[str]:
     return [line.text for line in lines.take()[0]]
 
 
 def test_lines_wait_until_their_step_is_settled():
-    lines = Lines()
+    lines = OutputCapture()
     lines.add("info", "before the first step")
     assert texts(lines) == ["before the first step"]
     lines.at_step(1)
@@ -25,7 +31,7 @@ def test_lines_wait_until_their_step_is_settled():
 
 
 def test_lines_of_a_replayed_step_are_dropped():
-    lines = Lines()
+    lines = OutputCapture()
     lines.at_step(4)
     lines.add("info", "after step 4")
     lines.at_step(5)
@@ -37,7 +43,7 @@ def test_lines_of_a_replayed_step_are_dropped():
 
 
 def test_what_is_left_at_the_end_leaves():
-    lines = Lines()
+    lines = OutputCapture()
     lines.at_step(9)
     lines.add("error", "Traceback")
     lines.release()
@@ -45,7 +51,7 @@ def test_what_is_left_at_the_end_leaves():
 
 
 def test_a_flood_is_bounded_and_counted():
-    lines = Lines()
+    lines = OutputCapture()
     for number in range(MAX_LINES + 5):
         lines.add("info", str(number))
     kept, dropped = lines.take()
@@ -53,7 +59,7 @@ def test_a_flood_is_bounded_and_counted():
 
 
 def test_long_lines_are_bounded_by_what_they_weigh():
-    lines = Lines()
+    lines = OutputCapture()
     lines.at_step(1)
     most = MAX_CHARACTERS // MAX_LENGTH
     for number in range(3 * most):
@@ -67,7 +73,7 @@ def test_long_lines_are_bounded_by_what_they_weigh():
 
 
 def test_print_and_stderr_are_captured_line_by_line():
-    lines = Lines()
+    lines = OutputCapture()
     with captured(lines):
         print("one", end="")
         print(" two")
@@ -79,7 +85,7 @@ def test_print_and_stderr_are_captured_line_by_line():
 
 
 def test_a_printed_lone_surrogate_is_spelt_out():
-    lines = Lines()
+    lines = OutputCapture()
     with captured(lines):
         print("a\udcff")
         print("\udcff" * MAX_LENGTH)
@@ -96,7 +102,7 @@ SECRET = "correct-horse-battery"
 @pytest.mark.parametrize("piece", [1_000_000, 7])
 @pytest.mark.parametrize("end", ["\n", "", " and more\n", "y" * MAX_LENGTH])
 def test_no_part_of_a_secret_is_left_where_a_line_is_cut(before: int, piece: int, end: str):
-    lines = Lines()
+    lines = OutputCapture()
     lines.hide([SECRET, SECRET + "2"])
     text = "x" * before + SECRET + end
     with captured(lines):
@@ -108,7 +114,7 @@ def test_no_part_of_a_secret_is_left_where_a_line_is_cut(before: int, piece: int
 
 
 def test_what_is_no_secret_is_told_whole_however_long_it_is():
-    lines = Lines()
+    lines = OutputCapture()
     lines.hide([SECRET])
     text = "0123456789" * (MAX_LENGTH // 5)
     with captured(lines):

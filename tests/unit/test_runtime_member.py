@@ -13,11 +13,11 @@ from rooms import SECRET
 
 from ringleader.comm.transports.meeting import DEVICE_KINDS, GLOO, KINDS, NEAR_KINDS
 from ringleader.elastic import Meeting, Plan
-from ringleader.runtime.member import Member, beside, call_of
-from ringleader.runtime.messages import Ended, Identity, Task
-from ringleader.runtime.node_scratch import SCRATCH, copies_of
+from ringleader.runtime.messages import MemberTask, ProcessIdentity, RunEnded
+from ringleader.runtime.nodes.node_scratch import SCRATCH, copies_of
+from ringleader.runtime.worker.member import MemberProcess, beside, call_of
 from ringleader.spec import JobSpec
-from ringleader.train.beside import WORK
+from ringleader.train.program_check.background import WORK
 from ringleader.wire.package import pack
 
 HERE = Meeting("127.0.0.1:4321", SECRET)
@@ -33,7 +33,7 @@ def test_a_wait_for_others_may_be_longer_than_a_stall():
             "policy": {"stall_timeout_s": 1},
         }
     )
-    task = Task("job", 1, "w1", "worker", spec, Path("artifacts"), Path("scratch"), "checkpoints")
+    task = MemberTask("job", 1, "w1", "worker", spec, Path("artifacts"), Path("scratch"), "checkpoints")
     plan = Plan(1, 3, ("w0", "w1"), 0, 2, 0, (), 0, HERE, "start")
     call = call_of(task, "here", plan, 1)
     assert (call.store_host, call.store_port, call.rank, call.size) == ("127.0.0.1", 4321, 1, 2)
@@ -41,14 +41,14 @@ def test_a_wait_for_others_may_be_longer_than_a_stall():
     assert call.deadline_s == 3600, "whoever is slow, in a first step or an evaluation, is waited for"
 
 
-def ended(tmp_path: Path, **keys: Any) -> Ended:
+def ended(tmp_path: Path, **keys: Any) -> RunEnded:
     """How a member of one ends whose supervisor nobody hears of."""
     source = {"name": "member", "entrypoint": "member_job:train", "batch": {"global_size": 4}, **keys}
-    task = Task(
+    task = MemberTask(
         "job", 1, "w1", "worker", JobSpec.parse(source), tmp_path / "artifacts", tmp_path / "scratch", ""
     )
     pulse = SimpleNamespace(start=lambda *_: None, stop=lambda: None, hurry=lambda: None)
-    member: Any = Member(task, Identity(1, "n0", "10.0.0.7"), SimpleNamespace(), pulse)  # type: ignore[arg-type]
+    member: Any = MemberProcess(task, ProcessIdentity(1, "n0", "10.0.0.7"), SimpleNamespace(), pulse)  # type: ignore[arg-type]
     return member.run(None)
 
 
@@ -82,7 +82,7 @@ def test_members_of_one_node_meet_in_memory_alone_where_the_job_allows_it(
         "workers": {"max": 2},
         "batch": {"global_size": 4},
     }
-    task = Task("job", 1, "w1", "worker", JobSpec.parse(source | keys), Path("a"), Path("s"), "c")
+    task = MemberTask("job", 1, "w1", "worker", JobSpec.parse(source | keys), Path("a"), Path("s"), "c")
     plan = Plan(1, 3, ("w0", "w1"), 0, 2, 0, (), 0, replace(HERE, near=near), "start")
     call = call_of(task, "here", plan, 1)
     assert (call.kinds, call.secret) == (kinds, SECRET)
@@ -95,7 +95,7 @@ def test_a_check_has_a_private_folder_with_the_package_beside_the_copies(
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "program.py").write_text("the program")
     spec = JobSpec.parse({"name": "member", "entrypoint": "program:train", "batch": {"global_size": 4}})
-    task = Task("job", 1, "w1", "worker", spec, tmp_path / "artifacts", tmp_path / "job-a1", "")
+    task = MemberTask("job", 1, "w1", "worker", spec, tmp_path / "artifacts", tmp_path / "job-a1", "")
     folder = beside(task, pack(tmp_path / "work")).make()
     assert folder.parent == copies_of("job-a1")
     assert (folder.stat().st_mode & 0o777, folder.parent.stat().st_mode & 0o777) == (0o700, 0o700)
@@ -106,7 +106,7 @@ def test_a_check_has_a_private_folder_with_the_package_beside_the_copies(
 
 def test_what_trains_has_no_part_of_ray_in_it():
     """Its supervisor is all that a member knows of the cluster, so that it can be another process, and another's."""
-    program = "import sys, ringleader.runtime.member; print(*(name for name in sys.modules if name == 'ray'))"
+    program = "import sys, ringleader.runtime.worker.member; print(*(name for name in sys.modules if name == 'ray'))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )

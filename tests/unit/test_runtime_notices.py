@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from ringleader.runtime.notices import Drained
+from ringleader.runtime.nodes.notices import DrainNotices
 
 PARENT = """
 import os, signal, sys, threading, time
-from ringleader.runtime.notices import on_sigterm
+from ringleader.runtime.nodes.notices import on_sigterm
 came = threading.Semaphore(0)
 on_sigterm(came.release)
 child = os.fork()
@@ -39,7 +39,7 @@ def test_sigterm_is_told_once_and_ends_forked_children_as_ever():
 
 
 def test_each_worker_on_a_draining_node_is_told_once():
-    drained = Drained()
+    drained = DrainNotices()
     nodes = {"w0": "n0", "w1": "n1", "w2": "n1"}
     assert drained.news({}, nodes) == []
     news = drained.news({"n1": 20.0}, nodes)
@@ -51,7 +51,7 @@ def test_each_worker_on_a_draining_node_is_told_once():
 
 
 def test_a_worker_that_could_not_be_told_keeps_no_other_from_it_and_is_told_again():
-    drained, nodes = Drained(), {"w0": "n0", "w1": "n0"}
+    drained, nodes = DrainNotices(), {"w0": "n0", "w1": "n0"}
     told: list[str] = []
 
     def drain(worker: str, _for_s: float) -> None:
@@ -78,7 +78,7 @@ def test_sigterm_ends_a_worker_at_once_only_where_no_supervisor_comes_back(
 ):
     from ray import exceptions
 
-    from ringleader.runtime import worker as module
+    from ringleader.runtime.worker import actor as module
 
     def answer(_told: object, *, timeout: float) -> None:
         assert answers
@@ -90,7 +90,7 @@ def test_sigterm_ends_a_worker_at_once_only_where_no_supervisor_comes_back(
     monkeypatch.setattr(module, "on_sigterm", lambda act: None)
     monkeypatch.setattr(module, "ray", SimpleNamespace(get=answer))
     monkeypatch.setattr(module.os, "_exit", exits.append)
-    worker = module.Worker()
+    worker = module.WorkerActor()
     if answers is not None:
         worker._supervisor = SimpleNamespace(drain=SimpleNamespace(remote=lambda *said: said))
     worker._terminated()

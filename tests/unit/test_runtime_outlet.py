@@ -14,12 +14,21 @@ from integration.ray_home import IngestServer
 from waiting import wait_for
 
 from ringleader.checkpoint.folder import Folder
-from ringleader.checkpoint.manifest import CheckpointsUnreachable, Manifest, Position, Saved
+from ringleader.checkpoint.manifest import CheckpointPosition, CheckpointsUnreachable, Manifest, SavedPart
 from ringleader.elastic.instructions import End
-from ringleader.runtime.messages import Beat, Happened, Identity, Launch, Line, Metrics, Rows, spool_of
-from ringleader.runtime.outlet import Outlet
-from ringleader.runtime.poster import Poster
-from ringleader.runtime.spool import Spool, unposted
+from ringleader.runtime.messages import (
+    AttemptLaunch,
+    Heartbeat,
+    PrintedLine,
+    ProcessIdentity,
+    SettledMetrics,
+    SettledRows,
+    WorkerEvent,
+    spool_of,
+)
+from ringleader.runtime.records.sink import RecordLog
+from ringleader.runtime.records.spool import Spool, unposted
+from ringleader.runtime.records.uploader import Uploader
 from ringleader.spec import JobSpec
 
 SUCCEEDED = End("succeeded")
@@ -33,8 +42,8 @@ def server() -> Iterator[IngestServer]:
     server.close()
 
 
-def open_outlet(server: IngestServer, home: Path, **debug: Any) -> Outlet:
-    launch = Launch(
+def open_outlet(server: IngestServer, home: Path, **debug: Any) -> RecordLog:
+    launch = AttemptLaunch(
         job_id="job_a",
         attempt=1,
         spec=JobSpec.parse({"name": "a", "entrypoint": "m:f", "debug": debug}),
@@ -43,7 +52,7 @@ def open_outlet(server: IngestServer, home: Path, **debug: Any) -> Outlet:
         ingest_token="secret",
         home=home,
     )
-    return Outlet(launch, lambda: None)
+    return RecordLog(launch, lambda: None)
 
 
 def finished(**changes: Any) -> dict[str, Any]:
@@ -103,10 +112,10 @@ def test_a_ledger_that_cannot_be_finished_is_a_platform_error(server: IngestServ
     outlet.discard()
 
 
-def beat(number: int, steps: range, **changes: Any) -> Beat:
-    return Beat(
+def beat(number: int, steps: range, **changes: Any) -> Heartbeat:
+    return Heartbeat(
         worker="w0",
-        identity=Identity(1, "node", "127.0.0.1"),
+        identity=ProcessIdentity(1, "node", "127.0.0.1"),
         generation=1,
         step=steps.stop,
         total_steps=None,
@@ -114,9 +123,9 @@ def beat(number: int, steps: range, **changes: Any) -> Beat:
         phase="forward",
         moves=number,
         number=number,
-        metrics=tuple(Metrics(step, 1, {"loss": 0.5}) for step in steps),
-        rows=tuple(Rows(step, b"\0" * 4, step.to_bytes(8, "little")) for step in steps),
-        lines=(Line(0.0, "info", f"beat {number}"),),
+        metrics=tuple(SettledMetrics(step, 1, {"loss": 0.5}) for step in steps),
+        rows=tuple(SettledRows(step, b"\0" * 4, step.to_bytes(8, "little")) for step in steps),
+        lines=(PrintedLine(0.0, "info", f"beat {number}"),),
         **changes,
     )
 
@@ -174,10 +183,10 @@ def refuse(_spool: Spool) -> None:
 def test_a_checkpoint_whose_files_an_earlier_process_heard_of_becomes_one(
     server: IngestServer, tmp_path: Path
 ):
-    position = Position(step=2, applied=2, attempt=1, generation=1)
+    position = CheckpointPosition(step=2, applied=2, attempt=1, generation=1)
     folder = Folder(f"{tmp_path / 'checkpoints'}/job_a")
     pieces = [folder.write(position.name, f"piece-{n}", bytes(n + 1)) for n in range(2)]
-    saved = [Saved(position, n, 2, (piece,), copied_s=0.1) for n, piece in enumerate(pieces)]
+    saved = [SavedPart(position, n, 2, (piece,), copied_s=0.1) for n, piece in enumerate(pieces)]
     first = open_outlet(server, tmp_path)
     first.beat(beat(1, range(1, 2), saved=(saved[0],)))
     second = open_outlet(server, tmp_path)
@@ -194,10 +203,10 @@ def test_a_place_that_did_not_answer_at_first_has_the_checkpoint_once_it_does(
     server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As S3, which is asked for the bucket's region before anything else."""
-    positions = [Position(step, step, attempt=1, generation=1) for step in (2, 4)]
+    positions = [CheckpointPosition(step, step, attempt=1, generation=1) for step in (2, 4)]
     folder = Folder(f"{tmp_path / 'checkpoints'}/job_a")
     pieces = [folder.write(position.name, "piece", b"x") for position in positions]
-    saved = [Saved(at, 0, 1, (piece,), copied_s=0.1) for at, piece in zip(positions, pieces, strict=True)]
+    saved = [SavedPart(at, 0, 1, (piece,), copied_s=0.1) for at, piece in zip(positions, pieces, strict=True)]
     outlet = open_outlet(server, tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("ringleader.checkpoint.folder.Folder", unanswered)
@@ -216,11 +225,11 @@ def test_a_place_that_did_not_answer_at_first_has_the_checkpoint_once_it_does(
 def test_a_place_that_refuses_a_supervisor_while_it_comes_back_costs_it_no_later_checkpoint(
     server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at = Position(step=2, applied=2, attempt=1, generation=1)
+    at = CheckpointPosition(step=2, applied=2, attempt=1, generation=1)
     pieces = [
         Folder(f"{tmp_path / 'checkpoints'}/job_a").write(at.name, f"piece-{n}", b"x") for n in range(2)
     ]
-    saved = [Saved(at, n, 2, (piece,), copied_s=0.0) for n, piece in enumerate(pieces)]
+    saved = [SavedPart(at, n, 2, (piece,), copied_s=0.0) for n, piece in enumerate(pieces)]
     first = open_outlet(server, tmp_path)
     first.beat(beat(1, range(1, 2), saved=(saved[0],)))
     before, refused = set(threading.enumerate()), threading.Event()
@@ -229,15 +238,15 @@ def test_a_place_that_refuses_a_supervisor_while_it_comes_back_costs_it_no_later
         refused.set()
         return unanswered(uri)
 
-    def slow(**parts: Any) -> Poster:
+    def slow(**parts: Any) -> Uploader:
         assert refused.wait(HANG_GUARD_S)
         (thread,) = (t for t in set(threading.enumerate()) - before if t.name == "checkpoints")
         thread.join(0.2)
-        return Poster(**parts)
+        return Uploader(**parts)
 
     with monkeypatch.context() as patch:
         patch.setattr("ringleader.checkpoint.folder.Folder", refuses)
-        patch.setattr("ringleader.runtime.outlet.Poster", slow)
+        patch.setattr("ringleader.runtime.records.sink.Uploader", slow)
         second = open_outlet(server, tmp_path)
         wait_for("the failure", lambda: server.events("checkpoint.failed"), HANG_GUARD_S)
     second.beat(beat(2, range(2, 5), saved=(saved[1],)))
@@ -252,10 +261,10 @@ def test_a_manifest_that_could_not_be_written_at_the_end_is_written_again(
     server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no later checkpoint of a job that is paused."""
-    monkeypatch.setattr("ringleader.runtime.checkpoints.AGAIN_S", (0.0, 0.0))
-    position = Position(2, 2, attempt=1, generation=1)
+    monkeypatch.setattr("ringleader.runtime.records.checkpoints.AGAIN_S", (0.0, 0.0))
+    position = CheckpointPosition(2, 2, attempt=1, generation=1)
     folder = Folder(f"{tmp_path / 'checkpoints'}/job_a")
-    saved = Saved(position, 0, 1, (folder.write(position.name, "piece", b"x"),), copied_s=0.1)
+    saved = SavedPart(position, 0, 1, (folder.write(position.name, "piece", b"x"),), copied_s=0.1)
     commit, refused = Folder.commit, iter([True, True, False])
 
     def failing(self: Folder, name: str, manifest: Manifest) -> None:
@@ -290,14 +299,14 @@ def test_an_attempt_that_pauses_waits_for_the_records_of_the_step_that_it_saves(
     """Its workers end behind the wait, and the next attempt begins after that step."""
     outlet = open_outlet(server, tmp_path)
     waits = threading.Thread(target=outlet.await_saved, args=(1,), daemon=True)
-    saved = Saved(Position(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
+    saved = SavedPart(CheckpointPosition(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
     outlet.beat(beat(1, range(1, 5), saved=(saved,)))
     waits.start()
     waits.join(0.2)
     assert waits.is_alive()
     if restored:  # it has made no step of its own
         outlet.beat(
-            beat(2, range(5, 5), events=(Happened("checkpoint.restored", 1, {"step": 5, "attempt": 1}),))
+            beat(2, range(5, 5), events=(WorkerEvent("checkpoint.restored", 1, {"step": 5, "attempt": 1}),))
         )
     else:
         outlet.beat(beat(2, range(5, 6)))
@@ -330,9 +339,9 @@ def spool_at(home: Path) -> Path:
 def test_a_supervisor_killed_before_its_first_step_remembers_with_which_step_the_attempt_began(
     server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringleader.runtime.checkpoints.LAST_S", 2 * HANG_GUARD_S)
-    saved = Saved(Position(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
-    happened = Happened("checkpoint.restored", 1, {"step": 5, "attempt": 1})
+    monkeypatch.setattr("ringleader.runtime.records.checkpoints.LAST_S", 2 * HANG_GUARD_S)
+    saved = SavedPart(CheckpointPosition(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
+    happened = WorkerEvent("checkpoint.restored", 1, {"step": 5, "attempt": 1})
     outlet = open_outlet(server, tmp_path)
     outlet.beat(beat(1, range(5, 5), events=(happened,)))
     returned = open_outlet(server, tmp_path)
@@ -349,9 +358,9 @@ def test_a_supervisor_killed_before_its_first_step_remembers_with_which_step_the
 def test_a_supervisor_killed_when_a_pause_was_saved_and_its_workers_are_gone_does_not_wait_for_them(
     server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_as: str
 ) -> None:
-    monkeypatch.setattr("ringleader.runtime.checkpoints.LAST_S", 2 * HANG_GUARD_S)
-    saved = Saved(Position(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
-    happened = Happened("checkpoint.restored", 1, {"step": 5, "attempt": 1})
+    monkeypatch.setattr("ringleader.runtime.records.checkpoints.LAST_S", 2 * HANG_GUARD_S)
+    saved = SavedPart(CheckpointPosition(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
+    happened = WorkerEvent("checkpoint.restored", 1, {"step": 5, "attempt": 1})
     outlet = open_outlet(server, tmp_path)
     if saved_as == "restored":
         outlet.beat(beat(1, range(5, 5), events=(happened,)))

@@ -2,9 +2,9 @@
 
 import random
 
-from ringleader.runtime.desk import Desk
-from ringleader.runtime.messages import Identity
-from ringleader.runtime.pace import Laggard, Pace
+from ringleader.runtime.messages import ProcessIdentity
+from ringleader.runtime.supervisor.stragglers import Straggler, StragglerDetector
+from ringleader.runtime.worker.reporter import WorkerReporter
 
 THIRDS = {"a": 3 / 8, "b": 3 / 8, "c": 2 / 8}
 
@@ -13,10 +13,12 @@ class Race:
     """Workers that compute steps; `step_s` is what a whole step would take each of them."""
 
     def __init__(self, shares: dict[str, float] = THIRDS) -> None:
-        self.pace, self.shares, self.now = Pace(), shares, 0.0
+        self.pace, self.shares, self.now = StragglerDetector(), shares, 0.0
         self.worked, self.worked_s = dict.fromkeys(shares, 0), dict.fromkeys(shares, 0.0)
 
-    def go(self, until: float, step_s: dict[str, float], generation: int = 1) -> list[tuple[float, Laggard]]:
+    def go(
+        self, until: float, step_s: dict[str, float], generation: int = 1
+    ) -> list[tuple[float, Straggler]]:
         found = []
         while self.now < until:
             self.now += 0.5
@@ -81,7 +83,7 @@ def test_a_new_generation_begins_a_new_window():
 
 
 def test_a_worker_counts_its_own_computing_from_the_first_commit_on_and_no_waiting():
-    desk = Desk("w0", Identity(1, "node", "127.0.0.1"), lambda: None)
+    desk = WorkerReporter("w0", ProcessIdentity(1, "node", "127.0.0.1"), lambda: None)
 
     def says(step: int, phase: str) -> None:
         desk.progress(step=step, total_steps=None, epoch=0, phase=phase, rows=1)

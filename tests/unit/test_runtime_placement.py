@@ -10,7 +10,7 @@ import pytest
 from ringleader.spec import Workers
 
 if TYPE_CHECKING:
-    from ringleader.runtime.placement import Places
+    from ringleader.runtime.supervisor.placement import BundlePlaces
 
 
 @dataclass
@@ -52,14 +52,14 @@ def gang_on(
     servers: int = 0,
     each: Workers | None = None,
     each_server: Workers | None = None,
-) -> "Places":
+) -> "BundlePlaces":
     """Two workers have their places."""
-    from ringleader.runtime import placement
+    from ringleader.runtime.supervisor import placement
 
     monkeypatch.setattr(placement, "placement_group", cluster.group)
     monkeypatch.setattr(placement, "placement_group_table", cluster.table)
     monkeypatch.setattr(placement, "remove_placement_group", cluster.remove)
-    places = placement.Places(
+    places = placement.BundlePlaces(
         "a",
         each or Workers(min=2, max=3),
         servers=servers,

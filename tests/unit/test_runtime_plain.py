@@ -6,25 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from ringleader.checkpoint.manifest import Piece, Position, Saved
-from ringleader.comm.timeline import Span, Stretch
+from ringleader.checkpoint.manifest import CheckpointFile, CheckpointPosition, SavedPart
+from ringleader.comm.timeline import TimelineSpan, TimelineStretch
 from ringleader.runtime.messages import (
     Attendance,
-    Beat,
-    Ended,
-    Happened,
-    Identity,
-    Line,
-    Metrics,
-    Rows,
-    Standing,
+    Heartbeat,
+    ParkMessage,
+    PrintedLine,
+    ProcessIdentity,
+    RunEnded,
+    SettledMetrics,
+    SettledRows,
+    WorkerEvent,
 )
-from ringleader.runtime.plain import NotPlain, frame, read
+from ringleader.runtime.worker.plain_values import NotPlain, frame, read
 from ringleader.wire.views import Spent
 
-WHO = Identity(1, "node", "127.0.0.1", 7)
-STANDING = Standing("w0", WHO, 1, 2, 3, "why", 4, "net.weight")
-BEAT = Beat(
+WHO = ProcessIdentity(1, "node", "127.0.0.1", 7)
+STANDING = ParkMessage("w0", WHO, 1, 2, 3, "why", 4, "net.weight")
+BEAT = Heartbeat(
     "w0",
     WHO,
     generation=2,
@@ -36,12 +36,16 @@ BEAT = Beat(
     number=3,
     standing=STANDING,
     healed_ago_s=0.25,
-    metrics=(Metrics(1, 2, {"loss": float("inf"), "rate": 0.1}),),
-    rows=(Rows(1, b"\x00\xff", b"\x80"),),
-    events=(Happened("program.differs", 1, {"a": [1, {"b": None}], "c": "ü"}),),
-    stretches=(Stretch(1, 2, 3, 0, 0.1, 0.2, 9.0, (Span("training", "step", 0.1, 0.2, {"rows": 4}),), 5),),
-    saved=(Saved(Position(1, 2, 3, 4), 0, 1, (Piece("w0", 3, "aa"),), 0.1, 0.2),),
-    lines=(Line(1.0, "info", "héllo", 3, 1),),
+    metrics=(SettledMetrics(1, 2, {"loss": float("inf"), "rate": 0.1}),),
+    rows=(SettledRows(1, b"\x00\xff", b"\x80"),),
+    events=(WorkerEvent("program.differs", 1, {"a": [1, {"b": None}], "c": "ü"}),),
+    stretches=(
+        TimelineStretch(
+            1, 2, 3, 0, 0.1, 0.2, 9.0, (TimelineSpan("training", "step", 0.1, 0.2, {"rows": 4}),), 5
+        ),
+    ),
+    saved=(SavedPart(CheckpointPosition(1, 2, 3, 4), 0, 1, (CheckpointFile("w0", 3, "aa"),), 0.1, 0.2),),
+    lines=(PrintedLine(1.0, "info", "héllo", 3, 1),),
     lines_dropped=2,
 )
 
@@ -56,7 +60,7 @@ BEAT = Beat(
         ("beat", (1, BEAT)),
         ("secrets", (2,)),
         ("attendance", (3, Attendance(WHO, True, 4, STANDING))),
-        ("ended", (Ended("finished", result={"digest": "aa", "scores": {"x": 0.5}, "staleness": [1]}),)),
+        ("ended", (RunEnded("finished", result={"digest": "aa", "scores": {"x": 0.5}, "staleness": [1]}),)),
     ],
 )
 def test_all_that_a_member_says_arrives_as_it_was_said(kind: str, values: tuple[object, ...]):
@@ -64,7 +68,7 @@ def test_all_that_a_member_says_arrives_as_it_was_said(kind: str, values: tuple[
 
 
 def test_half_a_character_arrives_as_a_question_mark():
-    cut = replace(BEAT, lines=(Line(1.0, "info", "\udc80"),))
+    cut = replace(BEAT, lines=(PrintedLine(1.0, "info", "\udc80"),))
     _, (_, told) = read(frame("beat", 1, cut))
     assert told.lines[0].text == "?"
 
@@ -100,6 +104,6 @@ def test_what_no_member_says_is_refused(told: bytes):
 def test_nothing_of_a_type_of_ours_is_made_of_what_is_free():
     """Facts of an event are numbers, texts, lists and objects by name, whatever they are called."""
     sent = {"__class__": "os.system", "py/object": "builtins.eval", "deep": {"more": [1, True, None]}}
-    _, (_, told) = read(frame("beat", 1, replace(BEAT, events=(Happened("free", 1, sent),))))
+    _, (_, told) = read(frame("beat", 1, replace(BEAT, events=(WorkerEvent("free", 1, sent),))))
     assert told.events[0].data == sent
     assert type(told.events[0].data) is dict

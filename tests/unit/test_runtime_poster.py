@@ -11,8 +11,8 @@ import pytest
 from integration.ray_home import IngestServer
 from waiting import wait_for
 
-from ringleader.runtime.poster import Poster
-from ringleader.runtime.spool import Spool
+from ringleader.runtime.records.spool import Spool
+from ringleader.runtime.records.uploader import Uploader
 from ringleader.wire.ingest import Status
 from ringleader.wire.states import State
 from ringleader.wire.views import Progress
@@ -30,11 +30,11 @@ def server() -> Iterator[IngestServer]:
 
 def open_poster(
     server: IngestServer, folder: Path, *, generation: Any = 1, now: Callable[[], float] = monotonic
-) -> tuple[Spool, Poster]:
+) -> tuple[Spool, Uploader]:
     spool = Spool(folder / "spool")
     whole = Status(state=State.RUNNING, generation=1, world_size=2, progress=Progress(step=3), workers=[])
     status = whole.model_copy(update={"generation": generation})
-    return spool, Poster(
+    return spool, Uploader(
         url=server.url, token="secret", attempt=1, spool=spool, status=lambda: status, now=now
     )
 

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 from waiting import wait_for
 
-from ringleader.runtime import fork_worker
+from ringleader.runtime.nodes import fork_worker
 from ringleader.runtime.preload import on_ray_start
 
 STARTS = """
 import json, os, subprocess, sys
 from types import SimpleNamespace
-from ringleader.runtime import fork_worker, preload
+from ringleader.runtime import preload
+from ringleader.runtime.nodes import fork_worker
 node = SimpleNamespace(setup_worker_path=None, resource_isolation_config=None)
 preload.on_ray_start(node, False)
 raylet = subprocess.Popen([sys.argv[1], "1000"], stdout=2).pid if len(sys.argv) > 1 else None
@@ -43,7 +44,7 @@ print(json.dumps({
 
 ASKS = """
 import sys
-from ringleader.runtime import fork_worker
+from ringleader.runtime.nodes import fork_worker
 sys.exit(not fork_worker._preloaded(sys.argv[1:], [0, 1, 2]))
 """
 

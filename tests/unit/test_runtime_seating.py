@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringleader.runtime.seating import seat
+from ringleader.runtime.supervisor.bundle_order import seat
 
 nodes = st.lists(st.sampled_from("abcd"), min_size=1, max_size=12)
 

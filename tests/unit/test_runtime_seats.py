@@ -9,8 +9,8 @@ from waiting import wait_for
 
 from ringleader.elastic import Meeting, Plan
 from ringleader.errors import Dismissed, ExchangeBroken
-from ringleader.runtime.seats import Seats
-from ringleader.train.seams import Parked
+from ringleader.runtime.worker.plan_client import PlanClient
+from ringleader.train.ports import ParkReport
 
 HANG_S = 60.0
 
@@ -36,11 +36,11 @@ class Heard:
     """What the worker told."""
 
     def __init__(self) -> None:
-        self.parks: list[Parked] = []
+        self.parks: list[ParkReport] = []
         self.seats: list[int] = []
         self.levels: list[int] = []
 
-    def parked(self, parked: Parked) -> None:
+    def parked(self, parked: ParkReport) -> None:
         self.parks.append(parked)
 
     def seated(self, generation: int) -> None:
@@ -59,7 +59,7 @@ class Bench:
         self.refuse: set[int] = set()
         self.pairs: list[tuple[Meeting, int, int]] = []
         self.meets: Callable[[], None] = lambda: None
-        self.seats = Seats("w0", self.heard, self.connect, self.pair)
+        self.seats = PlanClient("w0", self.heard, self.connect, self.pair)
 
     def connect(self, plan: Plan, rank: int, cancelled):
         if plan.generation in self.refuse:
@@ -79,7 +79,7 @@ class Bench:
 def test_a_seat_is_the_next_plan_and_a_connection_to_its_members():
     bench = Bench()
     bench.seats.take(plan(1))
-    seat = bench.seats.next_seat(Parked(0, 0, 0, ""))
+    seat = bench.seats.next_seat(ParkReport(0, 0, 0, ""))
     assert (seat.rank, seat.plan.generation, seat.transport) == (0, 1, bench.transports[0])
     assert bench.heard.seats == [1]
 
@@ -88,20 +88,20 @@ def test_a_plan_that_is_not_newer_is_not_taken():
     bench = Bench()
     bench.seats.take(plan(3))
     bench.seats.take(plan(2))
-    assert bench.seats.next_seat(Parked(1, 0, 0, "")).plan.generation == 3
+    assert bench.seats.next_seat(ParkReport(1, 0, 0, "")).plan.generation == 3
 
 
 def test_the_only_member_needs_no_transport():
     bench = Bench()
     bench.seats.take(plan(1, ("w0",)))
-    assert bench.seats.next_seat(Parked(0, 0, 0, "")).transport is None
+    assert bench.seats.next_seat(ParkReport(0, 0, 0, "")).transport is None
 
 
 def test_a_meeting_that_fails_parks_again_in_the_generation_that_failed():
     bench = Bench()
     bench.refuse = {1}
     bench.seats.take(plan(1))
-    thread = threading.Thread(target=bench.seats.next_seat, args=(Parked(0, 0, 0, ""),))
+    thread = threading.Thread(target=bench.seats.next_seat, args=(ParkReport(0, 0, 0, ""),))
     thread.start()
     wait_for("second park", lambda: len(bench.heard.parks) == 2)
     bench.seats.take(plan(2))
@@ -114,7 +114,7 @@ def test_a_meeting_that_fails_parks_again_in_the_generation_that_failed():
 def test_an_interrupt_ends_the_waits_of_its_generation_only():
     bench = Bench()
     bench.seats.take(plan(2))
-    bench.seats.next_seat(Parked(0, 0, 0, ""))
+    bench.seats.next_seat(ParkReport(0, 0, 0, ""))
     bench.seats.interrupt(1)
     assert not bench.transports[0].aborted
     assert not bench.seats.interrupted()
@@ -122,16 +122,16 @@ def test_an_interrupt_ends_the_waits_of_its_generation_only():
     assert bench.transports[0].aborted
     assert bench.seats.interrupted()
     bench.seats.take(plan(3))
-    bench.seats.next_seat(Parked(2, 0, 0, ""))
+    bench.seats.next_seat(ParkReport(2, 0, 0, ""))
     assert not bench.seats.interrupted()
 
 
 def test_leaving_a_generation_closes_its_connections():
     bench = Bench()
     bench.seats.take(plan(1))
-    bench.seats.next_seat(Parked(0, 0, 0, ""))
+    bench.seats.next_seat(ParkReport(0, 0, 0, ""))
     bench.seats.take(plan(2))
-    bench.seats.next_seat(Parked(1, 5, 5, ""))
+    bench.seats.next_seat(ParkReport(1, 5, 5, ""))
     assert bench.transports[0].closed
     assert not bench.transports[1].closed
 
@@ -139,12 +139,12 @@ def test_leaving_a_generation_closes_its_connections():
 def test_an_announced_plan_is_pending_until_it_is_taken():
     bench = Bench()
     bench.seats.take(plan(1))
-    bench.seats.next_seat(Parked(0, 0, 0, ""))
+    bench.seats.next_seat(ParkReport(0, 0, 0, ""))
     assert not bench.seats.plan_pending()
     bench.seats.announce(2)
     assert bench.seats.plan_pending()
     bench.seats.take(plan(2))
-    bench.seats.next_seat(Parked(1, 1, 1, ""))
+    bench.seats.next_seat(ParkReport(1, 1, 1, ""))
     assert not bench.seats.plan_pending()
 
 
@@ -152,25 +152,25 @@ def test_a_dismissed_worker_unwinds():
     bench = Bench()
     bench.seats.dismiss()
     with pytest.raises(Dismissed):
-        bench.seats.next_seat(Parked(1, 5, 5, ""))
+        bench.seats.next_seat(ParkReport(1, 5, 5, ""))
 
 
 def test_a_joiner_follows_whom_it_is_told_to_and_asks_again_when_that_is_over():
     bench = Bench()
     bench.seats.follow(HERE, 3)
-    shadow = bench.seats.next_seat(Parked(0, 0, 0, ""))
+    shadow = bench.seats.next_seat(ParkReport(0, 0, 0, ""))
     assert bench.pairs == [(HERE, 3, 1)]
     shadow.level()
     assert bench.heard.levels == [3]
     bench.seats.take(plan(5))
-    assert bench.seats.next_seat(Parked(0, 7, 7, "")).plan.generation == 5
+    assert bench.seats.next_seat(ParkReport(0, 7, 7, "")).plan.generation == 5
     assert bench.heard.parks[-1].applied == 7
 
 
 def test_an_interrupt_ends_what_a_joiner_follows():
     bench = Bench()
     bench.seats.follow(HERE, 1)
-    shadow = bench.seats.next_seat(Parked(0, 0, 0, ""))
+    shadow = bench.seats.next_seat(ParkReport(0, 0, 0, ""))
     bench.seats.interrupt(4)
     assert shadow.transport.aborted
 
@@ -178,11 +178,11 @@ def test_an_interrupt_ends_what_a_joiner_follows():
 def test_a_second_interrupt_of_a_generation_ends_what_a_joiner_follows_then():
     bench = Bench()
     bench.seats.follow(HERE, 1)
-    bench.seats.next_seat(Parked(0, 0, 0, ""))
+    bench.seats.next_seat(ParkReport(0, 0, 0, ""))
     bench.seats.interrupt(4)
     bench.meets = lambda: bench.seats.interrupt(4)
     bench.seats.follow(HERE, 2)
-    shadow = bench.seats.next_seat(Parked(0, 0, 0, "interrupted"))
+    shadow = bench.seats.next_seat(ParkReport(0, 0, 0, "interrupted"))
     assert bench.seats.followed == 2
     assert shadow.transport.aborted
 
@@ -190,12 +190,12 @@ def test_a_second_interrupt_of_a_generation_ends_what_a_joiner_follows_then():
 def test_an_interrupt_calls_a_joiner_off_from_its_lines_until_it_asks_somebody_again():
     bench = Bench()
     bench.seats.follow(HERE, 1)
-    bench.seats.next_seat(Parked(0, 0, 0, "")).transport.close()
+    bench.seats.next_seat(ParkReport(0, 0, 0, "")).transport.close()
     assert not bench.seats.interrupted()
     bench.seats.interrupt(4)
     assert bench.seats.interrupted()
     bench.seats.follow(HERE, 2)
-    bench.seats.next_seat(Parked(0, 0, 0, "", call=3))
+    bench.seats.next_seat(ParkReport(0, 0, 0, "", call=3))
     assert not bench.seats.interrupted()
     assert bench.heard.parks[-1].call == 3
 
@@ -204,7 +204,7 @@ def test_a_joiner_that_does_not_meet_whom_it_shall_follow_says_so_and_waits():
     bench = Bench()
     bench.refuse = {1}
     bench.seats.follow(HERE, 1)
-    thread = threading.Thread(target=bench.seats.next_seat, args=(Parked(0, 0, 0, ""),))
+    thread = threading.Thread(target=bench.seats.next_seat, args=(ParkReport(0, 0, 0, ""),))
     thread.start()
     wait_for("second park", lambda: len(bench.heard.parks) == 2)
     bench.seats.take(plan(2))

@@ -8,7 +8,7 @@ import pytest
 from ringleader.elastic.instructions import End
 
 if TYPE_CHECKING:
-    from ringleader.runtime.supervisor import Supervisor
+    from ringleader.runtime.supervisor.actor import Supervisor
 
 
 class Begun(Exception):
@@ -22,7 +22,7 @@ class Notes:
 
 def returning(monkeypatch: pytest.MonkeyPatch, errors: list[Exception]) -> "Supervisor":
     """Its node is back, and the warm pool that died there still has its name: looks for it end with these `errors`."""
-    from ringleader.runtime.supervisor import Supervisor
+    from ringleader.runtime.supervisor.actor import Supervisor
 
     def find_pool() -> None:
         if errors:
@@ -43,7 +43,7 @@ def test_a_supervisor_that_comes_back_waits_for_the_pool_that_died_with_it(
 ) -> None:
     from ray.exceptions import ActorDiedError
 
-    monkeypatch.setattr("ringleader.runtime.supervisor.POOL_S", 0.0)
+    monkeypatch.setattr("ringleader.runtime.supervisor.actor.POOL_S", 0.0)
     errors: list[Exception] = [ActorDiedError(), ValueError("the name is taken")]
     with pytest.raises(Begun):
         returning(monkeypatch, errors)._run()
@@ -53,7 +53,7 @@ def test_a_supervisor_that_comes_back_waits_for_the_pool_that_died_with_it(
 def test_a_supervisor_that_finds_no_pool_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.exceptions import ActorDiedError
 
-    monkeypatch.setattr("ringleader.runtime.supervisor.POOL_DEADLINE_S", -1.0)
+    monkeypatch.setattr("ringleader.runtime.supervisor.actor.POOL_DEADLINE_S", -1.0)
     errors: list[Any] = [ActorDiedError(), ActorDiedError()]
     with pytest.raises(ActorDiedError):
         returning(monkeypatch, errors)._run()

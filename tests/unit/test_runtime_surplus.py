@@ -13,11 +13,11 @@ from rooms import SECRET
 from ringleader.elastic import Meeting, Plan
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
-from ringleader.runtime.messages import Launch
+from ringleader.runtime.messages import AttemptLaunch
 from ringleader.spec import JobSpec
 
 if TYPE_CHECKING:
-    from ringleader.runtime.attempt import Attempt
+    from ringleader.runtime.supervisor.attempt import Attempt
 
 HERE = Meeting("127.0.0.1:1", SECRET)
 
@@ -81,7 +81,7 @@ class Crew:
 @pytest.fixture
 def reserved(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     """Bundles by group."""
-    from ringleader.runtime import placement as module
+    from ringleader.runtime.supervisor import placement as module
 
     numbers, there = count(), dict[int, int]()
 
@@ -94,19 +94,19 @@ def reserved(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     monkeypatch.setattr(module, "placement_group", group)
     monkeypatch.setattr(module, "remove_placement_group", lambda group: there.pop(group.number))
     monkeypatch.setattr(module, "remove_leftovers", lambda name, but: None)
-    monkeypatch.setattr(module.Places, "_seat", lambda _: None)
+    monkeypatch.setattr(module.BundlePlaces, "_seat", lambda _: None)
     return there
 
 
 def attempt_of(folder: Path, *, minimum: int, maximum: int) -> tuple["Attempt", Crew]:
-    from ringleader.runtime.attempt import Attempt
-    from ringleader.runtime.placement import Places
+    from ringleader.runtime.supervisor.attempt import Attempt
+    from ringleader.runtime.supervisor.placement import BundlePlaces
 
     workers = {"min": minimum, "max": maximum}
     batch = {"global_size": 8, "logical_shards": 8}
     spec = JobSpec.parse({"name": "a", "entrypoint": "m:f", "workers": workers, "batch": batch})
-    attempt = Attempt(Launch("job", 1, spec, None, "", "", folder), lambda: HERE)
-    crew = Crew(Places("job", spec.workers, servers=0))
+    attempt = Attempt(AttemptLaunch("job", 1, spec, None, "", "", folder), lambda: HERE)
+    crew = Crew(BundlePlaces("job", spec.workers, servers=0))
     attempt._crew, attempt._outlet = cast("Any", crew), cast("Any", Disk())
     attempt._begin()
     return attempt, crew

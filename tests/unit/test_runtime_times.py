@@ -9,15 +9,15 @@ from test_runtime_attempt import Clock, parked
 from test_runtime_surplus import Disk, attempt_of, reserved, take
 
 from ringleader.elastic import events as ev
-from ringleader.runtime.messages import Beat, Identity
-from ringleader.runtime.times import Times
+from ringleader.runtime.messages import Heartbeat, ProcessIdentity
+from ringleader.runtime.supervisor.attempt_times import Times
 from ringleader.wire.views import Spent
 
 if TYPE_CHECKING:
-    from ringleader.runtime.attempt import Attempt
+    from ringleader.runtime.supervisor.attempt import Attempt
 
 __all__ = ["reserved"]
-ME = Identity(7, "node", "127.0.0.1")
+ME = ProcessIdentity(7, "node", "127.0.0.1")
 
 
 class Notes(Disk):
@@ -27,7 +27,7 @@ class Notes(Disk):
         self.notes: dict[str, bytes] = {}
         self.events: list[dict[str, Any]] = []
 
-    def beat(self, beat: Beat) -> None: ...
+    def beat(self, beat: Heartbeat) -> None: ...
 
     def note(self, name: str, value: bytes) -> None:
         self.notes[name] = value
@@ -48,7 +48,7 @@ def lives(
         for worker, called in since.items():
             wall_s = clock.now - called
             own = Spent(wall_s=wall_s, compute_s=wall_s, idle_s=waits * wall_s)
-            attempt.beat(Beat(worker=worker, identity=ME, spent=own))
+            attempt.beat(Heartbeat(worker=worker, identity=ME, spent=own))
         attempt._judge(clock.now)
 
 
@@ -68,7 +68,7 @@ def test_an_attempt_whose_oldest_worker_is_killed_each_time_has_lasted_since_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, disk = Clock(), Notes()
-    monkeypatch.setattr("ringleader.runtime.attempt.monotonic", clock)
+    monkeypatch.setattr("ringleader.runtime.supervisor.attempt.monotonic", clock)
     attempt, crew = attempt_of(tmp_path, minimum=1, maximum=7)
     attempt._outlet = cast("Any", disk)
     cast("Any", crew).met = lambda worker, identity: None

@@ -13,12 +13,12 @@ from integration.ray_home import IngestServer
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from ringleader.runtime.lines import Lines, captured
-from ringleader.runtime.messages import Beat, Happened, Identity, Launch, Line
-from ringleader.runtime.outlet import Outlet
-from ringleader.runtime.told import Told
+from ringleader.runtime.messages import AttemptLaunch, Heartbeat, PrintedLine, ProcessIdentity, WorkerEvent
+from ringleader.runtime.records.printed_once import PrintedOnce
+from ringleader.runtime.records.sink import RecordLog
+from ringleader.runtime.worker.output_capture import OutputCapture, captured
 from ringleader.spec import JobSpec
-from ringleader.train.local import Recorded, run_local
+from ringleader.train.local import RecordedOutput, run_local
 
 CALLS, LINES = 6, 4
 PROGRAM = [(call, number) for call in range(CALLS) for number in range(1, LINES + 1)]
@@ -28,14 +28,14 @@ def text(call: int, number: int) -> str:
     return f"before {call}: {number}"
 
 
-def line(call: int, number: int, level: Any = "info") -> Line:
-    return Line(0.0, level, text(call, number), call, number)
+def line(call: int, number: int, level: Any = "info") -> PrintedLine:
+    return PrintedLine(0.0, level, text(call, number), call, number)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_line_is_told_once_and_in_order_whoever_is_lost_in_the_middle(seed: int) -> None:
     """Members print the same at their own pace; one is lost now and then, and who joins prints all of it again."""
-    draw, told = random.Random(seed), Told(None, begun=True)
+    draw, told = random.Random(seed), PrintedOnce(None, begun=True)
     at = {f"w{n}": 0 for n in range(3)}
     said: list[str] = []
     while min(at.values()) < len(PROGRAM):
@@ -49,8 +49,8 @@ def test_each_line_is_told_once_and_in_order_whoever_is_lost_in_the_middle(seed:
 
 
 def test_errors_are_counted_apart_and_what_a_call_prints_is_each_members_own() -> None:
-    told = Told(None, begun=True)
-    own = Line(0.0, "info", "in a body")
+    told = PrintedOnce(None, begun=True)
+    own = PrintedLine(0.0, "info", "in a body")
     brought = [line(1, 1), line(1, 1, "error"), own, line(1, 1, "error"), own]
     assert [len(told.take("w0", one)) for one in brought] == [1, 1, 1, 0, 1]
 
@@ -62,16 +62,18 @@ def server() -> Iterator[IngestServer]:
     server.close()
 
 
-def outlet(server: IngestServer, home: Path, attempt: int) -> Outlet:
+def outlet(server: IngestServer, home: Path, attempt: int) -> RecordLog:
     spec = JobSpec.parse({"name": "a", "entrypoint": "m:f"})
-    return Outlet(Launch("job_a", attempt, spec, None, server.url, "secret", home), lambda: None)
+    return RecordLog(AttemptLaunch("job_a", attempt, spec, None, server.url, "secret", home), lambda: None)
 
 
-def beat(number: int, *lines: Line, worker: str = "w0", events: tuple[Happened, ...] = ()) -> Beat:
-    return Beat(worker, Identity(1, "n", "h"), number=number, lines=lines, events=events)
+def beat(
+    number: int, *lines: PrintedLine, worker: str = "w0", events: tuple[WorkerEvent, ...] = ()
+) -> Heartbeat:
+    return Heartbeat(worker, ProcessIdentity(1, "n", "h"), number=number, lines=lines, events=events)
 
 
-def logged(server: IngestServer, one: Outlet, attempt: int = 1) -> list[str]:
+def logged(server: IngestServer, one: RecordLog, attempt: int = 1) -> list[str]:
     assert one.poster.drained(60)
     return [record["line"] for record in server.stream("logs", attempt)]
 
@@ -80,14 +82,14 @@ def logged(server: IngestServer, one: Outlet, attempt: int = 1) -> list[str]:
     ("began", "expected"),
     [
         (
-            Happened("checkpoint.restored", 1, {"step": 8, "attempt": 1, "uri": "u", "calls": 2}),
+            WorkerEvent("checkpoint.restored", 1, {"step": 8, "attempt": 1, "uri": "u", "calls": 2}),
             PROGRAM[3 * LINES :],
         ),
-        (Happened("checkpoint.none", 1, {"step": 0}), PROGRAM),
+        (WorkerEvent("checkpoint.none", 1, {"step": 0}), PROGRAM),
     ],
 )
 def test_a_later_attempt_tells_only_what_stands_behind_the_call_that_it_goes_on_with(
-    server: IngestServer, tmp_path: Path, began: Happened, expected: list[tuple[int, int]]
+    server: IngestServer, tmp_path: Path, began: WorkerEvent, expected: list[tuple[int, int]]
 ) -> None:
     one = outlet(server, tmp_path, attempt=2)
     early = [line(*place) for place in PROGRAM[:LINES]]
@@ -114,7 +116,7 @@ def test_a_supervisor_that_comes_back_knows_what_was_told(server: IngestServer, 
 
 
 def test_lines_know_before_which_call_they_stand_and_bodies_keep_theirs() -> None:
-    lines = Lines()
+    lines = OutputCapture()
     with captured(lines):
         print("top")
         lines.within()
@@ -146,7 +148,7 @@ def test_lines_know_before_which_call_they_stand_and_bodies_keep_theirs() -> Non
 
 
 def test_what_a_joiner_prints_again_waits_behind_those_who_took_part() -> None:
-    lines = Lines()
+    lines = OutputCapture()
     with captured(lines):
         print("top")
         lines.between(1)
@@ -162,7 +164,7 @@ def test_what_a_joiner_prints_again_waits_behind_those_who_took_part() -> None:
         assert [one.text for one in lines.take()[0]] == ["again"], "a step that starts over prints it no more"
 
 
-class Places(Recorded):
+class Places(RecordedOutput):
     """Where the program stands when something is printed."""
 
     def __init__(self) -> None:
@@ -199,7 +201,7 @@ def test_the_session_says_where_the_program_stands(tmp_path: Path, monkeypatch: 
             print("scored")
 
     places = Places()
-    monkeypatch.setattr("ringleader.train.local.Recorded", lambda: places)
+    monkeypatch.setattr("ringleader.train.local.RecordedOutput", lambda: places)
     with redirect_stdout(places):  # type: ignore[type-var]
         run_local({"name": "a", "entrypoint": "a:b", "batch": {"global_size": 4}}, train, tmp_path)
     body = ["in a call: body"] * 2

@@ -17,9 +17,9 @@ class Process:
 
 
 def test_a_process_that_was_given_out_is_told_once_to_end_without_work_when_its_time_is_up():
-    from ringleader.runtime.warm import ASKED_AGAIN_S, Given
+    from ringleader.runtime.nodes.warm_pool import ASKED_AGAIN_S, GivenProcesses
 
-    given, first, second = Given(), Process(), Process()
+    given, first, second = GivenProcesses(), Process(), Process()
     given.note("job-w0", first, now=0.0)
     given.note("job-w1", second, now=1.0)
     given.end_unused(ASKED_AGAIN_S - 0.5)
@@ -33,13 +33,13 @@ def test_a_process_that_was_given_out_is_told_once_to_end_without_work_when_its_
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_only_a_process_without_work_ends_when_it_is_told_so(busy: bool, monkeypatch: pytest.MonkeyPatch):
-    from ringleader.runtime import worker as module
-    from ringleader.runtime.pulse import ORPHANED
+    from ringleader.runtime.worker import actor as module
+    from ringleader.runtime.worker.heartbeat import ORPHANED
 
     exits: list[int] = []
     monkeypatch.setattr(module, "on_sigterm", lambda act: None)
     monkeypatch.setattr(module.os, "_exit", exits.append)
-    worker = module.Worker()
+    worker = module.WorkerActor()
     if busy:
         worker._busy.set()
     worker.end_unless_busy()

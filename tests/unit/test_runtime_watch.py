@@ -2,15 +2,19 @@
 
 import pytest
 
-from ringleader.runtime.watch import Glance, Verdict, Watch
+from ringleader.runtime.supervisor.failure_detector import Eviction, FailureDetector, ProcessGlance
 
 
-def verdicts(watch: Watch, now: float) -> list[tuple[str, str]]:
+def verdicts(watch: FailureDetector, now: float) -> list[tuple[str, str]]:
     return [(verdict.worker, verdict.cause) for verdict in watch.verdicts(now)]
 
 
 def look(
-    watch: Watch, until: float, *, start: float = 0.0, beats: dict[str, tuple[int, str, int]] | None = None
+    watch: FailureDetector,
+    until: float,
+    *,
+    start: float = 0.0,
+    beats: dict[str, tuple[int, str, int]] | None = None,
 ):
     """Let time pass in ticks of 0.1 s; `beats` keep coming as they are. Returns the verdicts."""
     found = []
@@ -23,7 +27,7 @@ def look(
 
 
 def test_a_worker_without_heartbeats_is_frozen_after_three_seconds():
-    watch = Watch(stall_timeout_s=300)
+    watch = FailureDetector(stall_timeout_s=300)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
     assert look(watch, 2.9) == []
     assert look(watch, 3.3, start=3.0) == [("w0", "frozen")]
@@ -31,45 +35,45 @@ def test_a_worker_without_heartbeats_is_frozen_after_three_seconds():
 
 
 def test_a_process_that_a_signal_has_stopped_is_frozen_as_soon_as_that_is_seen():
-    watch = Watch(stall_timeout_s=300)
+    watch = FailureDetector(stall_timeout_s=300)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
     assert watch.silent(0.9) == ()
     assert watch.silent(1.1) == ("w0",)
-    watch.glanced("w0", Glance(stopped=True, cpu_s=5.0), 1.1)
-    assert watch.verdicts(1.1) == [Verdict("w0", "frozen", since=0.0)]
+    watch.glanced("w0", ProcessGlance(stopped=True, cpu_s=5.0), 1.1)
+    assert watch.verdicts(1.1) == [Eviction("w0", "frozen", since=0.0)]
 
 
 def test_a_look_that_comes_back_after_the_next_heartbeat_says_nothing():
-    watch = Watch(stall_timeout_s=300)
+    watch = FailureDetector(stall_timeout_s=300)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=1.2)
-    watch.glanced("w0", Glance(stopped=True, cpu_s=5.0), 1.3)
+    watch.glanced("w0", ProcessGlance(stopped=True, cpu_s=5.0), 1.3)
     assert verdicts(watch, 1.3) == []
 
 
 def test_a_process_that_runs_without_beating_is_not_frozen_for_half_a_minute_of_its_own_time():
     """User code that holds the lock of the interpreter lets nobody else run; a busy machine takes longer over it."""
-    watch = Watch(stall_timeout_s=300)
+    watch = FailureDetector(stall_timeout_s=300)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
     found = []
     for tick in range(11, 1600):
-        watch.glanced("w0", Glance(stopped=False, cpu_s=tick / 50), tick / 10)
+        watch.glanced("w0", ProcessGlance(stopped=False, cpu_s=tick / 50), tick / 10)
         found += [(tick // 10, *verdict) for verdict in verdicts(watch, tick / 10)]
     assert found == [(151, "w0", "frozen")]
 
 
 def test_a_process_that_neither_runs_nor_beats_is_frozen_after_three_seconds():
-    watch = Watch(stall_timeout_s=300)
+    watch = FailureDetector(stall_timeout_s=300)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
     found = []
     for tick in range(11, 40):
-        watch.glanced("w0", Glance(stopped=False, cpu_s=7.0), tick / 10)
+        watch.glanced("w0", ProcessGlance(stopped=False, cpu_s=7.0), tick / 10)
         found += [(tick, *verdict) for verdict in verdicts(watch, tick / 10)]
     assert found == [(31, "w0", "frozen")]
 
 
 def test_a_stall_is_told_once_before_anybody_is_evicted_and_again_after_the_next():
-    watch = Watch(stall_timeout_s=20)
+    watch = FailureDetector(stall_timeout_s=20)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=0.0)
     told = []
     for tick in range(1, 100):
@@ -81,7 +85,7 @@ def test_a_stall_is_told_once_before_anybody_is_evicted_and_again_after_the_next
 
 
 def test_where_steps_take_longer_than_the_policys_time_one_that_takes_as_long_is_no_stall():
-    watch = Watch(stall_timeout_s=1)
+    watch = FailureDetector(stall_timeout_s=1)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=0.0)
     watch.beat("w0", generation=1, moves=2, phase="committed", step=1, now=1.0)
     watch.beat("w0", generation=1, moves=3, phase="forward", step=2, now=5.0)
@@ -90,7 +94,7 @@ def test_where_steps_take_longer_than_the_policys_time_one_that_takes_as_long_is
 
 
 def test_heartbeats_without_progress_are_a_stall():
-    watch = Watch(stall_timeout_s=5)
+    watch = FailureDetector(stall_timeout_s=5)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=0.0)
     watch.beat("w0", generation=1, moves=2, phase="committed", step=1, now=0.1)
     assert look(watch, 5.0, start=0.2, beats={"w0": (3, "forward", 1)}) == []
@@ -98,7 +102,7 @@ def test_heartbeats_without_progress_are_a_stall():
 
 
 def test_waiting_for_others_evaluation_and_the_first_step_have_no_deadline():
-    watch = Watch(stall_timeout_s=1)
+    watch = FailureDetector(stall_timeout_s=1)
     assert look(watch, 5, beats={"w0": (1, "forward", 0)}) == []
     watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=5.0)
     watch.beat("w0", generation=1, moves=2, phase="committed", step=1, now=5.1)
@@ -107,7 +111,7 @@ def test_waiting_for_others_evaluation_and_the_first_step_have_no_deadline():
 
 
 def test_where_all_wait_for_each_other_the_youngest_worker_goes_after_the_policys_time():
-    watch = Watch(stall_timeout_s=5)
+    watch = FailureDetector(stall_timeout_s=5)
     names = ("s0", "w2", "w10")
     for worker in names:
         watch.beat(worker, generation=1, moves=1, phase="forward", step=0, now=0.0)
@@ -115,7 +119,7 @@ def test_where_all_wait_for_each_other_the_youngest_worker_goes_after_the_policy
     waiting = dict.fromkeys(names, (3, "exchange", 1))
     assert look(watch, 5.0, start=0.2, beats=waiting) == []
     assert look(watch, 5.5, start=5.1, beats=waiting | {"w2": (3, "forward", 1)}) == [("w2", "stalled")]
-    watch = Watch(stall_timeout_s=5)
+    watch = FailureDetector(stall_timeout_s=5)
     for worker in names:
         watch.beat(worker, generation=1, moves=1, phase="forward", step=0, now=0.0)
         watch.beat(worker, generation=1, moves=2, phase="committed", step=1, now=0.1)
@@ -123,7 +127,7 @@ def test_where_all_wait_for_each_other_the_youngest_worker_goes_after_the_policy
 
 
 def test_a_supervisor_that_did_not_run_itself_evicts_nobody():
-    watch = Watch(stall_timeout_s=300)
+    watch = FailureDetector(stall_timeout_s=300)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=1, now=0.0)
     assert verdicts(watch, 0.1) == []
     assert verdicts(watch, 9.0) == []
@@ -131,14 +135,14 @@ def test_a_supervisor_that_did_not_run_itself_evicts_nobody():
 
 
 def test_a_worker_that_never_beats_is_given_up():
-    watch = Watch(stall_timeout_s=300)
+    watch = FailureDetector(stall_timeout_s=300)
     watch.expect("w0", 0.0)
     assert look(watch, 119.9) == []
     assert look(watch, 120.2, start=120.0) == [("w0", "frozen")]
 
 
 def test_patience_grows_with_the_pace_and_is_long_before_the_first_step():
-    watch = Watch(stall_timeout_s=300)
+    watch = FailureDetector(stall_timeout_s=300)
     assert watch.patience_s() == 120
     watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=0.0)
     watch.beat("w0", generation=1, moves=2, phase="committed", step=10, now=0.2)
@@ -148,7 +152,7 @@ def test_patience_grows_with_the_pace_and_is_long_before_the_first_step():
 
 
 def test_the_first_step_of_a_new_generation_is_no_stall():
-    watch = Watch(stall_timeout_s=1)
+    watch = FailureDetector(stall_timeout_s=1)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=0.0)
     watch.beat("w0", generation=1, moves=2, phase="committed", step=1, now=0.1)
     watch.beat("w0", generation=2, moves=3, phase="seated", step=1, now=0.2)
@@ -165,7 +169,7 @@ def test_the_first_step_of_a_new_generation_is_no_stall():
 
 
 def test_who_evaluates_or_is_in_a_first_step_is_not_hurried_to_park_and_a_while_after_neither():
-    watch = Watch(stall_timeout_s=1)
+    watch = FailureDetector(stall_timeout_s=1)
     watch.beat("a", generation=1, moves=1, phase="forward", step=0, now=0.0)
     watch.beat("b", generation=1, moves=1, phase="exchange", step=0, now=0.0)
     assert watch.unhurried(0.1) == {"a"}
@@ -178,16 +182,16 @@ def test_who_evaluates_or_is_in_a_first_step_is_not_hurried_to_park_and_a_while_
 
 
 def test_who_leaves_its_weights_behind_is_not_hurried_to_park():
-    watch = Watch(stall_timeout_s=1)
+    watch = FailureDetector(stall_timeout_s=1)
     watch.beat("w0", generation=1, moves=1, phase="forward", step=0, now=0.0)
     watch.beat("w0", generation=1, moves=2, phase="committed", step=1, now=0.1)
     assert look(watch, 20, start=5.0, beats={"w0": (3, "finish", 1)}) == []
     assert watch.unhurried(20.1) == {"w0"}
 
 
-def proven(*workers: str, stall_timeout_s: float = 5) -> Watch:
+def proven(*workers: str, stall_timeout_s: float = 5) -> FailureDetector:
     """A watch that has seen these commit a step."""
-    watch = Watch(stall_timeout_s=stall_timeout_s)
+    watch = FailureDetector(stall_timeout_s=stall_timeout_s)
     for worker in workers:
         watch.beat(worker, generation=1, moves=1, phase="forward", step=0, now=0.0)
         watch.beat(worker, generation=1, moves=2, phase="committed", step=1, now=0.1)

@@ -9,17 +9,17 @@ from rooms import SECRET
 
 from ringleader.elastic import Meeting, Plan
 from ringleader.errors import ExchangeBroken
-from ringleader.runtime.messages import Ended, Identity, Task
+from ringleader.runtime.messages import MemberTask, ProcessIdentity, RunEnded
 from ringleader.spec import JobSpec
-from ringleader.train.seams import Parked
+from ringleader.train.ports import ParkReport
 
 if TYPE_CHECKING:
-    from ringleader.runtime.worker import Worker
+    from ringleader.runtime.worker.actor import WorkerActor
 
 HANG_S = 60.0
-WHO = Identity(1, "node", "127.0.0.1")
+WHO = ProcessIdentity(1, "node", "127.0.0.1")
 SPEC = JobSpec.parse({"name": "words", "entrypoint": "unit:train"})
-TASK = Task("job", 1, "w0", "worker", SPEC, Path("artifacts"), Path("scratch"), "checkpoints")
+TASK = MemberTask("job", 1, "w0", "worker", SPEC, Path("artifacts"), Path("scratch"), "checkpoints")
 
 HERE = Meeting("127.0.0.1:1", SECRET)
 
@@ -34,21 +34,21 @@ class Told:
         return None
 
 
-def working() -> "Worker":
+def working() -> "WorkerActor":
     """In the middle of its task."""
-    from ringleader.runtime.member import Member
-    from ringleader.runtime.pulse import Pulse
-    from ringleader.runtime.superior import OverRay
-    from ringleader.runtime.worker import Worker
+    from ringleader.runtime.worker.actor import WorkerActor
+    from ringleader.runtime.worker.heartbeat import HeartbeatThread
+    from ringleader.runtime.worker.member import MemberProcess
+    from ringleader.runtime.worker.supervisor_link import RayLink
 
-    worker = Worker()
-    worker._member = Member(TASK, WHO, OverRay(Told()), Pulse())
+    worker = WorkerActor()
+    worker._member = MemberProcess(TASK, WHO, RayLink(Told()), HeartbeatThread())
     worker._busy.set()
     worker._ready.set()
     return worker
 
 
-def end(worker: "Worker", ended: Ended) -> None:
+def end(worker: "WorkerActor", ended: RunEnded) -> None:
     with worker._changed:
         worker._ended = ended
         worker._changed.notify_all()
@@ -92,11 +92,11 @@ def test_who_waits_for_a_plan_says_with_what_until_it_has_one():
     worker = working()
     seats = worker._words().seats
     with ThreadPoolExecutor(1) as pool:
-        sat = pool.submit(seats.next_seat, Parked(0, 0, 0, ""))
+        sat = pool.submit(seats.next_seat, ParkReport(0, 0, 0, ""))
         worker.plan(plan(1, start=1))
         assert sat.result(30).plan.generation == 1
         assert worker.attendance(2).standing is None
-        again = pool.submit(seats.next_seat, Parked(1, 7, 7, "broken pipe"))
+        again = pool.submit(seats.next_seat, ParkReport(1, 7, 7, "broken pipe"))
         said = None
         while said is None and not again.done():
             said = worker.attendance(2).standing
@@ -108,7 +108,7 @@ def test_who_waits_for_a_plan_says_with_what_until_it_has_one():
 
 def test_only_the_newest_supervisor_learns_how_the_run_ended_and_as_often_as_it_asks():
     worker = working()
-    ended = Ended("finished", result={"digest": "same"})
+    ended = RunEnded("finished", result={"digest": "same"})
     with ThreadPoolExecutor(2) as pool:
         old = pool.submit(worker.run, 1, TASK, None, Told())
         new = pool.submit(worker.run, 2, TASK, None, Told())
@@ -131,7 +131,7 @@ def test_who_follows_a_member_says_no_more_that_it_waits_until_it_does_again():
 
     seats._pair = pair
     with ThreadPoolExecutor(1) as pool:
-        sat = pool.submit(seats.next_seat, Parked(0, 0, 0, ""))
+        sat = pool.submit(seats.next_seat, ParkReport(0, 0, 0, ""))
         worker.follow(1, HERE, 1)
         assert met.wait(30)
         assert worker.attendance(2).standing is None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from waiting import wait_for
 
-from ringleader.runtime import fork_worker, zygote
+from ringleader.runtime.nodes import fork_worker, zygote
 
 PROGRAM = """
 import json, os, signal, sys

@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 from test_saving import SPEC, Heard, at, at_once, read_to_its_end  # noqa: F401 - nobody waits before it
 
-from ringleader.checkpoint.manifest import Position
-from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.manifest import CheckpointPosition
+from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.elastic.state import PAUSE
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.local import Alone
+from ringleader.train.generation.checkpointing import CheckpointSaver
+from ringleader.train.local import SingleMember
+from ringleader.train.ports import ParkReport, Seat
 from ringleader.train.run import run
-from ringleader.train.saving import Saver
-from ringleader.train.seams import Parked, Seat
 
 PAUSED = JobSpec.parse(
     {
@@ -30,7 +30,7 @@ PAUSED = JobSpec.parse(
 )
 
 
-class Pausing(Alone):
+class Pausing(SingleMember):
     """Pauses behind the first step; `interrupted` is asked while there is something to wait for."""
 
     def __init__(self, looks: Callable[[], None]) -> None:
@@ -40,7 +40,7 @@ class Pausing(Alone):
         self.pending = True
         self._heard: Heard | None = None
 
-    def next_seat(self, parked: Parked) -> Seat:
+    def next_seat(self, parked: ParkReport) -> Seat:
         seat = super().next_seat(parked)
         self.pending = parked.generation != 1
         if parked.generation == 1:
@@ -63,7 +63,7 @@ class Pausing(Alone):
 def test_a_pause_waits_for_its_checkpoint_however_long_it_takes_to_write(tmp_path: Path) -> None:
     """Longer than training waits for one while it goes on."""
     place = tmp_path / "saved"
-    path = place / Position(1, 1, attempt=1, generation=2).name / Part().skeleton
+    path = place / CheckpointPosition(1, 1, attempt=1, generation=2).name / CheckpointPart().skeleton
     path.parent.mkdir(parents=True)
     os.mkfifo(path)
     looked = 0
@@ -131,10 +131,10 @@ def test_a_pause_saves_again_what_could_not_be_written(tmp_path: Path) -> None:
 def test_nobody_tries_again_to_save_what_a_generation_that_was_given_up_holds(tmp_path: Path) -> None:
     (tmp_path / "saved").write_text("no folder can be made here")
     heard = Heard()
-    saver = Saver(SPEC, str(tmp_path / "saved"), heard)
+    saver = CheckpointSaver(SPEC, str(tmp_path / "saved"), heard)
     given_up = iter([False, True])
     state = {"weight": torch.ones(4)}
-    write = partial(saver.save, state, Part(), at(1))
+    write = partial(saver.save, state, CheckpointPart(), at(1))
     saver.insist(write, lambda: bool(heard.failed) and next(given_up), cancelled=lambda: False)
     assert [step for step, _ in heard.failed] == [1]
     saver.close()

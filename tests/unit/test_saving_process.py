@@ -15,10 +15,10 @@ from test_saving import HANG_GUARD_S, SPEC, Heard, at, at_once  # noqa: F401 - n
 
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import Manifest
-from ringleader.checkpoint.parts import Part
-from ringleader.checkpoint.snapshot import Room, Snapshot, read
+from ringleader.checkpoint.parts import CheckpointPart
+from ringleader.checkpoint.snapshot import Snapshot, SnapshotMemory, read
 from ringleader.checkpoint.writer import HURRY, LEAST_URGENT, MOST_REST_S, RESTS, Line, Writer, _Rest
-from ringleader.train.saving import Saver
+from ringleader.train.generation.checkpointing import CheckpointSaver
 
 
 class Told:
@@ -39,7 +39,7 @@ class Told:
         self._line.close()
 
 
-def process_of(saver: Saver) -> int:
+def process_of(saver: CheckpointSaver) -> int:
     """Of whoever writes, which has been asked to before."""
     process = saver._writer._process
     assert process is not None
@@ -47,7 +47,7 @@ def process_of(saver: Saver) -> int:
 
 
 def saved_while_stopped(
-    saver: Saver, state: dict[str, Any], step: int, meanwhile: Callable[[int], None]
+    saver: CheckpointSaver, state: dict[str, Any], step: int, meanwhile: Callable[[int], None]
 ) -> None:
     """Something happens between the copy and the first byte of the file."""
     pid, line = process_of(saver), saver._writer._line
@@ -55,7 +55,7 @@ def saved_while_stopped(
     told = Told(line)
     saver._writer._line = cast(Line, told)
     os.kill(pid, signal.SIGSTOP)
-    saver.save(state, Part(), at(step))
+    saver.save(state, CheckpointPart(), at(step))
     assert told.sent.wait(HANG_GUARD_S)
     meanwhile(pid)
     assert saver._idle.wait(HANG_GUARD_S)
@@ -64,8 +64,8 @@ def saved_while_stopped(
 def test_a_checkpoint_holds_its_step_although_training_goes_on_before_it_is_written(tmp_path: Path) -> None:
     heard, weight = Heard(), torch.arange(1000.0)
     state = {"models": [{"weight": weight}], "optimizers": [], "rest": {"step": 2}}
-    saver = Saver(SPEC, str(tmp_path), heard)
-    saver.save(state, Part(), at(1))
+    saver = CheckpointSaver(SPEC, str(tmp_path), heard)
+    saver.save(state, CheckpointPart(), at(1))
     assert saver.written()
 
     def train(pid: int) -> None:
@@ -84,8 +84,8 @@ def test_a_checkpoint_holds_its_step_although_training_goes_on_before_it_is_writ
 
 def test_sigterm_to_the_whole_group_does_not_cost_a_checkpoint(tmp_path: Path) -> None:
     heard, state = Heard(), {"weight": torch.ones(4)}
-    saver = Saver(SPEC, str(tmp_path), heard)
-    saver.save(state, Part(), at(1))
+    saver = CheckpointSaver(SPEC, str(tmp_path), heard)
+    saver.save(state, CheckpointPart(), at(1))
     assert saver.written()
 
     def end(pid: int) -> None:
@@ -99,12 +99,12 @@ def test_sigterm_to_the_whole_group_does_not_cost_a_checkpoint(tmp_path: Path) -
 
 def test_where_the_process_that_writes_is_killed_the_next_checkpoint_has_another(tmp_path: Path) -> None:
     heard, state = Heard(), {"weight": torch.ones(4)}
-    saver = Saver(SPEC, str(tmp_path), heard)
-    saver.save(state, Part(), at(1))
+    saver = CheckpointSaver(SPEC, str(tmp_path), heard)
+    saver.save(state, CheckpointPart(), at(1))
     assert saver.written()
     saved_while_stopped(saver, state, 2, lambda pid: os.kill(pid, signal.SIGKILL))
     assert heard.failed == [(2, "the process that writes ended with -9")]
-    saver.save(state, Part(), at(3))
+    saver.save(state, CheckpointPart(), at(3))
     assert saver.written()
     last = process_of(saver)
     saver.close()
@@ -118,14 +118,14 @@ def test_where_the_process_that_writes_stays_stopped_the_next_checkpoint_has_ano
     """Also one that is told more than a line holds."""
     monkeypatch.setattr("ringleader.checkpoint.writer.LOOK_S", 0.05)
     heard, state = Heard(), {"weight": torch.ones(4), "kept": bytes(4 << 20)}
-    saver = Saver(SPEC, str(tmp_path), heard)
-    saver.save(state, Part(), at(1))
+    saver = CheckpointSaver(SPEC, str(tmp_path), heard)
+    saver.save(state, CheckpointPart(), at(1))
     assert saver.written()
     os.kill(process_of(saver), signal.SIGSTOP)
-    saver.save(state, Part(), at(2))
+    saver.save(state, CheckpointPart(), at(2))
     assert saver._idle.wait(HANG_GUARD_S)
     assert heard.failed == [(2, "the process that writes ended with -9")]
-    saver.save(state, Part(), at(3))
+    saver.save(state, CheckpointPart(), at(3))
     assert saver.written()
     saver.close()
     assert heard.steps == [1, 3]
@@ -134,8 +134,8 @@ def test_where_the_process_that_writes_stays_stopped_the_next_checkpoint_has_ano
 def test_the_process_that_writes_is_the_least_urgent_and_who_orders_is_as_urgent_as_training(
     tmp_path: Path,
 ) -> None:
-    saver = Saver(SPEC, str(tmp_path), Heard())
-    saver.save({"weight": torch.ones(4)}, Part(), at(1))
+    saver = CheckpointSaver(SPEC, str(tmp_path), Heard())
+    saver.save({"weight": torch.ones(4)}, CheckpointPart(), at(1))
     assert saver.written()
     assert saver._thread is not None
     orders, writes = saver._thread.native_id, process_of(saver)
@@ -149,8 +149,8 @@ def test_a_child_that_user_code_forked_does_not_keep_the_process_that_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ringleader.checkpoint.writer.PATIENCE_S", HANG_GUARD_S)
-    saver = Saver(SPEC, str(tmp_path), Heard())
-    saver.save({"weight": torch.ones(4)}, Part(), at(1))
+    saver = CheckpointSaver(SPEC, str(tmp_path), Heard())
+    saver.save({"weight": torch.ones(4)}, CheckpointPart(), at(1))
     assert saver.written()
     process, line = saver._writer._process, saver._writer._line
     assert process is not None
@@ -163,8 +163,8 @@ def test_a_child_that_user_code_forked_does_not_keep_the_process_that_writes(
 def test_what_no_process_can_map_is_written_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringleader.checkpoint.snapshot.SHARED", False)
     heard = Heard()
-    saver = Saver(SPEC, str(tmp_path), heard)
-    saver.save({"weight": torch.ones(4)}, Part(), at(1))
+    saver = CheckpointSaver(SPEC, str(tmp_path), heard)
+    saver.save({"weight": torch.ones(4)}, CheckpointPart(), at(1))
     saver.close()
     assert heard.steps == [1]
     assert saver._writer._process is None
@@ -172,11 +172,11 @@ def test_what_no_process_can_map_is_written_here(tmp_path: Path, monkeypatch: py
 
 def test_memory_and_process_are_ready_before_the_first_copy(tmp_path: Path) -> None:
     heard, state = Heard(), {"weight": torch.ones(1 << 20)}
-    saver = Saver(SPEC, str(tmp_path), heard)
-    saver.expect(state, Part())
+    saver = CheckpointSaver(SPEC, str(tmp_path), heard)
+    saver.expect(state, CheckpointPart())
     assert saver.written()
     ready, process = saver._room._memory.data_ptr(), process_of(saver)
-    saver.save(state, Part(), at(1))
+    saver.save(state, CheckpointPart(), at(1))
     assert saver.written()
     assert (saver._room._memory.data_ptr(), process_of(saver)) == (ready, process)
     saver.close()
@@ -219,7 +219,7 @@ def test_haste_that_comes_too_late_or_too_early_is_no_order(tmp_path: Path) -> N
     writer.prepare()
     for step in (1, 2):
         writer.hurry()
-        snapshot = Snapshot({"weight": torch.ones(4)}, Part(), Room())
+        snapshot = Snapshot({"weight": torch.ones(4)}, CheckpointPart(), SnapshotMemory())
         order = snapshot.order(str(tmp_path), at(step).name)
         assert order is not None
         assert [piece.name for piece in writer.write(order)] == [

@@ -12,8 +12,8 @@ from threaded_cast import ThreadedCast
 from torch.nn import functional as F
 
 from ringleader.train import Session
+from ringleader.train.between_calls.tensor_access import TensorAccess
 from ringleader.train.local import run_local
-from ringleader.train.touches import Touches
 
 torch.set_num_threads(1)
 LOOPS = 4
@@ -200,8 +200,8 @@ def test_a_mode_of_the_programs_own_may_be_entered_and_left_across_a_watch() -> 
         seen.append(kind)
         return [kind]
 
-    watch = Touches({watched.untyped_storage(): "models"}, touched)
-    own = Touches({}, touched)
+    watch = TensorAccess({watched.untyped_storage(): "models"}, touched)
+    own = TensorAccess({}, touched)
     watch.begin()
     own.begin()
     watch.end()

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from ringleader.comm.schedules.schedule import PARTIALS, RESULTS
+from ringleader.exchange.side_channel import BUCKETS, PARTS, STATE, SUM, WORD
 from ringleader.spec import JobSpec
-from ringleader.sync.side import BUCKETS, PARTS, STATE, SUM, WORD
 from ringleader.train import Session
 from ringleader.train.local import run_local
 

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 import ringleader
 from ringleader.errors import RingleaderError, StepMisuse
 from ringleader.spec import JobSpec
-from ringleader.train.local import Recorded, run_local
+from ringleader.train.local import RecordedOutput, run_local
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -50,12 +50,14 @@ def train_spatial(session: ringleader.Session, count: int) -> None:
             session.step(F.cross_entropy(net(x[:, None]), y))
 
 
-def run_on(count: int, artifacts: Path, spec: dict[str, Any] = SPEC, **kwargs: Any) -> tuple[int, Recorded]:
+def run_on(
+    count: int, artifacts: Path, spec: dict[str, Any] = SPEC, **kwargs: Any
+) -> tuple[int, RecordedOutput]:
     finished, outlet = run_local(spec, lambda session: train(session, count, **kwargs), artifacts)
     return finished.steps, outlet
 
 
-def warnings(outlet: Recorded) -> list[dict[str, Any]]:
+def warnings(outlet: RecordedOutput) -> list[dict[str, Any]]:
     return [data for kind, data in outlet.events if kind == "warning"]
 
 

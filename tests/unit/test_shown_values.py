@@ -7,7 +7,7 @@ import torch
 from test_unkept_state import LENGTH, found
 from torch import Tensor, nn
 
-from ringleader.train.bodies import Text
+from ringleader.train.source.loop_bodies import SourceText
 
 BODY = """
 def train(session):
@@ -60,12 +60,12 @@ def {name}({arguments}):
     ("used", "felt"), [("print(means[-1])", False), ("optimizer.param_groups[0]['lr'] = means[-1]", True)]
 )
 def test_lists_made_side_by_side_are_lists(made: str, used: str, felt: bool) -> None:
-    assert Text(BODY.format(made=made, used=used)).compared(("train", "means")) is felt
+    assert SourceText(BODY.format(made=made, used=used)).compared(("train", "means")) is felt
 
 
 @pytest.mark.parametrize(("method", "felt"), [("__str__", False), ("__format__", False), ("__call__", True)])
 def test_what_is_only_made_into_text_does_not_matter(method: str, felt: bool) -> None:
-    assert Text(METER.format(method=method)).flows.matters(("train", "end")) is felt
+    assert SourceText(METER.format(method=method)).flows.matters(("train", "end")) is felt
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_is_only_made_into_text_does_not_matter(method: str, felt: bool) ->
 def test_what_a_decorated_training_function_returns_does_not_matter(
     name: str, arguments: str, felt: bool
 ) -> None:
-    text = Text(TIMED.format(name=name, arguments=arguments))
+    text = SourceText(TIMED.format(name=name, arguments=arguments))
     assert text.flows.matters((name, "begin")) is felt
 
 

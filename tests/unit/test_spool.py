@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ringleader.runtime.spool import MAX_BYTES, Spool, unposted
+from ringleader.runtime.records.spool import MAX_BYTES, Spool, unposted
 
 LOG_BYTES = 5 << 20
 """What SQLite's own log holds at most before it is written back."""

@@ -16,7 +16,7 @@ from threaded_cast import ThreadedCast, ThreadPrompter
 from torch.nn import functional as F
 
 from ringleader.elastic import events as ev
-from ringleader.runtime.watch import Verdict, Watch
+from ringleader.runtime.supervisor.failure_detector import Eviction, FailureDetector
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import run_local
@@ -57,10 +57,10 @@ class Watched(ThreadedCast):
 
     def watch(self, program: Program) -> None:
         self.program = program
-        self.watching = Watch(STALL_S)
+        self.watching = FailureDetector(STALL_S)
         self.told: dict[str, dict[str, Any]] = {}
         self.phases: dict[str, list[str]] = {}
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[Eviction] = []
 
     def heard(self, worker: str, generation: int, phase: str, step: int) -> None:
         moves = self.told.get(worker, {"moves": 0})["moves"] + 1

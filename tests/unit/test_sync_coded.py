@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ringleader.comm.codecs import CODECS, NAMES, POWERSGD
 from ringleader.comm.transports.inprocess import InProcessTransport
 from ringleader.errors import ExchangeBroken
-from ringleader.sync import Coding
-from ringleader.sync.coded import is_coded
+from ringleader.exchange import Coding
+from ringleader.exchange.coded_sums import is_coded
 
 ROWS, WIDE = 24, 160
 FEEDBACK = [name for name in NAMES if name == POWERSGD or CODECS[name].feedback]

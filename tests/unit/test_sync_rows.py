@@ -9,13 +9,13 @@ import torch
 from exchange_members import ROWS, Member, in_pairs, on_members, plan_of, slice_rows
 from torch import Tensor, nn
 
-from ringleader.comm.rows import Rows, Tables, added, as_gradient, rows_of
+from ringleader.comm.rows import SparseRows, SparseTables, added, as_gradient, rows_of
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.errors import StepMisuse
-from ringleader.sync.parts import share_out
-from ringleader.sync.row_messages import message_bytes
-from ringleader.train.norms import clip, scale_by, total_norm
-from ringleader.train.tables import ROWS_TRAVEL
+from ringleader.exchange.partition import share_out
+from ringleader.exchange.sparse_messages import message_bytes
+from ringleader.train.state.norms import clip, scale_by, total_norm
+from ringleader.train.state.sparse_parameters import ROWS_TRAVEL
 
 SHARDS, STEPS = 8, 4
 USERS, ITEMS, WIDTH = 37, 90, 5
@@ -184,8 +184,8 @@ def test_a_row_that_occurs_more_than_once_is_added_in_the_order_of_its_occurrenc
 
 
 def test_only_rows_of_both_sums_are_added():
-    one = Rows(torch.tensor([1, 4]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    other = Rows(torch.tensor([0, 4]), torch.tensor([[5.0, 6.0], [7.0, 8.0]]))
+    one = SparseRows(torch.tensor([1, 4]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    other = SparseRows(torch.tensor([0, 4]), torch.tensor([[5.0, 6.0], [7.0, 8.0]]))
     total = added(one, other)
     assert total.indices.tolist() == [0, 1, 4]
     assert total.values.tolist() == [[5.0, 6.0], [1.0, 2.0], [10.0, 12.0]]
@@ -331,7 +331,7 @@ def test_the_norm_of_rows_is_that_of_the_dense_gradient():
 def test_a_table_and_one_that_another_server_has_fill_the_same_blocks():
     table = nn.Parameter(torch.zeros(5000, 40))
     blocks = []
-    for gradient in (None, as_gradient(Rows(torch.tensor([4999]), torch.ones(1, 40)), table)):
+    for gradient in (None, as_gradient(SparseRows(torch.tensor([4999]), torch.ones(1, 40)), table)):
         table.grad = gradient
         total_norm([table], lambda sums: (blocks.append(len(sums)), sums)[1])
     assert blocks == [4, 4]
@@ -366,10 +366,10 @@ def test_two_gradients_of_a_table_in_one_slice_are_refused():
 
 def test_tables_keep_nothing_of_a_step_that_broke():
     parameters = list(ratings().parameters())
-    tables = Tables(parameters, TABLES)
+    tables = SparseTables(parameters, TABLES)
     tables.begin_step()
     tables.begin_slice(0, 0)
-    tables.take(0, as_gradient(Rows(torch.tensor([3]), torch.ones(1, WIDTH)), parameters[0]))
+    tables.take(0, as_gradient(SparseRows(torch.tensor([3]), torch.ones(1, WIDTH)), parameters[0]))
     tables.begin_step()
     assert tables.nbytes == 0
     tables.begin_slice(0, 0)

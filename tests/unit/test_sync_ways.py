@@ -5,12 +5,12 @@ from rooms import open_room
 
 from ringleader.cli.exchange import exchange_text
 from ringleader.comm.choice import choose
-from ringleader.comm.schedules import Part
-from ringleader.comm.simulator import Costs, Link
+from ringleader.comm.schedules import RankPart
+from ringleader.comm.simulator import ClusterCosts, LinkCost
 from ringleader.comm.tree import tree_over
-from ringleader.sync.ways import told
+from ringleader.exchange.chosen import told
 
-SLOW, FAST = Link(1e-4, 8e-9), Link(2e-5, 2e-10)
+SLOW, FAST = LinkCost(1e-4, 8e-9), LinkCost(2e-5, 2e-10)
 
 
 def chosen(member: Member) -> dict:
@@ -38,7 +38,7 @@ def test_members_on_several_nodes_say_what_they_measured_and_chose_by_it():
         rows = tuple(tree_over(4, frozenset(range(4))).partials(plan.shards_of(r)) for r in range(3))
         lengths = [b.length for b in member.exchange.buckets.buckets]
         parts = [
-            Part(member.rank, n, rows, tree_over(4, frozenset(range(4))), groups=((0, 1), (2,)))
+            RankPart(member.rank, n, rows, tree_over(4, frozenset(range(4))), groups=((0, 1), (2,)))
             for n in lengths
         ]
         return chosen(member), [choose(part, costs, canonical=True) for part in parts]
@@ -59,7 +59,7 @@ def test_who_is_alone_and_who_has_one_way_only_say_nothing():
 
 
 def test_buckets_of_one_schedule_are_one_way_with_their_sizes():
-    said = told("auto", [("ring", 100), ("gather", 8), ("ring", 300)], Costs(FAST, SLOW, 0.0))
+    said = told("auto", [("ring", 100), ("gather", 8), ("ring", 300)], ClusterCosts(FAST, SLOW, 0.0))
     assert said["ways"] == [
         {"schedule": "ring", "buckets": 2, "least_bytes": 100, "most_bytes": 300},
         {"schedule": "gather", "buckets": 1, "least_bytes": 8, "most_bytes": 8},
@@ -69,7 +69,7 @@ def test_buckets_of_one_schedule_are_one_way_with_their_sizes():
 
 
 def test_describe_shows_ways_and_costs():
-    said = told("auto", [("ring", 26_214_400)] * 3 + [("gather", 1024)], Costs(FAST, SLOW, 1 / 16e9))
+    said = told("auto", [("ring", 26_214_400)] * 3 + [("gather", 1024)], ClusterCosts(FAST, SLOW, 1 / 16e9))
     assert exchange_text(said, 2).splitlines() == [
         "",
         "exchange (algorithm auto, since generation 2)",
@@ -78,5 +78,5 @@ def test_describe_shows_ways_and_costs():
         "  measured: between nodes 0.1 ms a message, 125.0 MB/s; inside a node 0.02 ms a message, 5.0 GB/s; "
         "adds 16.0 GB/s",
     ]
-    alone = told("auto", [("gather", 1024)], Costs(SLOW, SLOW, 0.0))
+    alone = told("auto", [("gather", 1024)], ClusterCosts(SLOW, SLOW, 0.0))
     assert exchange_text(alone, 1).splitlines()[-1] == "  measured: 0.1 ms a message, 125.0 MB/s"

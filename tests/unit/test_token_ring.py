@@ -12,16 +12,16 @@ from token_members import SHARDS, Member, World, generation
 from torch import nn
 from torch.nn import Parameter
 
-from ringleader.elastic.items import Items
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.spec import JobSpec
-from ringleader.sync.circulation import WEIGHTS
-from ringleader.sync.places import ring_order
-from ringleader.sync.spans import Spans
-from ringleader.train.cursor import Epoch
-from ringleader.train.loaders import Loaders
-from ringleader.train.steps import Loop
-from ringleader.train.tokens import Tokens
+from ringleader.train.modes.items import ItemSet
+from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.token_ring.token_exchange import WEIGHTS
+from ringleader.train.modes.token_ring.topology import ring_order
+from ringleader.train.modes.token_ring.weight_spans import WeightSpans
+from ringleader.train.modes.token_ring.worker_tokens import WorkerTokens
+from ringleader.train.rows.cursor import Epoch
+from ringleader.train.rows.loader_processes import LoaderProcesses
 
 
 def check(members: list[Member]) -> None:
@@ -128,13 +128,13 @@ def test_the_ring_follows_the_nodes() -> None:
 
 def test_weights_of_several_types_are_refused_by_name() -> None:
     with pytest.raises(StepMisuse, match=r"torch.float32 on cpu, torch.float64 on cpu"):
-        Spans([Parameter(torch.zeros(3)), Parameter(torch.zeros(3, dtype=torch.float64))], 2)
+        WeightSpans([Parameter(torch.zeros(3)), Parameter(torch.zeros(3, dtype=torch.float64))], 2)
 
 
 def test_parameters_live_in_the_spans_and_keep_their_values() -> None:
     net = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
     before = [p.detach().clone() for p in net.parameters()]
-    spans = Spans(list(net.parameters()), 3)
+    spans = WeightSpans(list(net.parameters()), 3)
     assert all(torch.equal(p, old) for p, old in zip(net.parameters(), before, strict=True))
     with torch.no_grad():
         net[0].weight.add_(1.0)
@@ -143,8 +143,8 @@ def test_parameters_live_in_the_spans_and_keep_their_values() -> None:
     assert len(spans) == 3
 
 
-def one_span() -> Spans:
-    spans = Spans([Parameter(torch.zeros(16))], 1)
+def one_span() -> WeightSpans:
+    spans = WeightSpans([Parameter(torch.zeros(16))], 1)
     spans.begin([])
     spans.open()
     return spans
@@ -170,10 +170,10 @@ def test_a_thread_of_a_generation_before_changes_nothing() -> None:
     spans.open()
     memory.fill_(7.0)
     with pytest.raises(ExchangeBroken, match="over"):
-        spans.arrive(0, 5, Items(3), old)
+        spans.arrive(0, 5, ItemSet(3), old)
     with pytest.raises(ExchangeBroken, match="over"):
         spans.add(0, old)
-    spans.arrive(0, 1, Items(), spans.generation)
+    spans.arrive(0, 1, ItemSet(), spans.generation)
     assert not (spans.held[0].weights == 7.0).any()
 
 
@@ -185,11 +185,11 @@ def test_a_healed_worker_takes_every_token_from_others() -> None:
         heals=1,
         inside={},
     )
-    tokens = Tokens(group)
+    tokens = WorkerTokens(group)
     epoch = Epoch.shuffled(rows=8, batch=4, shards=1, seed=0, epoch=0, shuffle=False)
-    tokens.begin(Loop(0, 0, epoch, None, None, 0, None, Loaders(0)))
+    tokens.begin(BatchLoop(0, 0, epoch, None, None, 0, None, LoaderProcesses(0)))
     assert [copy.version for copy in tokens.spans.copies()] == [-1]
     group.heals = 2
     tokens.spans.owe([0], 1.0, [0])
-    tokens.begin(Loop(0, 0, epoch, None, None, 0, None, Loaders(0)))
+    tokens.begin(BatchLoop(0, 0, epoch, None, None, 0, None, LoaderProcesses(0)))
     assert [(copy.version, copy.owed) for copy in tokens.spans.copies()] == [(-1, frozenset())]

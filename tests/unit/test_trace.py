@@ -17,13 +17,13 @@ from trace_file import check_nested, complete, inside, is_step, read, steps_of
 
 import ringleader
 from ringleader.comm.chrome import FILE, TraceFile
-from ringleader.comm.timeline import BUCKETS, TRAINING, Stretch, Timeline, Unsettled
+from ringleader.comm.timeline import BUCKETS, TRAINING, Timeline, TimelineStretch, Unsettled
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.elastic import NOWHERE, Plan
 from ringleader.spec import JobSpec
-from ringleader.train.local import Alone, Recorded, run_local
+from ringleader.train.local import RecordedOutput, SingleMember, run_local
+from ringleader.train.ports import ParkReport, Seat
 from ringleader.train.run import run
-from ringleader.train.seams import Parked, Seat
 
 SPEC: dict[str, Any] = {
     "name": "traced",
@@ -72,10 +72,10 @@ class Pair:
 
     def __init__(self) -> None:
         self.hub = Hub(2)
-        self._parked: dict[int, Parked] = {}
+        self._parked: dict[int, ParkReport] = {}
         self._met = threading.Barrier(2, action=self._plan, timeout=30)
 
-    def seat(self, rank: int, parked: Parked) -> Seat:
+    def seat(self, rank: int, parked: ParkReport) -> Seat:
         self._parked[rank] = parked
         self._met.wait()
         return Seat(self.plan, rank, self.hub.transport(rank))
@@ -99,19 +99,19 @@ class Pair:
 
 
 @dataclass
-class Place(Alone):
+class Place(SingleMember):
     """One member's coordinator."""
 
     pair: Pair
     rank: int
 
-    def next_seat(self, parked: Parked) -> Seat:
+    def next_seat(self, parked: ParkReport) -> Seat:
         return self.pair.seat(self.rank, parked)
 
 
 def test_exposed_spans_are_what_is_logged_and_a_break_lies_in_the_step_that_was_redone(tmp_path: Path):
     pair = Pair()
-    outlets = (Recorded(), Recorded())
+    outlets = (RecordedOutput(), RecordedOutput())
 
     def member(rank: int) -> None:
         def breaking(session: ringleader.Session) -> None:
@@ -172,7 +172,7 @@ def test_without_the_key_nothing_is_written_down(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / FILE).exists()
 
 
-def stretch(first: int, last: int, count: int = 0, track: str = TRAINING) -> Stretch:
+def stretch(first: int, last: int, count: int = 0, track: str = TRAINING) -> TimelineStretch:
     timeline = Timeline(capacity=3)
     for k in range(count):
         timeline.add(track, f"span {k}", first + k / 100, first + (k + 1) / 100)

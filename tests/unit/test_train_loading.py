@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from forks import processes
 
-from ringleader.train.loaders import Loaders
-from ringleader.train.slices import Slice
+from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.slices import Slice
 
 GUARD_S = 60
 ROWS, STUCK = 8, 4
@@ -56,7 +56,7 @@ def test_a_loading_process_holds_no_connection_of_its_worker():
     near, far = socket.socketpair()
     holding = [listener.fileno(), near.fileno(), far.fileno()]
     with listener, near, far:
-        loaded = Loaders(0).load(0, Sockets(holding), pieces(), None, 2)
+        loaded = LoaderProcesses(0).load(0, Sockets(holding), pieces(), None, 2)
         assert [int(batch) for batch in loaded] == [0] * ROWS
         near.send(b"still connected")
         assert far.recv(32) == b"still connected", "the worker's own sockets are as they were"
@@ -66,7 +66,7 @@ def hold(connection: socket.socket, stuck: Connection) -> None:
     """A worker with a connection, one of whose loading processes is inside a row for ever."""
     mp.set_start_method("fork", force=True)  # as where the worker is no child of a test
     rows = Sockets([connection.fileno()], stuck)
-    for _ in Loaders(0).load(0, rows, pieces(), None, 2):
+    for _ in LoaderProcesses(0).load(0, rows, pieces(), None, 2):
         pass
 
 
@@ -98,22 +98,22 @@ def ended(pipe: Connection) -> bool:
 
 def test_where_there_is_nothing_to_load_no_process_starts():
     before = set(torch.multiprocessing.active_children())
-    nothing = Loaders(0).load(0, Sockets([]), iter(()), None, 2)
+    nothing = LoaderProcesses(0).load(0, Sockets([]), iter(()), None, 2)
     assert set(torch.multiprocessing.active_children()) == before
     assert list(nothing) == []
-    batches = Loaders(0).load(0, Sockets([]), pieces(), None, 1)
+    batches = LoaderProcesses(0).load(0, Sockets([]), pieces(), None, 1)
     assert len(set(torch.multiprocessing.active_children()) - before) == 1
     assert len(list(batches)) == ROWS
 
 
 BY_A_FORK_SERVER = """
 import multiprocessing, numpy, torch
-from ringleader.train.loaders import Loaders
-from ringleader.train.slices import Slice
+from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.slices import Slice
 multiprocessing.set_start_method("forkserver")
 rows = torch.utils.data.TensorDataset(torch.arange(4))
 piece = Slice(("step", 0, 0), 0, numpy.arange(4))
-print([batch[0].tolist() for batch in Loaders(0).load(0, rows, iter([piece]), None, 1)])
+print([batch[0].tolist() for batch in LoaderProcesses(0).load(0, rows, iter([piece]), None, 1)])
 """
 
 

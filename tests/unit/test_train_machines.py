@@ -16,8 +16,8 @@ import ringleader
 from ringleader.errors import NoDevice
 from ringleader.spec import JobSpec
 from ringleader.train import Session
+from ringleader.train.generation.environment_check import Environment, EnvironmentCheck, device_of
 from ringleader.train.local import run_local
-from ringleader.train.machines import Machine, Machines, device_of
 
 STEPS = 8
 
@@ -105,8 +105,8 @@ def test_a_job_without_the_claim_keeps_its_own_reason(
 
 @pytest.mark.parametrize("device", ["cpu", "cuda " + "é" * 300])
 def test_what_a_member_says_of_its_machine_comes_through_or_is_cut_off(device: str) -> None:
-    machine = Machine(device, "AVX2", "2.13.0+cpu", "2.3.4", "1")
-    told = Machine.decode(machine.encode())
+    machine = Environment(device, "AVX2", "2.13.0+cpu", "2.3.4", "1")
+    told = Environment.decode(machine.encode())
     assert told == machine if device == "cpu" else told.device.startswith("cuda é")
 
 
@@ -153,7 +153,7 @@ def test_a_server_has_a_device_only_where_the_job_file_says_so() -> None:
     assert device_of(with_gpu, server=True, found=lambda: True).type == "cuda"
     with pytest.raises(NoDevice, match=r"servers\.gpus is 1"):
         device_of(with_gpu, server=True, found=lambda: False)
-    machines = Machines(plain, torch.device("cpu"))
+    machines = EnvironmentCheck(plain, torch.device("cpu"))
     machines.restore([("cuda H", "a", "b", "c", "1"), ("", "a", "b", "c", "1")])
     assert not machines.why_other_bits, "it is so in every attempt"
 

@@ -10,11 +10,11 @@ from torch.utils.data import Dataset
 from ringleader.runtime.messages import OWN, WORKING
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.local import Alone, Recorded, alone
+from ringleader.train.local import RecordedOutput, SingleMember, alone
 from ringleader.train.run import run
 
 
-class PhaseKept(Recorded):
+class PhaseKept(RecordedOutput):
     """Remembers what the training thread said it does."""
 
     phase = ""
@@ -65,7 +65,7 @@ def test_rows_are_read_in_a_phase_that_is_watched(sync: dict[str, Any], tmp_path
     run(
         spec=alone(spec),
         function=train,
-        coordinator=Alone(spec.shards),
+        coordinator=SingleMember(spec.shards),
         outlet=outlet,
         server=False,
         artifacts=tmp_path,
@@ -110,7 +110,7 @@ def test_the_programs_own_code_runs_in_phases_that_are_watched_while_others_wait
     run(
         spec=spec,
         function=train,
-        coordinator=Alone(spec.shards),
+        coordinator=SingleMember(spec.shards),
         outlet=outlet,
         server=False,
         artifacts=tmp_path,

@@ -7,8 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ringleader.train.held import Held
-from ringleader.train.prints import COLUMNS, ROWS, WHOLE_BYTES, fingerprint, first_difference, prints
+from ringleader.train.state.fingerprints import (
+    COLUMNS,
+    ROWS,
+    WHOLE_BYTES,
+    fingerprint,
+    first_difference,
+    prints,
+)
+from ringleader.train.state.training_state import TrainingState
 
 LARGE = 3 * COLUMNS * ROWS + 5 * COLUMNS + 7
 """Words: whole blocks, a part of one, and a rest."""
@@ -107,10 +114,10 @@ def test_type_and_shape_count():
     assert len({fingerprint(v) for v in (value, value.view(2, 3), value.int(), torch.zeros(0))}) == 4
 
 
-def holding(*, decay: float = 0.5) -> Held:
+def holding(*, decay: float = 0.5) -> TrainingState:
     """A network with tied weights, and Adam behind a step."""
     first, second, norm = nn.Linear(3, 3), nn.Linear(3, 3), nn.BatchNorm1d(3)
-    net, held = nn.Sequential(first, second, norm), Held()
+    net, held = nn.Sequential(first, second, norm), TrainingState()
     with torch.no_grad():
         for number, parameter in enumerate(net.parameters()):
             parameter.fill_(number)
@@ -123,7 +130,7 @@ def holding(*, decay: float = 0.5) -> Held:
     return held
 
 
-def state_of(held: Held, name: str) -> Any:
+def state_of(held: TrainingState, name: str) -> Any:
     return held.optimizers[0][0].state[dict(held.models[0].named_parameters())[name]]
 
 
@@ -139,7 +146,9 @@ def state_of(held: Held, name: str) -> Any:
     ],
     ids=["weight", "buffer", "state", "number", "missing", "nothing"],
 )
-def test_the_first_difference_has_the_name_that_people_know(change: Callable[[Held], object], what: str):
+def test_the_first_difference_has_the_name_that_people_know(
+    change: Callable[[TrainingState], object], what: str
+):
     theirs, mine = holding(), holding()
     change(mine)
     assert first_difference(prints(mine, {}), prints(theirs, {})) == what

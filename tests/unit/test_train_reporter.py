@@ -1,40 +1,40 @@
 """Records leave when their transaction can no longer be rolled back, and not before."""
 
-from ringleader.train.local import Recorded
-from ringleader.train.reporter import Record, Reporter
+from ringleader.train.generation.settled_records import SettledRecords, StepRecord
+from ringleader.train.local import RecordedOutput
 
 
-def reporter(outlet: Recorded) -> Reporter:
-    made = Reporter(outlet)
+def reporter(outlet: RecordedOutput) -> SettledRecords:
+    made = SettledRecords(outlet)
     made.take_office(speaks=True, recorded_step=0)
     return made
 
 
 def test_no_step_of_a_round_leaves_before_the_next_round_commits() -> None:
-    outlet = Recorded()
+    outlet = RecordedOutput()
     said = reporter(outlet)
-    said.open([Record(step, 1, {"loss": 0.0}) for step in (1, 2, 3)])
+    said.open([StepRecord(step, 1, {"loss": 0.0}) for step in (1, 2, 3)])
     assert list(outlet.values) == []
-    said.open([Record(step, 1, {"loss": 0.0}) for step in (4, 5)])
+    said.open([StepRecord(step, 1, {"loss": 0.0}) for step in (4, 5)])
     assert list(outlet.values) == [1, 2, 3]
     said.settle()
     assert list(outlet.values) == [1, 2, 3, 4, 5]
 
 
 def test_scores_join_the_newest_step() -> None:
-    outlet = Recorded()
+    outlet = RecordedOutput()
     said = reporter(outlet)
-    said.open([Record(1, 1, {"loss": 0.0}), Record(2, 1, {"loss": 0.0})])
+    said.open([StepRecord(1, 1, {"loss": 0.0}), StepRecord(2, 1, {"loss": 0.0})])
     said.add_scores(2, 1, {"accuracy": 1.0})
     said.settle()
     assert outlet.values == {1: {"loss": 0.0}, 2: {"loss": 0.0, "accuracy": 1.0}}
 
 
 def test_a_healed_member_keeps_open_records_open() -> None:
-    donor, receiver = reporter(Recorded()), Recorded()
-    donor.open([Record(1, 1, {})])
-    donor.open([Record(2, 1, {}), Record(3, 1, {})])
-    healed = Reporter(receiver)
+    donor, receiver = reporter(RecordedOutput()), RecordedOutput()
+    donor.open([StepRecord(1, 1, {})])
+    donor.open([StepRecord(2, 1, {}), StepRecord(3, 1, {})])
+    healed = SettledRecords(receiver)
     healed.restore(donor.state())
     healed.take_office(speaks=True, recorded_step=0)
     assert list(receiver.values) == [1]
@@ -43,12 +43,12 @@ def test_a_healed_member_keeps_open_records_open() -> None:
 
 
 def test_who_catches_up_sends_what_it_had_not_settled_and_nothing_twice() -> None:
-    furthest, outlet = Reporter(Recorded()), Recorded()
+    furthest, outlet = SettledRecords(RecordedOutput()), RecordedOutput()
     behind = reporter(outlet)
     for step in range(1, 6):
-        furthest.open([Record(step, 1, {"by": 0.0})])
-    behind.open([Record(1, 1, {"by": 1.0})])
-    behind.open([Record(2, 1, {"by": 1.0})])
+        furthest.open([StepRecord(step, 1, {"by": 0.0})])
+    behind.open([StepRecord(1, 1, {"by": 1.0})])
+    behind.open([StepRecord(2, 1, {"by": 1.0})])
     behind.catch_up(furthest.state())
     assert outlet.values == {1: {"by": 1.0}, 2: {"by": 0.0}, 3: {"by": 0.0}, 4: {"by": 0.0}}
     behind.settle()
@@ -57,11 +57,11 @@ def test_who_catches_up_sends_what_it_had_not_settled_and_nothing_twice() -> Non
 
 def test_a_step_that_is_stored_already_is_not_sent_again() -> None:
     """The rank 0 before had settled it sooner than this member."""
-    outlet = Recorded()
-    said = Reporter(outlet)
+    outlet = RecordedOutput()
+    said = SettledRecords(outlet)
     said.take_office(speaks=True, recorded_step=3)
     for step in range(1, 5):
-        said.open([Record(step, 1, {})])
+        said.open([StepRecord(step, 1, {})])
     said.settle()
     assert list(outlet.values) == [3, 4]
 
@@ -70,15 +70,15 @@ def test_a_step_that_is_settled_between_generations_is_sent_once() -> None:
     """The plan was made before: its `recorded_step` does not count it."""
     told: list[int] = []
 
-    class Listens(Recorded):
+    class Listens(RecordedOutput):
         def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
             told.append(step)
 
     said = reporter(Listens())
     for step in (1, 2):
-        said.open([Record(step, 1, {})])
+        said.open([StepRecord(step, 1, {})])
     said.leave_office()
-    said.open([Record(3, 2, {})])
+    said.open([StepRecord(3, 2, {})])
     assert told == [1]
     said.take_office(speaks=True, recorded_step=2)
     assert told == [1, 2]

@@ -7,20 +7,20 @@ import pytest
 import torch
 from torch import nn
 
-from ringleader.train.held import Held
-from ringleader.train.values import Reader
+from ringleader.train.between_calls.value_fingerprints import ValueReader
+from ringleader.train.state.training_state import TrainingState
 
 
 def test_weights_in_a_variable_are_what_training_has_and_copies_are_not() -> None:
     """Members that run lines again may do so on newer weights, which lines that read none of them need not tell."""
-    held, net = Held(), nn.Linear(3, 2)
+    held, net = TrainingState(), nn.Linear(3, 2)
     held.models.append(net)
     body, copied = list(net.parameters()), [p.detach().clone() for p in net.parameters()]
-    before = [Reader(held, {}).text(value) for value in (body, copied)]
+    before = [ValueReader(held, {}).text(value) for value in (body, copied)]
     with torch.no_grad():
         for weight in (*body, *copied):
             weight.add_(1.0)
-    after = [Reader(held, {}).text(value) for value in (body, copied)]
+    after = [ValueReader(held, {}).text(value) for value in (body, copied)]
     assert after[0] == before[0]
     assert after[1] != before[1]
 
@@ -34,7 +34,7 @@ def test_paths_in_the_working_directory_are_the_same_for_all_workers(
         here.mkdir()
         monkeypatch.chdir(here)
         paths = [here / "data", str(here / "data"), f"file://{here}/data", [here], "/data"]
-        told.append([Reader(Held(), {}).text(path) for path in paths])
+        told.append([ValueReader(TrainingState(), {}).text(path) for path in paths])
     assert told[0] == told[1]
     assert None not in told[0]
     assert len(set(told[0])) == len(told[0]) - 1  # a path and the same as a text
@@ -42,4 +42,4 @@ def test_paths_in_the_working_directory_are_the_same_for_all_workers(
 
 def test_temporary_files_are_not_compared() -> None:
     with tempfile.NamedTemporaryFile() as file:
-        assert Reader(Held(), {}).text(file.name) is None
+        assert ValueReader(TrainingState(), {}).text(file.name) is None

@@ -3,8 +3,14 @@
 import torch
 from torch import nn
 
-from ringleader.train.buffers import Buffers
-from ringleader.train.word import BATCHES, EVALUATE, Position, SliceReport, WordLayout
+from ringleader.train.generation.control_word import (
+    BATCHES,
+    EVALUATE,
+    ProgramPosition,
+    SliceReport,
+    WordLayout,
+)
+from ringleader.train.state.buffers import CommittedBuffers
 
 LAYOUT = WordLayout(members=4, shards=4, parameters=3, buffers=0)
 
@@ -37,13 +43,15 @@ def test_every_member_reads_the_same_report_in_any_order_of_the_sum() -> None:
     assert forward.loss == (1 * 1.5 + 2 * 2.5 + 3 * 3.5 + 4 * 4.5) / 10
     assert forward.checksums == {k: 0xABCDEF - k for k in range(4)}
     assert forward.used == [True, True, False]
-    assert LAYOUT.positions(words[0] + words[1] + words[2], world=3) == [Position(5, "evaluate", 17)] * 3
+    assert (
+        LAYOUT.positions(words[0] + words[1] + words[2], world=3) == [ProgramPosition(5, "evaluate", 17)] * 3
+    )
     assert LAYOUT.pending(words[0] + words[2], world=3)
 
 
 def test_a_member_at_another_call_shows_in_the_positions() -> None:
     positions = LAYOUT.positions(_word(0, {0: 1.0}) + _word(1, {1: 1.0}, call=6, kind=BATCHES + 2), world=2)
-    assert positions == [Position(5, "evaluate", 17), Position(6, "batches, epoch 2", 17)]
+    assert positions == [ProgramPosition(5, "evaluate", 17), ProgramPosition(6, "batches, epoch 2", 17)]
 
 
 def test_a_loss_that_is_not_a_number_reaches_everybody() -> None:
@@ -65,7 +73,7 @@ def test_buffers_of_any_type_travel_bit_for_bit() -> None:
         receiver.a.zero_()
         receiver.b.zero_()
         receiver.c.zero_()
-    source, target = Buffers([sender]), Buffers([receiver])
+    source, target = CommittedBuffers([sender]), CommittedBuffers([receiver])
     source.keep_left()
     encoded = source.encode()
     assert encoded is not None
@@ -78,7 +86,7 @@ def test_buffers_of_any_type_travel_bit_for_bit() -> None:
 
 def test_a_slice_starts_from_the_committed_buffers() -> None:
     net = nn.BatchNorm1d(2)
-    buffers = Buffers([net])
+    buffers = CommittedBuffers([net])
     net(torch.randn(8, 2))
     buffers.rewind()
     assert torch.equal(net.running_mean, torch.zeros(2))  # type: ignore[arg-type]
@@ -86,7 +94,7 @@ def test_a_slice_starts_from_the_committed_buffers() -> None:
 
 def test_a_broken_step_leaves_a_donor_with_the_committed_buffers() -> None:
     net = nn.BatchNorm1d(2)
-    buffers = Buffers([net])
+    buffers = CommittedBuffers([net])
     net(torch.randn(8, 2))
     buffers.keep_left()
     buffers.forget()

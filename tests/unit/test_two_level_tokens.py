@@ -15,10 +15,10 @@ from torch.utils.data import Dataset
 from waiting import wait_for
 
 from ringleader.spec import JobSpec
-from ringleader.sync.circulation import WEIGHTS
-from ringleader.sync.crew import CALL, SUMS
-from ringleader.sync.spans import ALIGNED
 from ringleader.train import Session
+from ringleader.train.modes.token_ring.node_group import CALL, SUMS
+from ringleader.train.modes.token_ring.token_exchange import WEIGHTS
+from ringleader.train.modes.token_ring.weight_spans import ALIGNED
 
 torch.set_num_threads(1)
 SHARDS, BATCH, ROWS, EPOCHS, LR = 4, 16, 66, 2, 0.5

@@ -18,9 +18,9 @@ from torch.utils.data import TensorDataset
 
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.group import Group
+from ringleader.train.generation.member import Member
 from ringleader.train.local import run_local
-from ringleader.train.unkept import Unkept
+from ringleader.train.state.hidden_state import HiddenState
 
 BATCH, STEPS, WIDTH, LENGTH = 16, 6, 8, 5
 
@@ -217,7 +217,7 @@ def found(model: nn.Module, *lengths: int) -> str:
     """What turns with texts of these lengths show."""
     held = SimpleNamespace(models=[model])
     group = SimpleNamespace(spec=spec(), held=held, seat=None)
-    unkept = Unkept(cast(Group, group))
+    unkept = HiddenState(cast(Member, group))
     for length in lengths:
         unkept.begin_turn()
         model(torch.ones(2, length, WIDTH))

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 import ringleader
 from ringleader.spec import JobSpec
-from ringleader.train.unmet import unmet
+from ringleader.train.unmet_requests import unmet
 
 torch.set_num_threads(1)
 SERVERS_OVER_RINGS = {"inter_node": "parameter_server", "intra_node": "ring"}

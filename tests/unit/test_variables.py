@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 import ringleader
 from ringleader.cli.main import main
 from ringleader.errors import SpecInvalid
-from ringleader.runtime.member import Member
-from ringleader.runtime.messages import Identity, Task
+from ringleader.runtime.messages import MemberTask, ProcessIdentity
+from ringleader.runtime.worker.member import MemberProcess
 from ringleader.spec import JobSpec
 from ringleader.wire.package import pack
 
@@ -70,13 +70,13 @@ def test_a_body_with_such_a_variable_is_refused_and_a_stored_job_with_one_is_rea
     assert JobSpec.model_validate(late).env == late["env"]
 
 
-def member(tmp_path: Path, worker: str, **env: str) -> Member:
+def member(tmp_path: Path, worker: str, **env: str) -> MemberProcess:
     source = GOOD | {"env": env}
-    task = Task(
+    task = MemberTask(
         "job", 1, worker, "worker", JobSpec.parse(source), tmp_path / "artifacts", tmp_path / "scratch", ""
     )
     pulse = SimpleNamespace(start=lambda *_: None, stop=lambda: None, hurry=lambda: None)
-    return Member(task, Identity(1, "n0", "10.0.0.7"), SimpleNamespace(), pulse)  # type: ignore[arg-type]
+    return MemberProcess(task, ProcessIdentity(1, "n0", "10.0.0.7"), SimpleNamespace(), pulse)  # type: ignore[arg-type]
 
 
 def test_a_folder_of_the_path_that_is_not_there_is_a_warning_of_the_first_worker(

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from ringleader.checkpoint.folder import Folder
 from ringleader.comm.schedules.schedule import RESULTS
+from ringleader.exchange.side_channel import BUCKETS, STATE, SUM, WORD
 from ringleader.spec import JobSpec
-from ringleader.sync.side import BUCKETS, STATE, SUM, WORD
 from ringleader.train import Session
 from ringleader.train.local import run_local
 

@@ -21,8 +21,8 @@ from ringleader.comm.transports import Transport, Work
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.elastic.plan import Plan
 from ringleader.errors import Dismissed, EntrypointRaised, RingleaderError
+from ringleader.train.ports import FollowTask, ParkReport, Seat
 from ringleader.train.run import run
-from ringleader.train.seams import Parked, Seat, Shadow
 
 
 class Killed(BaseException):
@@ -120,7 +120,7 @@ class ThreadPrompter(Prompter):
         self._stage = stage
         self._life = life
 
-    def next_seat(self, parked: Parked) -> Seat | Shadow:
+    def next_seat(self, parked: ParkReport) -> Seat | FollowTask:
         self._live()
         return super().next_seat(parked)
 

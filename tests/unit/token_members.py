@@ -17,15 +17,15 @@ from torch.nn import Parameter
 from ringleader.comm.transports import Transport
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.transports.transport import Work
-from ringleader.elastic.items import Items
-from ringleader.elastic.tokens import Copy, todo
 from ringleader.errors import ExchangeBroken
-from ringleader.sync import Exchange, open_exchange
-from ringleader.sync.circulation import HEADER, WEIGHTS, Circulation
-from ringleader.sync.levelling import gather, level
-from ringleader.sync.news import News
-from ringleader.sync.places import ring_order
-from ringleader.sync.spans import ALIGNED, Spans
+from ringleader.exchange import Exchange, open_exchange
+from ringleader.train.modes.items import ItemSet
+from ringleader.train.modes.token_ring.gossip import Gossip
+from ringleader.train.modes.token_ring.recovery import TokenCopy, todo
+from ringleader.train.modes.token_ring.resync import gather, level
+from ringleader.train.modes.token_ring.token_exchange import HEADER, WEIGHTS, TokenExchange
+from ringleader.train.modes.token_ring.topology import ring_order
+from ringleader.train.modes.token_ring.weight_spans import ALIGNED, WeightSpans
 
 SHARDS = 4
 
@@ -116,8 +116,8 @@ class Member:
     def __init__(self, world: World, *, healed: bool) -> None:
         self.world = world
         self.weights = Parameter(torch.zeros(world.spans, world.width))
-        self.spans = Spans([self.weights], world.spans)
-        self.news = News()
+        self.spans = WeightSpans([self.weights], world.spans)
+        self.news = Gossip()
         self.spans.begin([])
         self.halted = False
         if healed:
@@ -127,11 +127,13 @@ class Member:
         """One generation. Returns whether it came to its end."""
         try:
             self.spans.open()
-            everybody = gather(exchange, (self.spans.copies(), self.news.all()), Copy, Items)
+            everybody = gather(exchange, (self.spans.copies(), self.news.all()), TokenCopy, ItemSet)
             self.news.join([known for _, known in everybody])
             standings = level(exchange, self.spans, [copies for copies, _ in everybody])
             self.spans.take_over()
-            circulation = Circulation(exchange.communicator, ring_order(groups, size), self.spans, self.news)
+            circulation = TokenExchange(
+                exchange.communicator, ring_order(groups, size), self.spans, self.news
+            )
             circulation.start()
             for offset, shard, spans in todo(
                 standings, plan_of(size, SHARDS).shards_of(rank), SHARDS, self.world.steps
@@ -165,13 +167,13 @@ class Member:
         assert (self.weights.detach() >= before).all(), "weights went back while nothing was lost"
         self.world.computed[item] += 1
 
-    def _wait(self, circulation: Circulation) -> None:
+    def _wait(self, circulation: TokenExchange) -> None:
         most = self.world.staleness
         while most is not None and self.spans.num_owed > most and not circulation.halted:
             self._look(circulation)
             self.spans.wait(0.01)
 
-    def _look(self, circulation: Circulation) -> None:
+    def _look(self, circulation: TokenExchange) -> None:
         circulation.over()
         everywhere = self.spans.everywhere()
         self.world.settled.update(item for item in range(self.world.end) if item in everywhere)

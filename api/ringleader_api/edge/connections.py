@@ -8,7 +8,7 @@ from typing import Protocol, Self
 UNBOUNDED = 1 << 20
 
 
-class Visitor(Protocol):
+class OpenConnection(Protocol):
     """A connection."""
 
     @property
@@ -56,15 +56,15 @@ class Connections:
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
-        self._strangers: dict[Visitor, None] = {}
-        self._of_address: dict[str, dict[Visitor, None]] = {}
-        self._idle: dict[Visitor, None] = {}
-        self._there: dict[Visitor, None] = {}
+        self._strangers: dict[OpenConnection, None] = {}
+        self._of_address: dict[str, dict[OpenConnection, None]] = {}
+        self._idle: dict[OpenConnection, None] = {}
+        self._there: dict[OpenConnection, None] = {}
 
     def __len__(self) -> int:
         return len(self._there)
 
-    def enter(self, one: Visitor) -> None:
+    def enter(self, one: OpenConnection) -> None:
         """A connection came; it, or another one, may have to go."""
         self._there[one] = None
         self._strangers[one] = None
@@ -77,26 +77,26 @@ class Connections:
         if len(self._there) > self._bounds.together:
             self._send_away(self._least_missed(one))
 
-    def work(self, one: Visitor) -> None:
+    def work(self, one: OpenConnection) -> None:
         """A request came in on it."""
         self._idle.pop(one, None)
 
-    def rest(self, one: Visitor) -> None:
+    def rest(self, one: OpenConnection) -> None:
         """Its request was answered, and no next one has come."""
         if one in self._there and one.known:
             self._no_stranger(one)
             self._idle[one] = None
 
-    def leave(self, one: Visitor) -> None:
+    def leave(self, one: OpenConnection) -> None:
         self._there.pop(one, None)
         self._idle.pop(one, None)
         self._no_stranger(one)
 
-    def _send_away_first(self, waiting: dict[Visitor, None], most: int) -> None:
+    def _send_away_first(self, waiting: dict[OpenConnection, None], most: int) -> None:
         while len(waiting) > most and (first := self._first_stranger(waiting)) is not None:
             self._send_away(first)
 
-    def _first_stranger(self, waiting: dict[Visitor, None]) -> Visitor | None:
+    def _first_stranger(self, waiting: dict[OpenConnection, None]) -> OpenConnection | None:
         """Who has shown a credential meanwhile is none any more."""
         while waiting:
             first = next(iter(waiting))
@@ -105,7 +105,7 @@ class Connections:
             self._no_stranger(first)
         return None
 
-    def _least_missed(self, newest: Visitor) -> Visitor:
+    def _least_missed(self, newest: OpenConnection) -> OpenConnection:
         """A stranger who was there before, else one of a user that is at nothing, else the oldest of a user who
         holds more than half of all: who dribbles into each of them must not keep the others out."""
         stranger = self._first_stranger(self._strangers)
@@ -117,11 +117,11 @@ class Connections:
         greedy = next((holder for holder, n in holders.items() if 2 * n > self._bounds.together), None)
         return next((one for one in self._there if one.holder == greedy), newest)
 
-    def _send_away(self, one: Visitor) -> None:
+    def _send_away(self, one: OpenConnection) -> None:
         self.leave(one)
         one.send_away()
 
-    def _no_stranger(self, one: Visitor) -> None:
+    def _no_stranger(self, one: OpenConnection) -> None:
         self._strangers.pop(one, None)
         mine = self._of_address.get(one.address, {})
         mine.pop(one, None)

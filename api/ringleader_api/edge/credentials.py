@@ -18,7 +18,7 @@ from ringleader.files import write_once
 from ringleader.wire.access import EVERY, Role
 from ringleader_api.clock import Clock, new_id
 from ringleader_api.log import Log
-from ringleader_api.rights import WHOLE, Caller, Supervisor
+from ringleader_api.rights import WHOLE, Caller, SupervisorCaller
 from ringleader_api.settings import is_loopback
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import RoleRow, Token, User
@@ -95,12 +95,12 @@ class Credentials:
                 return _caller_with(session, session.get(Token, row.token), now)
             return _caller(session, row.user, WHOLE, None, row.expires_at)
 
-    def supervisor(self, token: str, job_id: str) -> Supervisor | None:
+    def supervisor(self, token: str, job_id: str) -> SupervisorCaller | None:
         """The attempt of this job that the token belongs to."""
         given = sha256(token)
         for row in self._store.rows(_OF_JOB, job_id=job_id):
             if hmac.compare_digest(row.sha256, given):
-                return Supervisor(job_id, row.attempt)
+                return SupervisorCaller(job_id, row.attempt)
         return None
 
     def log_in(self, user: str, token: str | None, life: timedelta = SESSION_LIFE) -> str:

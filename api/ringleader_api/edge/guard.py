@@ -15,8 +15,8 @@ from ringleader_api.clock import Clock
 from ringleader_api.edge.credentials import Credentials
 from ringleader_api.edge.rate import Allowance
 from ringleader_api.edge.refusals import Refusals
+from ringleader_api.edge.request_turns import RequestTurns
 from ringleader_api.edge.requests import REQUEST_ID
-from ringleader_api.edge.turns import Turns
 from ringleader_api.problems import Forbidden, Refused, Unauthorized, problem
 from ringleader_api.rights import Caller, Principal
 from ringleader_api.settings import is_loopback
@@ -69,7 +69,7 @@ class Guard:
         self._hosts = hosts
         self._asked = Allowance(requests_per_s, 2 * requests_per_s)
         self._wrong = Allowance(WRONG_PER_S, WRONG_AT_ONCE)
-        self._turns = Turns()
+        self._turns = RequestTurns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

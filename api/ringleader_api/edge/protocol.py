@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 from ringleader_api.edge.connections import Connections
 from ringleader_api.edge.guard import PRINCIPAL
 from ringleader_api.problems import problem
-from ringleader_api.rights import Caller, Supervisor
+from ringleader_api.rights import Caller, SupervisorCaller
 
 HEAD_S = 10.0
 """How long a connection may take to send its first byte and the whole head of a request, and the next one after an
@@ -59,7 +59,7 @@ class Http(H11Protocol):
         principal = None if self.scope is None else self.scope.get(PRINCIPAL)
         if isinstance(principal, Caller):
             self._holder = principal.name
-        elif isinstance(principal, Supervisor):
+        elif isinstance(principal, SupervisorCaller):
             self._holder = principal.job_id
         return self._holder
 

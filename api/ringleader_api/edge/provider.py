@@ -30,7 +30,7 @@ CLAIMS = ["iss", "sub", "aud", "exp", "iat", "nonce"]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProviderIdentity:
     """Who the provider says somebody is. `email` only where the provider has verified it."""
 
     subject: str
@@ -71,7 +71,7 @@ class Provider:
         address = str(self._description()["authorization_endpoint"])
         return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"
 
-    def exchange(self, code: str, nonce: str, verifier: str) -> Identity:
+    def exchange(self, code: str, nonce: str, verifier: str) -> ProviderIdentity:
         """Who has logged in.
 
         Raises:
@@ -93,7 +93,7 @@ class Provider:
             raise _refused("the provider took the code for none of its own")
         return self._believe(token, nonce)
 
-    def _believe(self, token: str, nonce: str) -> Identity:
+    def _believe(self, token: str, nonce: str) -> ProviderIdentity:
         try:
             header = jwt.get_unverified_header(token)
             if header.get("alg") not in ALGORITHMS:
@@ -114,7 +114,7 @@ class Provider:
             raise _refused("its token was given to another client")
         if not hmac.compare_digest(str(claims["nonce"]).encode(), nonce.encode()):
             raise _refused("its token belongs to another log-in")
-        return Identity(f"{self._issuer}|{claims['sub']}", _address(claims))
+        return ProviderIdentity(f"{self._issuer}|{claims['sub']}", _address(claims))
 
     def _key(self, kid: str) -> jwt.PyJWK:
         with self._lock:

@@ -1,9 +1,9 @@
 """Making the cluster match the rows: the loop, the queue, and the start of an attempt exactly once."""
 
-from ringleader_api.reconciling.growing import Growing
-from ringleader_api.reconciling.inheriting import Inheriting
-from ringleader_api.reconciling.launching import Launching
-from ringleader_api.reconciling.leased import Leased
+from ringleader_api.reconciling.autoscaling import Autoscaling
+from ringleader_api.reconciling.launcher import AttemptLauncher
+from ringleader_api.reconciling.leased_backend import LeasedBackend
 from ringleader_api.reconciling.loop import Reconciler
+from ringleader_api.reconciling.spool_recovery import SpoolRecovery
 
-__all__ = ["Growing", "Inheriting", "Launching", "Leased", "Reconciler"]
+__all__ = ["AttemptLauncher", "Autoscaling", "LeasedBackend", "Reconciler", "SpoolRecovery"]

@@ -1,7 +1,7 @@
 """A job's row as the facts that decide what is done next."""
 
 from ringleader.wire.states import State
-from ringleader_api.reconciling.rounds import Mark
+from ringleader_api.reconciling.round_clock import Mark
 from ringleader_api.scheduling import Facts
 from ringleader_api.services.claims import allowed
 from ringleader_api.store.spent import together

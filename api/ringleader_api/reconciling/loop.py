@@ -21,15 +21,15 @@ from ringleader.wire.views import Why
 from ringleader_api.backend import Backend
 from ringleader_api.clock import Clock
 from ringleader_api.log import Log
+from ringleader_api.reconciling.autoscaling import Autoscaling
 from ringleader_api.reconciling.facts import facts_of, mark_of
-from ringleader_api.reconciling.forgetting import Forgetting
-from ringleader_api.reconciling.growing import Growing
-from ringleader_api.reconciling.hearing import Hearing
-from ringleader_api.reconciling.inheriting import Inheriting
-from ringleader_api.reconciling.launching import Launching
-from ringleader_api.reconciling.queue import Queue
-from ringleader_api.reconciling.rounds import Lasting, Rounds, Who
-from ringleader_api.reconciling.starting import Starting, with_cause
+from ringleader_api.reconciling.launcher import AttemptLauncher
+from ringleader_api.reconciling.liveness import SupervisorLiveness
+from ringleader_api.reconciling.queue import JobQueue
+from ringleader_api.reconciling.retention import Retention
+from ringleader_api.reconciling.round_clock import Lasting, RoundClock, Who
+from ringleader_api.reconciling.spool_recovery import SpoolRecovery
+from ringleader_api.reconciling.starter import AttemptStarter, with_cause
 from ringleader_api.scheduling import Facts, Limits, Seen, Silence, lifecycle, next_act
 from ringleader_api.services.attempts import attempt_failed, attempt_uprooted, paused_behind
 from ringleader_api.services.claims import ADMITTED
@@ -65,11 +65,11 @@ class Reconciler:
         self,
         store: Transactions,
         backend: Backend,
-        launching: Launching,
-        growing: Growing,
+        launching: AttemptLauncher,
+        growing: Autoscaling,
         now: Clock,
         *,
-        inheriting: Inheriting,
+        inheriting: SpoolRecovery,
         lease: Lease,
         home: Path,
         limits: Limits,
@@ -83,11 +83,11 @@ class Reconciler:
         self._store = store
         self._backend = backend
         self._launching = launching
-        self._starting = Starting(store, launching)
-        self._queue = Queue(store, launching, self._starting, now)
+        self._starting = AttemptStarter(store, launching)
+        self._queue = JobQueue(store, launching, self._starting, now)
         self._growing = growing
         self._inheriting = inheriting
-        self._forgetting = Forgetting(
+        self._forgetting = Retention(
             store,
             backend.forget,
             home,
@@ -100,8 +100,8 @@ class Reconciler:
         self._now = now
         self._lease = lease
         self._limits = limits
-        self._rounds = Rounds(now)
-        self._hearing = Hearing(self._rounds, limits.silent_after_s)
+        self._rounds = RoundClock(now)
+        self._hearing = SupervisorLiveness(self._rounds, limits.silent_after_s)
         self._lasting, self._missing = Lasting(self._rounds), Lasting(self._rounds)
         self._cluster_seen = cluster_seen
         self._took = took
@@ -262,7 +262,7 @@ class Reconciler:
             silence=silence,
             limits=self._limits,
         )
-        if isinstance(act, lifecycle.Ask):
+        if isinstance(act, lifecycle.AskCluster):
             silent[me] = facts, silence
         elif act is not None:
             self._do(act, facts)
@@ -287,9 +287,9 @@ class Reconciler:
                 unanswered_s=self._hearing.unanswered_s(who, answers=answers),
                 limits=self._limits,
             )
-            if isinstance(act, lifecycle.Lose) and ended:
+            if isinstance(act, lifecycle.LoseAttempt) and ended:
                 continue
-            ended = ended or isinstance(act, lifecycle.Lose)
+            ended = ended or isinstance(act, lifecycle.LoseAttempt)
             self._hearing.asked(who)
             if act is not None:
                 self._guarded(who, partial(self._do, act, facts))
@@ -307,32 +307,32 @@ class Reconciler:
     def _do(self, act: lifecycle.Act, facts: Facts) -> None:
         job_id, attempt = facts.job_id, facts.attempt
         match act:
-            case lifecycle.Start():
+            case lifecycle.StartAttempt():
                 self._start_again(facts)
-            case lifecycle.Adopt():
+            case lifecycle.AdoptAttempt():
                 self._launching.confirm(job_id, attempt, sized=None)
-            case lifecycle.Resize(workers_min=low, workers_max=high):
+            case lifecycle.ResizeAttempt(workers_min=low, workers_max=high):
                 self._backend.resize(job_id, attempt, low, high)
                 self._launching.confirm(job_id, attempt, sized=(low, high))
-            case lifecycle.Cancel() | lifecycle.Pause():
-                pausing = isinstance(act, lifecycle.Pause)
+            case lifecycle.CancelAttempt() | lifecycle.PauseAttempt():
+                pausing = isinstance(act, lifecycle.PauseAttempt)
                 (self._backend.pause if pausing else self._backend.cancel)(job_id, attempt, facts.grace_s)
                 self._note(facts, partial(_ordered, pausing=pausing))
-            case lifecycle.Release():
+            case lifecycle.ReleaseAttempt():
                 self._backend.release(job_id, attempt)
                 if (job_id, attempt) not in self._backend.supervisors():
                     self._inheriting.take(job_id, attempt)
                     self._note(facts, self._finish)
-            case lifecycle.Lose(why=why):
+            case lifecycle.LoseAttempt(why=why):
                 self._lose(facts, why)
-            case lifecycle.Tell(why=why):
+            case lifecycle.ReportTrouble(why=why):
                 self._note(facts, lambda session, job: self._told(session, job, why))
-            case lifecycle.Recall():
+            case lifecycle.RecallAttempt():
                 self._recall(facts)
-            case lifecycle.Stop(why=why):
+            case lifecycle.StopJob(why=why):
                 self._move(facts, State.STOPPING, "reconciler", why, target=State.FAILED)
                 self.wake()
-            case lifecycle.Finish():
+            case lifecycle.FinishJob():
                 if facts.launched:  # its supervisor is gone; what it held may not be
                     self._free(facts)
                 self._note(facts, self._finish)

@@ -9,9 +9,9 @@ from sqlalchemy import select, update
 from ringleader.wire.states import State
 from ringleader.wire.views import Why
 from ringleader_api.clock import Clock
-from ringleader_api.reconciling.launching import Launching
-from ringleader_api.reconciling.starting import Starting
-from ringleader_api.scheduling import Admit, Demand, Evict, Grant, Hold, Seen, plan
+from ringleader_api.reconciling.launcher import AttemptLauncher
+from ringleader_api.reconciling.starter import AttemptStarter
+from ringleader_api.scheduling import Admit, Demand, EvictJob, Grant, Hold, Seen, plan
 from ringleader_api.services.attempts import TRUE_STATES
 from ringleader_api.services.claims import Register, allowed, snapshot_of
 from ringleader_api.store import Transactions, move, record
@@ -20,10 +20,12 @@ from ringleader_api.store.tables import Job
 TOLD_AT_ONCE = 200
 
 
-class Queue:
+class JobQueue:
     """Called by the reconciler only."""
 
-    def __init__(self, store: Transactions, launching: Launching, starting: Starting, now: Clock) -> None:
+    def __init__(
+        self, store: Transactions, launching: AttemptLauncher, starting: AttemptStarter, now: Clock
+    ) -> None:
         self._store = store
         self._launching = launching
         self._starting = starting
@@ -48,7 +50,7 @@ class Queue:
                         waiting[job_id] = why
                 case Grant(job_id=job_id, workers=workers):
                     self._grant(job_id, attempts[job_id], workers)
-                case Evict(job_id=job_id, why=why):
+                case EvictJob(job_id=job_id, why=why):
                     self._evict(job_id, attempts[job_id], why)
         self._tell(waiting)
         return demand

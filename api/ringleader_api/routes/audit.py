@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from ringleader.wire.access import AuditPage
-from ringleader_api.routes.here import ByCaller, Here, refusals
+from ringleader_api.routes.dependencies import ByCaller, Here, refusals
 
 router = APIRouter(prefix="/audit", tags=["audit"])
 

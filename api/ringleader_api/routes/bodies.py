@@ -9,9 +9,9 @@ from fastapi.routing import APIRoute
 
 from ringleader_api.edge.guard import PRINCIPAL
 from ringleader_api.problems import Unprocessable, UnsupportedMediaType
-from ringleader_api.rights import Supervisor
-from ringleader_api.routes.here import Right
-from ringleader_api.routes.twice import Twice, named_twice
+from ringleader_api.rights import SupervisorCaller
+from ringleader_api.routes.dependencies import Right
+from ringleader_api.routes.duplicate_keys import DuplicateKeys, named_twice
 
 AT_ONCE_BYTES = 4096
 """What is longer is looked through in a thread: other requests go on meanwhile."""
@@ -33,7 +33,9 @@ class RightsFirst(APIRoute):
             for right in rights:
                 await right(request)
             # Read before it takes its turn: who dribbles must not keep others from theirs.
-            if len(await request.body()) <= LARGE_BYTES or isinstance(request.scope[PRINCIPAL], Supervisor):
+            if len(await request.body()) <= LARGE_BYTES or isinstance(
+                request.scope[PRINCIPAL], SupervisorCaller
+            ):
                 return await carry_out(request)
             async with request.app.state.control.large:
                 return await carry_out(request)
@@ -61,7 +63,7 @@ async def _says_json(request: Request) -> None:
         )
 
 
-async def _twice(body: bytes) -> Twice:
+async def _twice(body: bytes) -> DuplicateKeys:
     if len(body) > AT_ONCE_BYTES:
         return await to_thread.run_sync(named_twice, body)
     return named_twice(body)

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from ringleader import __version__
 from ringleader.wire.views import View
-from ringleader_api.routes.here import ByCaller, Here, refusals
+from ringleader_api.routes.dependencies import ByCaller, Here, refusals
 
 router = APIRouter(tags=["cluster"])
 

@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import FileResponse, Response
 
+from ringleader_api.routes.dependencies import ByReader, Here, refusals
 from ringleader_api.routes.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
-from ringleader_api.routes.held import Held
-from ringleader_api.routes.here import ByReader, Here, refusals
+from ringleader_api.routes.streamed_body import StreamedBody
 from ringleader_api.services.artifacts import Artifact, ArtifactPage
 from ringleader_api.services.checkpoints import CheckpointPage, checkpoints
 from ringleader_api.services.metrics import MetricCurve, MetricNames
@@ -47,7 +47,7 @@ def export_checkpoint(here: Here, _: ByReader, job_id: str, name: str) -> Respon
     """The weights of one of them, or of the `newest`, as a safetensors file."""
     export = here.exports.begin(job_id, name)
     size = {"Content-Length": str(export.size_bytes)}
-    return Held(export.chunks(), export.end, media_type="application/octet-stream", headers=size)
+    return StreamedBody(export.chunks(), export.end, media_type="application/octet-stream", headers=size)
 
 
 @router.get("/artifacts", response_model=ArtifactPage | PartialPage, responses=refusals(404, 422))

@@ -5,7 +5,7 @@ import html
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from ringleader_api.routes.here import ByCaller
+from ringleader_api.routes.dependencies import ByCaller
 
 router = APIRouter(include_in_schema=False)
 

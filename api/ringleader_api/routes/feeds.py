@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 
+from ringleader_api.routes.dependencies import ByReader, Here, refusals
 from ringleader_api.routes.follow import stream, wants_stream
-from ringleader_api.routes.here import ByReader, Here, refusals
 from ringleader_api.services.feeds import ALL, EventPage, LogPage, Wanted
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["feeds"])

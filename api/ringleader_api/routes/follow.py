@@ -13,7 +13,7 @@ from ringleader_api.edge.guard import AGAIN, PRINCIPAL
 from ringleader_api.problems import Refused
 from ringleader_api.rights import Action, Caller
 from ringleader_api.routes.channel import CHUNK, CHUNK_BYTES, Item, Read, Spelt, followed, spelt
-from ringleader_api.routes.held import Held
+from ringleader_api.routes.streamed_body import StreamedBody
 from ringleader_api.services.access import permit_job
 
 PING_S = 2.0
@@ -53,7 +53,7 @@ async def stream(
     if level:
         end()
         return Response(status_code=204)
-    return Held(
+    return StreamedBody(
         items(here, job_id, after, read, _still(request, here, job_id)),
         end,
         media_type="text/event-stream",

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Response
 
 from ringleader.wire.views import View
-from ringleader_api.routes.here import ByWatcher, Here
+from ringleader_api.routes.dependencies import ByWatcher, Here
 
 router = APIRouter(tags=["health"])
 

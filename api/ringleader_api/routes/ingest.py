@@ -5,7 +5,7 @@ from fastapi import APIRouter, Response
 from ringleader.wire.ingest import Acknowledged, Ingest, JobSecrets
 from ringleader_api.problems import StaleAttempt
 from ringleader_api.routes.bodies import RightsFirst
-from ringleader_api.routes.here import BySupervisor, Here, refusals
+from ringleader_api.routes.dependencies import BySupervisor, Here, refusals
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["ingest"], route_class=RightsFirst)
 

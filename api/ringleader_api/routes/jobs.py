@@ -14,6 +14,15 @@ from ringleader_api.log import about
 from ringleader_api.problems import Unprocessable
 from ringleader_api.rights import visible
 from ringleader_api.routes.bodies import AsJson, RightsFirst
+from ringleader_api.routes.dependencies import (
+    ByBreaker,
+    ByCaller,
+    ByReader,
+    BySteerer,
+    BySubmitter,
+    Here,
+    refusals,
+)
 from ringleader_api.routes.fields import (
     Cursor,
     Fields,
@@ -24,7 +33,6 @@ from ringleader_api.routes.fields import (
     page_as_json,
     selected,
 )
-from ringleader_api.routes.here import ByBreaker, ByCaller, ByReader, BySteerer, BySubmitter, Here, refusals
 from ringleader_api.services.jobs import Filter
 from ringleader_api.services.submission import Preview
 from ringleader_api.store import audit

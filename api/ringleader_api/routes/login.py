@@ -16,7 +16,7 @@ from ringleader_api.control import Control
 from ringleader_api.edge.credentials import SESSION_LIFE
 from ringleader_api.edge.guard import source
 from ringleader_api.problems import Forbidden, NotFound, Refused, TooSlow, Unauthorized, Unprocessable
-from ringleader_api.routes.here import ByCaller, Here, refusals
+from ringleader_api.routes.dependencies import ByCaller, Here, refusals
 from ringleader_api.services.signin import PENDING_LIFE, SignIn
 from ringleader_api.services.signin import SESSION_LIFE as OIDC_LIFE
 

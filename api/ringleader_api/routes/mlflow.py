@@ -9,9 +9,9 @@ from fastapi.responses import RedirectResponse, StreamingResponse
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from ringleader.client.unix_socket import Way
+from ringleader.client.unix_socket import ClientRoute
 from ringleader_api.problems import BadGateway, NotFound, Refused
-from ringleader_api.routes.here import ByTracker, Here
+from ringleader_api.routes.dependencies import ByTracker, Here
 from ringleader_api.tracking import admitted
 
 router = APIRouter(include_in_schema=False)
@@ -32,7 +32,7 @@ _NOT_RETURNED = _HOP | {
 @asynccontextmanager
 async def upstream(url: str) -> AsyncIterator[httpx.AsyncClient]:
     """The connection pool to MLflow, which listens there."""
-    way = Way.to(url)
+    way = ClientRoute.to(url)
     timeout = httpx.Timeout(60.0, connect=5.0)
     transport = httpx.AsyncHTTPTransport(uds=way.uds)
     async with httpx.AsyncClient(

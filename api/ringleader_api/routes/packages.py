@@ -6,7 +6,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Request, Response
 
 from ringleader_api.problems import NotFound
-from ringleader_api.routes.here import BySubmitter, Here, refusals
+from ringleader_api.routes.dependencies import BySubmitter, Here, refusals
 from ringleader_api.services.packages import PackageView
 
 router = APIRouter(prefix="/packages", tags=["packages"])

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from fastapi.responses import FileResponse, HTMLResponse, Response
 
 from ringleader_api.problems import NotFound
-from ringleader_api.routes.here import ByCaller
+from ringleader_api.routes.dependencies import ByCaller
 
 router = APIRouter(include_in_schema=False)
 

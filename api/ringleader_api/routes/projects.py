@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict
 
 from ringleader.wire.access import ProjectName, ProjectPage, ProjectView, Quota, Weight
 from ringleader_api.routes.bodies import AsJson, RightsFirst
+from ringleader_api.routes.dependencies import ByCaller, ByFounder, Here, refusals
 from ringleader_api.routes.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
-from ringleader_api.routes.here import ByCaller, ByFounder, Here, refusals
 
 router = APIRouter(prefix="/projects", tags=["projects"], route_class=RightsFirst)
 

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Body, Depends, Path, Response
 
 from ringleader.wire.access import SecretName, SecretPage, SecretView
 from ringleader_api.routes.bodies import AsSecretJson, RightsFirst
+from ringleader_api.routes.dependencies import ByCaller, ByKeeper, Here, refusals
 from ringleader_api.routes.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
-from ringleader_api.routes.here import ByCaller, ByKeeper, Here, refusals
 
 router = APIRouter(prefix="/secrets", tags=["secrets"], route_class=RightsFirst)
 

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ringleader.wire.access import NewTokenView, Roles, TokenPage, TokenView, UserName
 from ringleader_api.routes.bodies import AsJson, RightsFirst
+from ringleader_api.routes.dependencies import ByCaller, Here, refusals
 from ringleader_api.routes.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
-from ringleader_api.routes.here import ByCaller, Here, refusals
 
 router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=RightsFirst)
 

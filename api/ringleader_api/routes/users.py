@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict
 from ringleader.wire.access import MeView, ProjectOrEvery, Role, Roles, UserName, UserPage, UserView
 from ringleader_api.rights import roles_of
 from ringleader_api.routes.bodies import AsJson, RightsFirst
+from ringleader_api.routes.dependencies import ByAdmitter, ByCaller, ByGranter, Here, refusals
 from ringleader_api.routes.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
-from ringleader_api.routes.here import ByAdmitter, ByCaller, ByGranter, Here, refusals
 
 router = APIRouter(tags=["users"], route_class=RightsFirst)
 

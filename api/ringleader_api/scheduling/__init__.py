@@ -3,40 +3,40 @@
 from ringleader_api.scheduling.admission import decide, fits, most, plan
 from ringleader_api.scheduling.growth import reaches
 from ringleader_api.scheduling.lifecycle import Facts, Limits, Silence, next_act
-from ringleader_api.scheduling.places import Need, Node
+from ringleader_api.scheduling.needs import NodeShape, WorkerNeed
 from ringleader_api.scheduling.snapshot import (
     Admit,
     Claim,
+    ClusterSnapshot,
     Decision,
     Demand,
-    Evict,
+    EvictJob,
     Grant,
     Hold,
-    Project,
+    ProjectShare,
     Reach,
-    Rules,
+    SchedulerRules,
     Seen,
-    Snapshot,
 )
 
 __all__ = [
     "Admit",
     "Claim",
+    "ClusterSnapshot",
     "Decision",
     "Demand",
-    "Evict",
+    "EvictJob",
     "Facts",
     "Grant",
     "Hold",
     "Limits",
-    "Need",
-    "Node",
-    "Project",
+    "NodeShape",
+    "ProjectShare",
     "Reach",
-    "Rules",
+    "SchedulerRules",
     "Seen",
     "Silence",
-    "Snapshot",
+    "WorkerNeed",
     "decide",
     "fits",
     "most",

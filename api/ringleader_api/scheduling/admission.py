@@ -16,46 +16,46 @@ from dataclasses import replace
 from math import inf
 
 from ringleader.wire.views import Why
-from ringleader_api.scheduling import surplus, words
+from ringleader_api.scheduling import pending_reasons, surplus
 from ringleader_api.scheduling.growth import Growth, reaches
-from ringleader_api.scheduling.places import Need, Node, place, room
-from ringleader_api.scheduling.promises import Held, taken
-from ringleader_api.scheduling.room import Room, together
+from ringleader_api.scheduling.needs import NodeShape, WorkerNeed, place, room
+from ringleader_api.scheduling.preemption import ends_at, make_room, may_leave
+from ringleader_api.scheduling.reservations import HeldPlaces, taken
+from ringleader_api.scheduling.room import FreeRoom, together
 from ringleader_api.scheduling.shares import Usage, in_turn
 from ringleader_api.scheduling.snapshot import (
     Admit,
     Apart,
     Claim,
+    ClusterSnapshot,
     Decision,
     Demand,
-    Evict,
+    EvictJob,
     Grant,
     Hold,
-    Snapshot,
 )
-from ringleader_api.scheduling.vacating import ends_at, make_room, may_leave
 
 MOST_SHAPES = 64
 """Shapes of worker that are tried behind the head in one pass."""
 
 
-def decide(snapshot: Snapshot) -> list[Decision]:
+def decide(snapshot: ClusterSnapshot) -> list[Decision]:
     """One decision for each queued job, in queue order, then what admitted jobs are told."""
     return plan(snapshot)[0]
 
 
-def plan(snapshot: Snapshot) -> tuple[list[Decision], Demand]:
+def plan(snapshot: ClusterSnapshot) -> tuple[list[Decision], Demand]:
     """The decisions, and what the cluster is to have room for where it grows."""
     one = _Pass(snapshot)
     return one.decide(), one.demand
 
 
-def fits(nodes: Sequence[Node], claim: Claim) -> bool:
+def fits(nodes: Sequence[NodeShape], claim: Claim) -> bool:
     """Whether the gang of a job would fit on the cluster if it were empty."""
-    return together(Room(nodes), claim.need, claim.gang, claim.apart) is not None
+    return together(FreeRoom(nodes), claim.need, claim.gang, claim.apart) is not None
 
 
-def most(nodes: Sequence[Node], need: Need) -> int:
+def most(nodes: Sequence[NodeShape], need: WorkerNeed) -> int:
     """How many such workers the empty cluster holds."""
     return place(nodes, need, 1 << 20)[0]
 
@@ -63,17 +63,17 @@ def most(nodes: Sequence[Node], need: Need) -> int:
 class _Pass:
     """One pass over the queue; its parts are taken from the snapshot and thrown away with it."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
         self._free, self._held, self._promises = taken(snapshot)
         told = Usage.told(snapshot.nodes, snapshot.admitted, snapshot.projects)
         self._growth = Growth(snapshot.reach, snapshot.admitted, told)
         self._usage = Usage(snapshot.nodes, snapshot.admitted, snapshot.projects)
         self._kinds = Counter((n.cpus, n.gpus, n.memory_gb) for n in snapshot.nodes)
-        self._most: dict[Need, int] = {}
-        self._tried: set[Need] = set()
-        self._fit: dict[tuple[Need, int, Apart | None], bool] = {}
-        self._no_room: dict[tuple[Need, Apart | None], int] = {}
+        self._most: dict[WorkerNeed, int] = {}
+        self._tried: set[WorkerNeed] = set()
+        self._fit: dict[tuple[WorkerNeed, int, Apart | None], bool] = {}
+        self._no_room: dict[tuple[WorkerNeed, Apart | None], int] = {}
         self._holders = list(snapshot.admitted)
         self._fresh: list[Claim] = []
         self._admitted: set[str] = set()
@@ -85,7 +85,7 @@ class _Pass:
         self._behind: dict[str, Why] = {}
         self._ask_last: list[Claim] = []
         self._grants: dict[str, int] = {}
-        self._evicted: list[Evict] = []
+        self._evicted: list[EvictJob] = []
         self._stopped: dict[str, Why] = {}
 
     @property
@@ -124,7 +124,7 @@ class _Pass:
         """Why the job does not start now; None when it does."""
         fits = self._fits(claim)
         if not fits and not reaches(self._snapshot.reach, claim):
-            return words.too_big(claim, self._whole(claim.need), self._snapshot.reach)
+            return pending_reasons.too_big(claim, self._whole(claim.need), self._snapshot.reach)
         if (why := self._beyond_quota(claim)) is not None:
             return why
         asked = self._ask(claim, fits=fits)
@@ -169,7 +169,7 @@ class _Pass:
         """Whom it would keep from starting: who waits for nodes, where it takes what was asked for with them, and the
         head."""
         if self._awaits_nodes is not None and not asked:
-            return words.nodes_first(self._awaits_nodes, claim.project)
+            return pending_reasons.nodes_first(self._awaits_nodes, claim.project)
         if self._head is not None and not self._may_go_before(self._head, claim):
             return self._waits_behind(self._head, claim.project)
         return None
@@ -187,37 +187,37 @@ class _Pass:
     def _beyond_quota(self, claim: Claim) -> Why | None:
         """Why the quotas do not let it start; None when they do."""
         if (allowed := self._usage.quota(claim)) < claim.least:
-            return words.above_quota(claim, allowed)
+            return pending_reasons.above_quota(claim, allowed)
         if claim.project in self._stopped:
             return self._stopped[claim.project]
         if (left := self._usage.left_for(claim)) < claim.least:
-            self._stopped[claim.project] = words.behind(claim, claim.project, None)
-            return words.over_quota(claim, left)
+            self._stopped[claim.project] = pending_reasons.behind(claim, claim.project, None)
+            return pending_reasons.over_quota(claim, left)
         return None
 
     def _wait_for_nodes(self, claim: Claim, level: int, *, asked: bool) -> Why:
         """The cluster as it is can never hold it. Where it takes the end of others to let it grow so far, it is a head
         as any, for which room is made within the bound."""
         if (trouble := self._trouble(claim)) is not None:
-            return words.nodes_unavailable(claim, trouble)
+            return pending_reasons.nodes_unavailable(claim, trouble)
         if asked:
             self._awaits_nodes = self._awaits_nodes or claim
-            return words.waiting_for_nodes(claim)
+            return pending_reasons.waiting_for_nodes(claim)
         if (left := self._growth.quota_left(claim)) < claim.gang:
-            return words.over_quota(claim, left)
+            return pending_reasons.over_quota(claim, left)
         if self._head is None:
             self._head = claim
             admitted, held, free = self._growth.bound(self._snapshot.admitted)
             if (why := self._make_room(claim, level, admitted, held, free)) is not None:
                 return why
             self._head_at_s = ends_at(claim, admitted, held, free)
-        return words.grown(claim, self._snapshot.reach, self._snapshot.rules.hold_s)
+        return pending_reasons.grown(claim, self._snapshot.reach, self._snapshot.rules.hold_s)
 
     def _waits_behind(self, head: Claim, project: str) -> Why:
         """What is told to the many of a project, made once."""
         if project not in self._behind:
             hold_s = self._snapshot.rules.hold_s if self._head_at_s == inf else None
-            self._behind[project] = words.behind(head, project, hold_s)
+            self._behind[project] = pending_reasons.behind(head, project, hold_s)
         return self._behind[project]
 
     def _wait(self, head: Claim, level: int) -> Why:
@@ -225,15 +225,15 @@ class _Pass:
         self._head = head
         found = self._free.fits(head.need, head.gang)
         if found >= head.gang and together(self._free.copy(), head.need, head.gang, head.apart) is not None:
-            return words.others_first(head)
+            return pending_reasons.others_first(head)
         why = self._make_room(head, level, self._snapshot.admitted, self._held, self._free)
         if why is not None:
             return why
         self._head_at_s = ends_at(head, self._holders, self._held, self._free)
-        return words.no_room(head, found, self._holders, self._trouble(head))
+        return pending_reasons.no_room(head, found, self._holders, self._trouble(head))
 
     def _make_room(
-        self, head: Claim, level: int, admitted: Sequence[Claim], held: Held, free: Room
+        self, head: Claim, level: int, admitted: Sequence[Claim], held: HeldPlaces, free: FreeRoom
     ) -> Why | None:
         """Who has to give back or leave for the head; None where that does not help, or not in its turn."""
         rules = self._snapshot.rules
@@ -244,8 +244,8 @@ class _Pass:
         for claim, count in way.shrink:
             self._grants[claim.job_id] = min(claim.told - count, self._grants.get(claim.job_id, claim.told))
         leaving = [claim for claim in way.evict if may_leave(claim, rules)]
-        self._evicted = [Evict(claim.job_id, words.preempted(head, claim)) for claim in leaving]
-        return words.making_room(head, [*way.going, *(claim for claim, _ in way.shrink)], way.evict)
+        self._evicted = [EvictJob(claim.job_id, pending_reasons.preempted(head, claim)) for claim in leaving]
+        return pending_reasons.making_room(head, [*way.going, *(claim for claim, _ in way.shrink)], way.evict)
 
     def _stays_first(self, head: Claim, evicted: Sequence[Claim]) -> bool:
         """Whether it is still its turn when they are gone: their projects hold less by then, and they wait, too."""
@@ -309,9 +309,9 @@ class _Pass:
             self._fit[shape] = fits(self._snapshot.nodes, claim)
         return self._fit[shape]
 
-    def _whole(self, need: Need) -> int:
+    def _whole(self, need: WorkerNeed) -> int:
         if need not in self._most:
             self._most[need] = sum(
-                number * room(Node("", *kind), need) for kind, number in self._kinds.items()
+                number * room(NodeShape("", *kind), need) for kind, number in self._kinds.items()
             )
         return self._most[need]

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ringleader_api.scheduling.places import SLACK, Need, Node
-from ringleader_api.scheduling.promises import Held
-from ringleader_api.scheduling.room import Room
+from ringleader_api.scheduling.needs import SLACK, NodeShape, WorkerNeed
+from ringleader_api.scheduling.reservations import HeldPlaces
+from ringleader_api.scheduling.room import FreeRoom
 from ringleader_api.scheduling.shares import Usage
 from ringleader_api.scheduling.snapshot import Claim, Demand, Reach
 
@@ -37,7 +37,7 @@ class Growth:
     def __init__(self, reach: Reach | None, admitted: Sequence[Claim], usage: Usage) -> None:
         self._reach = reach
         self._usage = usage
-        self._asked: Counter[Need] = Counter()
+        self._asked: Counter[WorkerNeed] = Counter()
         self._cpus = self._gpus = 0.0
         for claim in admitted:
             if claim.told:
@@ -80,17 +80,17 @@ class Growth:
             )
             self._usage.add(claim, count)
 
-    def bound(self, admitted: Sequence[Claim]) -> tuple[list[Claim], Held, Room]:
+    def bound(self, admitted: Sequence[Claim]) -> tuple[list[Claim], HeldPlaces, FreeRoom]:
         """The admitted jobs as far as they are asked for, all on one node as large as the cluster may become, and what
         is left there: who leaves makes room for what may be asked for as they make room on nodes."""
         assert self._reach is not None
-        left = Node("", self._reach.cpus - self._cpus, self._reach.gpus - self._gpus, MUCH_GB)
+        left = NodeShape("", self._reach.cpus - self._cpus, self._reach.gpus - self._gpus, MUCH_GB)
         claims = [replace(claim, holds=claim.told) for claim in admitted if claim.told]
-        held = Held(
+        held = HeldPlaces(
             {claim.job_id: [(0, claim.holds + claim.alike)] for claim in claims},
             {claim.job_id: [(0, claim.servers)] for claim in claims},
         )
-        return claims, held, Room([left])
+        return claims, held, FreeRoom([left])
 
     def quota_left(self, claim: Claim) -> int:
         """Such workers that its project may have beside those that have been asked for."""
@@ -103,6 +103,6 @@ class Growth:
             self._gpus += number * need.gpus
 
 
-def _shapes(claim: Claim, count: int) -> list[tuple[Need, int]]:
+def _shapes(claim: Claim, count: int) -> list[tuple[WorkerNeed, int]]:
     """So many workers of a job, and its servers of another shape."""
     return [(claim.need, count), *([claim.apart] if claim.apart else [])]

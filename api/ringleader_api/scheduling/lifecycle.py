@@ -80,17 +80,17 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartAttempt:
     """Ask the backend for the attempt's supervisor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Adopt:
+class AdoptAttempt:
     """The supervisor is there although nobody confirmed it: confirm it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Resize:
+class ResizeAttempt:
     """Tell the supervisor the new bounds."""
 
     workers_min: int
@@ -98,57 +98,70 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
-class Lose:
+class LoseAttempt:
     """The attempt is over without an outcome: try again or fail."""
 
     why: Why
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
+class RecallAttempt:
     """The attempt has found no room: queue the job again, at no cost to its budget."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopJob:
     """End the job as failed."""
 
     why: Why
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelAttempt:
     """Ask the supervisor to end within its grace."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseAttempt:
     """Ask the supervisor to save what the attempt holds and to end, within its grace."""
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseAttempt:
     """Free everything the attempt holds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class FinishJob:
     """Nothing of the attempt is left: move to the stored target."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskCluster:
     """The supervisor is silent: ask the cluster whether it answers, then `judge`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class ReportTrouble:
     """Say what is wrong with the supervisor while the job runs on; None: it posts again."""
 
     why: Why | None
 
 
-Act = Ask | Tell | Start | Adopt | Resize | Lose | Recall | Stop | Cancel | Pause | Release | Finish
+Act = (
+    AskCluster
+    | ReportTrouble
+    | StartAttempt
+    | AdoptAttempt
+    | ResizeAttempt
+    | LoseAttempt
+    | RecallAttempt
+    | StopJob
+    | CancelAttempt
+    | PauseAttempt
+    | ReleaseAttempt
+    | FinishJob
+)
 
 
 def next_act(
@@ -172,13 +185,13 @@ def next_act(
     if job.state is State.STOPPING:
         return _stopping(job, alive, lasting_s)
     if job.state is State.STARTING and lasting_s > limits.start_timeout_s:
-        return Lose(_why("it did not start training within {:.0f} s", limits.start_timeout_s))
+        return LoseAttempt(_why("it did not start training within {:.0f} s", limits.start_timeout_s))
     if not job.launched and (alive or job.state is State.STARTING):
-        return Adopt() if alive else Start()
+        return AdoptAttempt() if alive else StartAttempt()
     if not alive:  # it may have gone before anybody confirmed it
-        return Lose(_why("its supervisor vanished")) if missing_s >= limits.vanish_after_s else None
+        return LoseAttempt(_why("its supervisor vanished")) if missing_s >= limits.vanish_after_s else None
     if job.state is State.STARTING and not placed and lasting_s > PLACES_S:
-        return Recall()
+        return RecallAttempt()
     return _running(job, silence, lasting_s)
 
 
@@ -194,32 +207,34 @@ def judge(job: Facts, *, answers: bool, silent_s: float, unanswered_s: float, li
         unanswered_s: since the first of the questions that it has not answered. It may have been silent long before.
     """
     if not answers and job.trouble == FROZEN and unanswered_s >= limits.frozen_after_s:
-        return Lose(_why("its supervisor was frozen: no post and no answer for {:.0f} s", unanswered_s))
+        return LoseAttempt(
+            _why("its supervisor was frozen: no post and no answer for {:.0f} s", unanswered_s)
+        )
     why = _silent(silent_s) if answers else _frozen(silent_s, limits)
-    return None if job.trouble == why.code else Tell(why)
+    return None if job.trouble == why.code else ReportTrouble(why)
 
 
 def _running(job: Facts, silence: Silence, lasting_s: float) -> Act | None:
     ran_s = max(job.ran_s, lasting_s) if job.state is not State.STARTING else 0.0
     if job.limit_s is not None and ran_s >= job.limit_s:
-        return Stop(_overdue())
+        return StopJob(_overdue())
     if silence.ask:
-        return Ask()
+        return AskCluster()
     if silence.broken and job.trouble in (SILENT, FROZEN):
-        return Tell(None)
+        return ReportTrouble(None)
     if job.sized != job.wanted and job.trouble != FROZEN:
-        return Resize(*job.wanted)
+        return ResizeAttempt(*job.wanted)
     return None
 
 
 def _stopping(job: Facts, alive: bool, lasting_s: float) -> Act | None:
     if not alive:
-        return Finish()
+        return FinishJob()
     if job.outcome or lasting_s > job.grace_s + TEARDOWN_S:
-        return Release()
+        return ReleaseAttempt()
     if job.cancel_sent:
         return None
-    return Pause() if job.pausing else Cancel()
+    return PauseAttempt() if job.pausing else CancelAttempt()
 
 
 def _why(message: str, *values: object) -> Why:

@@ -3,35 +3,35 @@
 from collections.abc import Sequence
 from math import inf
 
-from ringleader_api.scheduling.places import Need, Node, room
+from ringleader_api.scheduling.needs import NodeShape, WorkerNeed, room
 
 Spots = list[tuple[int, int]]
 """(index of the node, how many workers) in the order in which they were put there."""
 
 
-class Room:
+class FreeRoom:
     """Counts instead of nodes. Near-linear: for each shape of worker it remembers where the first node with room is,
     and how many fit at most, for as long as nothing is given back."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[NodeShape]) -> None:
         self._nodes = list(nodes)
-        self._first: dict[Need, int] = {}
-        self._most: dict[Need, int] = {}
+        self._first: dict[WorkerNeed, int] = {}
+        self._most: dict[WorkerNeed, int] = {}
 
-    def copy(self) -> "Room":
-        return Room(self._nodes)
+    def copy(self) -> "FreeRoom":
+        return FreeRoom(self._nodes)
 
-    def fit(self, need: Need, index: int) -> int:
+    def fit(self, need: WorkerNeed, index: int) -> int:
         """How many such workers fit on one node now."""
         return room(self._nodes[index], need)
 
-    def fits(self, need: Need, count: int) -> int:
+    def fits(self, need: WorkerNeed, count: int) -> int:
         """How many of `count` such workers fit now."""
         if self._most.get(need, inf) <= 0:
             return 0
         return sum(number for _, number in self._find(need, count))
 
-    def take(self, need: Need, count: int, *, least: int = 0) -> Spots | None:
+    def take(self, need: WorkerNeed, count: int, *, least: int = 0) -> Spots | None:
         """Put up to `count` workers on the nodes; None, and nothing is put there, where fewer than `least` fit."""
         if least > self._most.get(need, inf):
             return None
@@ -45,19 +45,19 @@ class Room:
         self.put(need, spots)
         return spots
 
-    def put(self, need: Need, spots: Spots) -> None:
+    def put(self, need: WorkerNeed, spots: Spots) -> None:
         """Workers that are there already, whatever the nodes hold."""
         for index, number in spots:
             self._change(need, index, -number)
 
-    def give(self, need: Need, spots: Spots) -> None:
+    def give(self, need: WorkerNeed, spots: Spots) -> None:
         """Take workers away again."""
         for index, number in spots:
             self._change(need, index, number)
         self._first.clear()
         self._most.clear()
 
-    def _find(self, need: Need, count: int) -> Spots:
+    def _find(self, need: WorkerNeed, count: int) -> Spots:
         spots: Spots = []
         index, left, full = self._first.get(need, 0), count, True
         while left > 0 and index < len(self._nodes):
@@ -71,9 +71,9 @@ class Room:
                 self._first[need] = index
         return spots
 
-    def _change(self, need: Need, index: int, number: int) -> None:
+    def _change(self, need: WorkerNeed, index: int, number: int) -> None:
         node = self._nodes[index]
-        self._nodes[index] = Node(
+        self._nodes[index] = NodeShape(
             node.id,
             node.cpus + number * need.cpus,
             node.gpus + number * need.gpus,
@@ -85,7 +85,7 @@ class Room:
 
 
 def together(
-    room: Room, need: Need, count: int, apart: tuple[Need, int] | None
+    room: FreeRoom, need: WorkerNeed, count: int, apart: tuple[WorkerNeed, int] | None
 ) -> tuple[Spots, Spots] | None:
     """Put so many of one shape on the nodes, with so many of another, in the order in which both fit. None, and nothing
     is put there, where they do not."""
@@ -111,7 +111,9 @@ class Vacated:
         apart: what the gang needs besides, of another shape.
     """
 
-    def __init__(self, free: Room, need: Need, gang: int, apart: tuple[Need, int] | None = None) -> None:
+    def __init__(
+        self, free: FreeRoom, need: WorkerNeed, gang: int, apart: tuple[WorkerNeed, int] | None = None
+    ) -> None:
         self._free = free.copy()
         self._need = need
         self._gang = gang
@@ -125,11 +127,11 @@ class Vacated:
             return self._found >= self._gang
         return together(self._free.copy(), self._need, self._gang, self._apart) is not None
 
-    def release(self, need: Need, spots: Spots) -> None:
+    def release(self, need: WorkerNeed, spots: Spots) -> None:
         self._free.give(need, spots)
         self._count(spots)
 
-    def undo(self, need: Need, spots: Spots) -> None:
+    def undo(self, need: WorkerNeed, spots: Spots) -> None:
         self._free.give(need, [(index, -number) for index, number in spots])
         self._count(spots)
 

@@ -3,10 +3,10 @@
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 
-from ringleader_api.scheduling.places import SLACK, Need, Node
-from ringleader_api.scheduling.snapshot import Claim, Project, Rules
+from ringleader_api.scheduling.needs import SLACK, NodeShape, WorkerNeed
+from ringleader_api.scheduling.snapshot import Claim, ProjectShare, SchedulerRules
 
-PLAIN = Project()
+PLAIN = ProjectShare()
 _Used = tuple[int, float, float, float]
 """Workers and servers, CPUs, GPUs, GB of memory."""
 NOTHING: _Used = (0, 0.0, 0.0, 0.0)
@@ -16,7 +16,7 @@ class Usage:
     """What the projects' jobs hold, as it changes while a pass is decided."""
 
     def __init__(
-        self, nodes: Sequence[Node], admitted: Sequence[Claim], projects: Mapping[str, Project]
+        self, nodes: Sequence[NodeShape], admitted: Sequence[Claim], projects: Mapping[str, ProjectShare]
     ) -> None:
         self._projects = projects
         self._totals = (
@@ -30,7 +30,7 @@ class Usage:
 
     @classmethod
     def told(
-        cls, nodes: Sequence[Node], admitted: Sequence[Claim], projects: Mapping[str, Project]
+        cls, nodes: Sequence[NodeShape], admitted: Sequence[Claim], projects: Mapping[str, ProjectShare]
     ) -> "Usage":
         """As it will be once everybody has let go of what they were asked for."""
         usage = cls(nodes, (), projects)
@@ -66,7 +66,7 @@ class Usage:
         need = claim.need
         return self._dominant((need.cpus, need.gpus, need.memory_gb)) / self._of(claim.project).weight
 
-    def quota_left(self, project: str, need: Need) -> int:
+    def quota_left(self, project: str, need: WorkerNeed) -> int:
         """How many such workers the quotas still allow; negative: so many too many are held."""
         return _within(self._of(project), need, self._used.get(project, NOTHING))
 
@@ -85,14 +85,14 @@ class Usage:
     def _of_project(self, claim: Claim) -> _Used:
         return self._used.get(claim.project, NOTHING)
 
-    def _of(self, project: str) -> Project:
+    def _of(self, project: str) -> ProjectShare:
         return self._projects.get(project, PLAIN)
 
     def _dominant(self, used: tuple[float, float, float]) -> float:
         return max((u / total for u, total in zip(used, self._totals, strict=True) if total > 0), default=0.0)
 
 
-def _plus(used: _Used, need: Need, count: int) -> _Used:
+def _plus(used: _Used, need: WorkerNeed, count: int) -> _Used:
     members, cpus, gpus, memory_gb = used
     return (
         members + count,
@@ -102,7 +102,7 @@ def _plus(used: _Used, need: Need, count: int) -> _Used:
     )
 
 
-def _within(project: Project, need: Need, used: _Used) -> int:
+def _within(project: ProjectShare, need: WorkerNeed, used: _Used) -> int:
     limits = (
         (project.workers, 1, used[0]),
         (project.cpus, need.cpus, used[1]),
@@ -115,7 +115,7 @@ def _within(project: Project, need: Need, used: _Used) -> int:
 
 
 def in_turn(
-    queued: Sequence[Claim], usage: Usage, projects: Mapping[str, Project], rules: Rules
+    queued: Sequence[Claim], usage: Usage, projects: Mapping[str, ProjectShare], rules: SchedulerRules
 ) -> Iterator[tuple[Claim, int]]:
     """The queue in the order in which it is served, each job with its level.
 
@@ -145,7 +145,7 @@ def in_turn(
             heapq.heappop(heads)
 
 
-def _level(claim: Claim, top: int, rules: Rules, *, is_due: bool) -> int:
+def _level(claim: Claim, top: int, rules: SchedulerRules, *, is_due: bool) -> int:
     if is_due and claim.waited_s >= rules.patience_s:
         return top + 1
     return min(claim.priority + int(claim.waited_s // rules.age_s), top)

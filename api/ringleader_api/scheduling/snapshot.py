@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from ringleader.wire.views import Why
-from ringleader_api.scheduling.places import Need, Node
+from ringleader_api.scheduling.needs import NodeShape, WorkerNeed
 
-Apart = tuple[Need, int]
+Apart = tuple[WorkerNeed, int]
 """So many of that shape."""
 
 
@@ -37,11 +37,11 @@ class Claim:
     """
 
     job_id: str
-    need: Need
+    need: WorkerNeed
     floor: int
     holds: int
     servers: int = 0
-    server_need: Need | None = None
+    server_need: WorkerNeed | None = None
     project: str = "default"
     priority: int = 0
     waited_s: float = 0.0
@@ -96,7 +96,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class ProjectShare:
     """What a project is due: its weight against the others, and its quotas (None: no limit)."""
 
     weight: float = 1.0
@@ -106,7 +106,7 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SchedulerRules:
     """Times in seconds.
 
     Attributes:
@@ -135,7 +135,7 @@ class Reach:
         return f"{self.cpus:g} CPUs and {self.gpus:g} GPUs"
 
 
-Demand = Mapping[Need, int]
+Demand = Mapping[WorkerNeed, int]
 """How many workers of each shape the cluster is to have room for."""
 
 
@@ -155,32 +155,32 @@ class Seen:
         trouble: what the autoscaler says of nodes that it could not start.
     """
 
-    nodes: Sequence[Node] = ()
-    others: Mapping[str, Need] = field(default_factory=dict)
+    nodes: Sequence[NodeShape] = ()
+    others: Mapping[str, WorkerNeed] = field(default_factory=dict)
     places: Mapping[tuple[str, int], Sequence[tuple[str, int]]] | None = None
     servers: Mapping[tuple[str, int], Sequence[tuple[str, int]]] = field(default_factory=dict)
     busy: Collection[str] = ()
     reach: Reach | None = None
-    missing: Mapping[Need, str] = field(default_factory=dict)
+    missing: Mapping[WorkerNeed, str] = field(default_factory=dict)
     trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ClusterSnapshot:
     """The cluster's nodes (totals), the admitted jobs, and the queue in order of submission.
 
     Attributes:
         others, reach, missing: as in `Seen`.
     """
 
-    nodes: Sequence[Node]
+    nodes: Sequence[NodeShape]
     admitted: Sequence[Claim]
     queued: Sequence[Claim]
-    projects: Mapping[str, Project] = field(default_factory=dict)
-    rules: Rules = Rules()
-    others: Mapping[str, Need] = field(default_factory=dict)
+    projects: Mapping[str, ProjectShare] = field(default_factory=dict)
+    rules: SchedulerRules = SchedulerRules()
+    others: Mapping[str, WorkerNeed] = field(default_factory=dict)
     reach: Reach | None = None
-    missing: Mapping[Need, str] = field(default_factory=dict)
+    missing: Mapping[WorkerNeed, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +210,11 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Evict:
+class EvictJob:
     """Have this admitted job save what it holds, let go of the cluster and wait again."""
 
     job_id: str
     why: Why
 
 
-Decision = Admit | Hold | Grant | Evict
+Decision = Admit | Hold | Grant | EvictJob

@@ -3,10 +3,10 @@
 import heapq
 from collections.abc import Sequence
 
-from ringleader_api.scheduling.promises import Held, Promises
-from ringleader_api.scheduling.room import Room, Vacated, tail
+from ringleader_api.scheduling.reservations import HeldPlaces, Reservations
+from ringleader_api.scheduling.room import FreeRoom, Vacated, tail
 from ringleader_api.scheduling.shares import Usage
-from ringleader_api.scheduling.snapshot import Claim, Rules
+from ringleader_api.scheduling.snapshot import Claim, SchedulerRules
 
 _Wish = tuple[int, int, Claim, int, int]
 """(workers it has, its number, the job, workers it wants besides, its portion)."""
@@ -18,11 +18,11 @@ TURNS = 16
 def give_out(
     admitted: Sequence[Claim],
     fresh: Sequence[Claim],
-    free: Room,
+    free: FreeRoom,
     *,
     usage: Usage,
-    promises: Promises,
-    rules: Rules,
+    promises: Reservations,
+    rules: SchedulerRules,
 ) -> dict[str, int]:
     """What each job that gets more may have from now on, by id.
 
@@ -54,7 +54,9 @@ def give_out(
     return granted
 
 
-def _serve(wish: _Wish, line: list[_Wish], free: Room, usage: Usage, promises: Promises) -> dict[str, int]:
+def _serve(
+    wish: _Wish, line: list[_Wish], free: FreeRoom, usage: Usage, promises: Reservations
+) -> dict[str, int]:
     """One portion, as far as there is room and quota; with less than that the job's turn does not come again."""
     has, number, claim, wants, portion = wish
     asked = min(portion, wants, max(0, usage.quota_left(claim.project, claim.need)))
@@ -70,7 +72,7 @@ def _serve(wish: _Wish, line: list[_Wish], free: Room, usage: Usage, promises: P
 
 
 def level_out(
-    admitted: Sequence[Claim], held: Held, free: Room, usage: Usage, rules: Rules
+    admitted: Sequence[Claim], held: HeldPlaces, free: FreeRoom, usage: Usage, rules: SchedulerRules
 ) -> tuple[str, int] | None:
     """Who gives surplus back although nobody waits: (id, what it may have from now on).
 

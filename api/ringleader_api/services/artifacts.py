@@ -6,12 +6,12 @@ from pathlib import Path
 from ringleader.wire.views import View
 from ringleader_api.problems import NotFound
 from ringleader_api.services.access import load
-from ringleader_api.services.pages import Keys
+from ringleader_api.services.pages import ListCursors
 from ringleader_api.store import Store
 
 WEIGHTS = "weights.safetensors"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-_KEYS = Keys(re.compile(rf"artifacts/({_NAME.pattern})"))
+_KEYS = ListCursors(re.compile(rf"artifacts/({_NAME.pattern})"))
 
 
 class Artifact(View):

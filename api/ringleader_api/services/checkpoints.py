@@ -26,7 +26,7 @@ from ringleader_api.store import Store
 from ringleader_api.store.tables import Event, Job
 
 if TYPE_CHECKING:
-    from ringleader.checkpoint.export import Weights
+    from ringleader.checkpoint.export import WeightsStream
 
 log = Log("ringleader.checkpoints")
 SAVED = "checkpoint.saved"
@@ -71,7 +71,7 @@ class CheckpointPage(View):
 class Export:
     """A weights file on its way out. Whoever began it calls `end`, once."""
 
-    _weights: "Weights"
+    _weights: "WeightsStream"
     _let_go: Callable[[], None]
 
     @property

@@ -13,7 +13,7 @@ from ringleader.spec.sync import SERVERS, Sync
 from ringleader.spec.workers import LEAST_CPUS, each_server
 from ringleader.wire.access import Held
 from ringleader.wire.states import State
-from ringleader_api.scheduling import Claim, Need, Project, Seen, Snapshot
+from ringleader_api.scheduling import Claim, ClusterSnapshot, ProjectShare, Seen, WorkerNeed
 from ringleader_api.scheduling.lifecycle import TEARDOWN_S
 from ringleader_api.scheduling.shares import Usage
 from ringleader_api.services.attempts import TRUE_STATES
@@ -46,17 +46,17 @@ READ_AT_ONCE = 500
 class Terms:
     """What a job file asks of the scheduler: workers and servers, each with its need, and a limit of seconds."""
 
-    need: Need
+    need: WorkerNeed
     floor: int
     most: int
     servers: int
-    server_need: Need
+    server_need: WorkerNeed
     grows: bool
     priority: int
     limit_s: float | None
 
 
-class Standing(NamedTuple):
+class StandingClaim(NamedTuple):
     """A job that holds something or waits: what a pass reads of its row, and its terms."""
 
     job: Row[Any]
@@ -70,14 +70,14 @@ class Register:
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, Terms]] = {}
 
-    def jobs(self, session: Session) -> Sequence[Standing]:
+    def jobs(self, session: Session) -> Sequence[StandingClaim]:
         """In order of submission."""
         query = select(*_READ).where(Job.state.in_([*ADMITTED, State.QUEUED]), Job.deleted_at.is_(None))
         rows = session.connection().execute(query.order_by(Job.id)).all()
         known = self._known
         self._known = {row.id: known[row.id] for row in rows if known.get(row.id, (None,))[0] == row.version}
         self._read(session, [row for row in rows if row.id not in self._known])
-        return [Standing(row, self._known[row.id][1]) for row in rows if row.id in self._known]
+        return [StandingClaim(row, self._known[row.id][1]) for row in rows if row.id in self._known]
 
     def _read(self, session: Session, rows: Sequence[Row[Any]]) -> None:
         """What was deleted since the rows were read is left out."""
@@ -104,12 +104,12 @@ def claim_of_spec(job_id: str, spec: JobSpec) -> Claim:
 
 def snapshot_of(
     session: Session,
-    jobs: Sequence[Standing],
+    jobs: Sequence[StandingClaim],
     seen: Seen,
     now: datetime,
     *,
     besides: Sequence[Claim] = (),
-) -> Snapshot:
+) -> ClusterSnapshot:
     """What the scheduler decides from. A waiting job of whose last attempt something still lives does not start, and
     holds what it held.
 
@@ -118,7 +118,7 @@ def snapshot_of(
     """
     waiting = [one for one in jobs if one.job.state is State.QUEUED and one.job.id not in seen.busy]
     at_work = [one for one in jobs if one.job.state in ADMITTED or one.job.id in seen.busy]
-    return Snapshot(
+    return ClusterSnapshot(
         nodes=seen.nodes,
         admitted=[_at_work(one, now, seen) for one in at_work],
         queued=[*(_waiting(one, now) for one in waiting), *besides],
@@ -156,13 +156,13 @@ def quota_left(session: Session, job: Job, now: datetime) -> int:
     project = session.get(people.Project, job.project, with_for_update=True)
     others = (Job.state.in_(ADMITTED), Job.project == job.project, Job.id != job.id)
     rows = session.execute(select(*_READ, Job.spec).where(*others)).all()
-    held = [_at_work(Standing(row, _terms(row.spec)), now, None) for row in rows]
+    held = [_at_work(StandingClaim(row, _terms(row.spec)), now, None) for row in rows]
     usage = Usage((), held, {job.project: _due(project)} if project is not None else {})
     claim = _claim(job.id, _terms(job.spec), project=job.project)
     return usage.left_for(claim) - claim.alike
 
 
-def _waiting(one: Standing, now: datetime) -> Claim:
+def _waiting(one: StandingClaim, now: datetime) -> Claim:
     job, terms = one
     left_s = _left_s(one)
     return _claim(
@@ -174,7 +174,7 @@ def _waiting(one: Standing, now: datetime) -> Claim:
     )
 
 
-def _at_work(one: Standing, now: datetime, seen: Seen | None) -> Claim:
+def _at_work(one: StandingClaim, now: datetime, seen: Seen | None) -> Claim:
     """`seen`: None where it does not matter where it has its places."""
     job, terms = one
     places = None if seen is None else seen.places
@@ -230,8 +230,8 @@ def _terms(spec: dict[str, Any]) -> Terms:
     )
 
 
-def _need(each: Mapping[str, Any]) -> Need:
-    return Need(max(each["cpus"], LEAST_CPUS), each["gpus"], each["memory_gb"])
+def _need(each: Mapping[str, Any]) -> WorkerNeed:
+    return WorkerNeed(max(each["cpus"], LEAST_CPUS), each["gpus"], each["memory_gb"])
 
 
 def _allowed(low: int, high: int, granted: int | None) -> int:
@@ -247,7 +247,7 @@ def _ends_in_s(runs_s: float, grace_s: float) -> float:
     return runs_s + START_S + grace_s + TEARDOWN_S
 
 
-def _left_s(one: Standing) -> float | None:
+def _left_s(one: StandingClaim) -> float | None:
     """Running time that is left of the job's limit."""
     job, limit_s = one.job, one.terms.limit_s
     if limit_s is None:
@@ -257,5 +257,5 @@ def _left_s(one: Standing) -> float | None:
     return max(0.0, left_s)
 
 
-def _due(row: people.Project) -> Project:
-    return Project(row.weight, row.quota_workers, row.quota_cpus, row.quota_gpus)
+def _due(row: people.Project) -> ProjectShare:
+    return ProjectShare(row.weight, row.quota_workers, row.quota_cpus, row.quota_gpus)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ringleader.spec import JobSpec
 from ringleader_api.problems import Unprocessable, wrong_key
-from ringleader_api.scheduling import Claim, Need, Node, Seen, fits, most, reaches
+from ringleader_api.scheduling import Claim, NodeShape, Seen, WorkerNeed, fits, most, reaches
 from ringleader_api.services.claims import claim_of_spec
 
 UNITS = {"gpus": "GPUs", "cpus": "CPUs", "memory_gb": "GB"}
@@ -31,11 +31,11 @@ def _ever_holds(seen: Seen, claim: Claim) -> bool:
     return fits(seen.nodes, claim) or reaches(seen.reach, claim)
 
 
-def _each_fits(part: str, need: Need, seen: Seen) -> None:
+def _each_fits(part: str, need: WorkerNeed, seen: Seen) -> None:
     """Whether a node has room for a single one; of the nodes that have enough of one thing it needs the next."""
     if _ever_holds(seen, Claim("", need, 1, 1)):
         return
-    nodes: Sequence[Node] = seen.nodes
+    nodes: Sequence[NodeShape] = seen.nodes
     for key, unit in UNITS.items():
         wanted, grows_to = getattr(need, key), getattr(seen.reach, key, 0.0)
         there = max([grows_to, *(getattr(node, key) for node in nodes)])

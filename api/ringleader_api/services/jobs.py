@@ -20,13 +20,13 @@ from ringleader_api.scheduling import Seen
 from ringleader_api.services.access import load, no_job, permit
 from ringleader_api.services.claims import allowed, quota_left
 from ringleader_api.services.infeasible import placeable
-from ringleader_api.services.pages import Keys
+from ringleader_api.services.pages import ListCursors
 from ringleader_api.services.views import etag, job_view
 from ringleader_api.store import Store, move, record, retarget, stay_paused
 from ringleader_api.store.tables import ExportCursor, Job
 
 MAX_GRACE = timedelta(hours=1)
-_KEYS = Keys(re.compile(r"(job_[0-9A-Z]{26})"))
+_KEYS = ListCursors(re.compile(r"(job_[0-9A-Z]{26})"))
 
 
 @dataclass(frozen=True, slots=True)

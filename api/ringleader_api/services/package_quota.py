@@ -22,7 +22,7 @@ class PackagesUsedUp(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class PackageQuota:
     """`packages` and `size_bytes` of one sender; what is referred to by jobs counts as well as what is not."""
 
     packages: int
@@ -32,7 +32,7 @@ class Quota:
 class Allotted:
     """Asks whether an upload is within the quota of its sender."""
 
-    def __init__(self, store: Store, folder: Path, quota: Quota) -> None:
+    def __init__(self, store: Store, folder: Path, quota: PackageQuota) -> None:
         self._store = store
         self._folder = folder
         self._quota = quota

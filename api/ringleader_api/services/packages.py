@@ -21,7 +21,7 @@ from ringleader.wire import package
 from ringleader.wire.views import View
 from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, NotFound, TooLarge, Unprocessable
-from ringleader_api.services.package_quota import AGAIN_BYTES, Allotted, PackagesUsedUp, Quota
+from ringleader_api.services.package_quota import AGAIN_BYTES, Allotted, PackageQuota, PackagesUsedUp
 from ringleader_api.store import Store
 from ringleader_api.store.tables import Package
 
@@ -59,7 +59,7 @@ class Packages:
         most_bytes: int = package.MAX_PACKED_BYTES,
         kept: timedelta = KEPT,
         *,
-        quota: Quota,
+        quota: PackageQuota,
     ) -> None:
         self._store = store
         self._now = now

@@ -9,7 +9,7 @@ from ringleader_api.problems import Unprocessable
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class ListCursors:
     """The cursors of one list. A key is the text it is in order of; `pattern` tells those that this list gives out from
     everything else, cursors of other lists among it."""
 

@@ -9,11 +9,11 @@ from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, NotFound
 from ringleader_api.rights import Caller, role_in, visible
 from ringleader_api.services.claims import held_by
-from ringleader_api.services.pages import Keys
+from ringleader_api.services.pages import ListCursors
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Project
 
-_KEYS = Keys(re.compile(r"projects/([^\0]+)"))
+_KEYS = ListCursors(re.compile(r"projects/([^\0]+)"))
 
 
 class Projects:

@@ -22,12 +22,12 @@ from ringleader_api.clock import Clock
 from ringleader_api.problems import NotFound, Unprocessable
 from ringleader_api.rights import Action, Caller, where
 from ringleader_api.services.access import no_project
-from ringleader_api.services.pages import Keys
+from ringleader_api.services.pages import ListCursors
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Project, Secret
 
 _KEY = re.compile(rb"[A-Za-z0-9_-]{43}=")
-_KEYS = Keys(re.compile(r"secrets/([^/\0]+)/([^\0]+)"))
+_KEYS = ListCursors(re.compile(r"secrets/([^/\0]+)/([^\0]+)"))
 
 
 class SecretMissing(NotFound):

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from ringleader_api.clock import Clock
 from ringleader_api.edge.credentials import sha256
-from ringleader_api.edge.provider import Identity, Provider
+from ringleader_api.edge.provider import Provider, ProviderIdentity
 from ringleader_api.problems import Forbidden
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import PendingLogin, User
@@ -65,7 +65,7 @@ class SignIn:
                 raise _refused(f"the user {user.name} is disabled")
             return user.name, pending.target
 
-    def _user(self, session: Session, identity: Identity) -> User:
+    def _user(self, session: Session, identity: ProviderIdentity) -> User:
         """The user with this identity; else the one whom an admin made under the verified address; else a new one."""
         known = session.scalar(select(User).where(User.subject == identity.subject))
         if known is not None:

@@ -27,10 +27,10 @@ from ringleader_api.services.access import have_project, load, permit, permit_jo
 from ringleader_api.services.accounts import OWN, Accounts, NoAccount
 from ringleader_api.services.checkpoints import checkpoints_of, leaves_weights
 from ringleader_api.services.claims import Register, claim_of_spec, snapshot_of
+from ringleader_api.services.group_commit import GroupCommit
 from ringleader_api.services.infeasible import placeable
 from ringleader_api.services.secrets import Secrets
 from ringleader_api.services.surplus_told import surplus_told
-from ringleader_api.services.together import Together
 from ringleader_api.store import Store
 from ringleader_api.store.audit import AT_HAND, Deed
 from ringleader_api.store.people import Project
@@ -75,7 +75,7 @@ class Submissions:
         self._now = now
         self._secrets = secrets
         self._accounts = accounts
-        self._together: Together[_Asked, Accepted] = Together(self._store_all, most=MOST_AT_ONCE)
+        self._together: GroupCommit[_Asked, Accepted] = GroupCommit(self._store_all, most=MOST_AT_ONCE)
 
     def accept(self, who: Caller, body: Any, key: str | None, seen: Seen | None) -> Accepted:
         """Store the job with its first event.

@@ -12,13 +12,13 @@ from ringleader_api.edge.credentials import new_token, random_token
 from ringleader_api.problems import Conflict, Forbidden, NotFound, Unprocessable
 from ringleader_api.rights import WHOLE, Action, Caller, may
 from ringleader_api.services.access import permit
-from ringleader_api.services.pages import Keys
+from ringleader_api.services.pages import ListCursors
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Token, User
 
 MOST = 500
 """Valid tokens of one user."""
-_KEYS = Keys(re.compile(r"(tok_[0-9A-Z]{26})"))
+_KEYS = ListCursors(re.compile(r"(tok_[0-9A-Z]{26})"))
 
 
 class Tokens:

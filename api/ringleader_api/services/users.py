@@ -10,11 +10,11 @@ from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, NotFound
 from ringleader_api.rights import Action, Caller, may
 from ringleader_api.services.access import no_project
-from ringleader_api.services.pages import Keys
+from ringleader_api.services.pages import ListCursors
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Project, RoleRow, User
 
-_KEYS = Keys(re.compile(r"users/([^\0]+)"))
+_KEYS = ListCursors(re.compile(r"users/([^\0]+)"))
 
 
 class Users:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from ringleader.client.unix_socket import Way
+from ringleader.client.unix_socket import ClientRoute
 from ringleader.errors import RingleaderError
 
 DEADLINE_S = 10.0
@@ -44,7 +44,7 @@ class Mlflow:
 
     def __init__(self, url: str) -> None:
         # No proxies from the environment: the server is on loopback or named on purpose.
-        way = Way.to(url.rstrip("/") + "/api/2.0/mlflow")
+        way = ClientRoute.to(url.rstrip("/") + "/api/2.0/mlflow")
         self._http = httpx.Client(
             base_url=way.url, timeout=DEADLINE_S, trust_env=False, transport=httpx.HTTPTransport(uds=way.uds)
         )

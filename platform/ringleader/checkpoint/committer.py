@@ -6,11 +6,11 @@ from itertools import chain
 from typing import Any
 
 from ringleader.checkpoint.folder import Folder
-from ringleader.checkpoint.manifest import Manifest, Position, Saved
+from ringleader.checkpoint.manifest import CheckpointPosition, Manifest, SavedPart
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CheckpointMade:
     """A checkpoint exists now.
 
     Attributes:
@@ -41,12 +41,12 @@ class Committer:
         self._folder = folder
         self._keep = keep
         self._spec = spec
-        self._written: dict[Position, dict[int, Saved]] = {}
+        self._written: dict[CheckpointPosition, dict[int, SavedPart]] = {}
 
-    def add(self, saved: Saved) -> None:
+    def add(self, saved: SavedPart) -> None:
         self._written.setdefault(saved.position, {})[saved.number] = saved
 
-    def settle(self, step: float) -> Committed | None:
+    def settle(self, step: float) -> CheckpointMade | None:
         """All steps up to `step` are settled: commit the newest of them that is complete; older ones are let go. Of two
         of one step the later generation's has finished more, as an evaluation behind that step. Where that fails it can
         be done again."""
@@ -64,16 +64,16 @@ class Committer:
         self._written = {at: other for at, other in self._written.items() if at.order > first.position.order}
         return committed
 
-    def _commit(self, position: Position, parts: list[Saved]) -> Committed:
+    def _commit(self, position: CheckpointPosition, parts: list[SavedPart]) -> CheckpointMade:
         pieces = tuple(piece for saved in parts for piece in saved.pieces)
         self._folder.check_there(position.name, pieces)
         manifest = Manifest(position, pieces, self._spec, self._folder.job)
         self._folder.commit(position.name, manifest)
         removed, why = self._make_room(position)
         copied_s = max(saved.copied_s for saved in parts)
-        return Committed(manifest, self._folder.place_of(position.name), copied_s, removed, why)
+        return CheckpointMade(manifest, self._folder.place_of(position.name), copied_s, removed, why)
 
-    def _make_room(self, position: Position) -> tuple[tuple[str, ...], str]:
+    def _make_room(self, position: CheckpointPosition) -> tuple[tuple[str, ...], str]:
         """The names of those that are no checkpoints any more, and why there are not more of them: the new one exists,
         whatever becomes of them, and the next one tries again."""
         folder, gone = self._folder, list[str]()

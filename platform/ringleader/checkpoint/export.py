@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from ringleader.checkpoint.folder import CHUNK_BYTES, Folder, Opened
-from ringleader.checkpoint.manifest import CheckpointUnreadable, Piece
-from ringleader.checkpoint.parts import ALIGNED, Part
+from ringleader.checkpoint.folder import CHUNK_BYTES, Folder, OpenFile
+from ringleader.checkpoint.manifest import CheckpointFile, CheckpointUnreadable
+from ringleader.checkpoint.parts import ALIGNED, CheckpointPart
 
 CHECK_S = 10.0
 """Whoever waits for the first byte gives up after 30 s."""
@@ -30,13 +30,13 @@ class _Place:
 class _Span:
     """A tensor in a file: what the file's head says of it, and where its bytes are."""
 
-    file: Opened
+    file: OpenFile
     told: Mapping[str, Any]
     first: int
     end: int
 
 
-class Weights:
+class WeightsStream:
     """A weights file that is put together while it is read: a chunk of it is in memory at a time.
 
     Args:
@@ -85,7 +85,7 @@ class Weights:
         self._files.close()
 
 
-def weights_of(uri: str, check_s: float = CHECK_S) -> Weights:
+def weights_of(uri: str, check_s: float = CHECK_S) -> WeightsStream:
     """The weights file, of which nothing is made yet.
 
     Args:
@@ -106,7 +106,7 @@ def weights_of(uri: str, check_s: float = CHECK_S) -> Weights:
             if time.monotonic() >= until:
                 break
         turns = 1 + reader.size_bytes // max(1, sum(span.end - span.first for span in order))
-        return Weights(head, order, checks, turns, files)
+        return WeightsStream(head, order, checks, turns, files)
     except BaseException:
         files.close()
         raise
@@ -119,7 +119,7 @@ class _Reader:
         parent, _, self._name = uri.rstrip("/").rpartition("/")
         self._uri = uri
         self._files = files
-        self._used: list[Opened] = []
+        self._used: list[OpenFile] = []
         self.size_bytes = 0
         try:
             self._folder = Folder(parent)
@@ -131,7 +131,7 @@ class _Reader:
         """Every weight by its name: a server's own part is the newest, so later states replace earlier ones."""
         places: dict[str, _Place] = {}
         for state in self._states():
-            piece = self._pieces[Part(state).names]
+            piece = self._pieces[CheckpointPart(state).names]
             file = self._open(piece)
             for _ in file.checking():
                 pass
@@ -166,16 +166,16 @@ class _Reader:
 
     def _states(self) -> Iterator[int]:
         state = 0
-        while Part(state).names in self._pieces:
+        while CheckpointPart(state).names in self._pieces:
             yield state
             state += 1
 
-    def _open(self, piece: Piece) -> Opened:
+    def _open(self, piece: CheckpointFile) -> OpenFile:
         file = self._folder.open(self._name, piece)
         self._files.callback(file.close)
         return file
 
-    def _table(self, file: Opened, piece: Piece) -> dict[int, _Span]:
+    def _table(self, file: OpenFile, piece: CheckpointFile) -> dict[int, _Span]:
         """The tensors of a file, by number."""
         head_bytes = int.from_bytes(file.read(0, 8), "little")
         table, found = self._json(file, piece, 8, head_bytes), {}
@@ -187,7 +187,7 @@ class _Reader:
             raise CheckpointUnreadable(self._uri, piece.changed) from None
         return found
 
-    def _json(self, file: Opened, piece: Piece, start: int, size_bytes: int) -> dict[str, Any]:
+    def _json(self, file: OpenFile, piece: CheckpointFile, start: int, size_bytes: int) -> dict[str, Any]:
         if size_bytes > min(MOST_HEAD_BYTES, piece.size_bytes - start):
             raise CheckpointUnreadable(self._uri, piece.changed)
         try:

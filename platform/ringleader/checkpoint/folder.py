@@ -9,11 +9,11 @@ import pyarrow as pa
 from pyarrow import fs
 
 from ringleader.checkpoint.manifest import (
+    CheckpointFile,
+    CheckpointPosition,
     CheckpointsUnreachable,
     CheckpointUnreadable,
     Manifest,
-    Piece,
-    Position,
     order_of,
 )
 
@@ -22,10 +22,10 @@ SET_ASIDE = "manifest.set-aside.json"
 CHUNK_BYTES = 1 << 22
 
 
-class Opened:
+class OpenFile:
     """A file of a checkpoint, open for reading: on a local disk it can be read to its end also once it is removed."""
 
-    def __init__(self, place: str, piece: Piece, file: pa.NativeFile) -> None:
+    def __init__(self, place: str, piece: CheckpointFile, file: pa.NativeFile) -> None:
         self._place = place
         self._piece = piece
         self._file = file
@@ -87,7 +87,7 @@ class Folder:
         """Whose checkpoints are in here."""
         return self.uri.rpartition("/")[2]
 
-    def write(self, name: str, file: str, *parts: bytes | memoryview) -> Piece:
+    def write(self, name: str, file: str, *parts: bytes | memoryview) -> CheckpointFile:
         """One file of a checkpoint, made of these parts; returns what its manifest has to say of it. Where that fails
         there is no such file."""
         folder, digest, size_bytes = f"{self._root}/{name}", hashlib.sha256(), 0
@@ -106,13 +106,13 @@ class Folder:
             with suppress(OSError):  # where there is no room, what is torn must not take what is left of it
                 self._fs.delete_file(f"{folder}/{file}")
             raise
-        return Piece(file, size_bytes, digest.hexdigest())
+        return CheckpointFile(file, size_bytes, digest.hexdigest())
 
     def commit(self, name: str, manifest: Manifest) -> None:
         """From here on the checkpoint exists."""
         self.write(name, MANIFEST, manifest.encode())
 
-    def check_there(self, name: str, pieces: Sequence[Piece]) -> None:
+    def check_there(self, name: str, pieces: Sequence[CheckpointFile]) -> None:
         """Raises CheckpointUnreadable: naming a file that was written, but cannot be seen from here."""
         infos = self._fs.get_file_info([f"{self._root}/{name}/{piece.name}" for piece in pieces])
         for piece, info in zip(pieces, infos, strict=True):
@@ -145,7 +145,7 @@ class Folder:
             raise CheckpointUnreadable(place, f"its manifest is that of {manifest.position.name}")
         return manifest
 
-    def open(self, name: str, piece: Piece) -> Opened:
+    def open(self, name: str, piece: CheckpointFile) -> OpenFile:
         """One file, of which nothing is read yet. Raises CheckpointUnreadable: it is missing, or of another size."""
         place = self.place_of(name)
         try:
@@ -156,7 +156,7 @@ class Folder:
         if size_bytes != piece.size_bytes:
             file.close()
             raise CheckpointUnreadable(place, piece.resized(size_bytes))
-        return Opened(place, piece, file)
+        return OpenFile(place, piece, file)
 
     def read(self, name: str) -> tuple[Manifest, dict[str, bytes]]:
         """The manifest, and every file by its name.
@@ -177,7 +177,7 @@ class Folder:
         """A file that lies in the folder itself. Raises CheckpointUnreadable, CheckpointsUnreachable."""
         return self._content(self.place_of(file), f"{self._root}/{file}", file)
 
-    def set_aside(self, position: Position) -> Iterator[str]:
+    def set_aside(self, position: CheckpointPosition) -> Iterator[str]:
         """Whatever earlier attempts have written of this step and later ones is no checkpoint any more: the attempt of
         `position` could not read it, and began before it. It stays there, under another manifest, until `thin_out`
         comes past it.

@@ -78,7 +78,7 @@ def beginning(uri: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CheckpointFile:
     """One file of a checkpoint.
 
     Attributes:
@@ -106,7 +106,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class CheckpointPosition:
     """Which state a checkpoint holds, and who wrote it.
 
     Attributes:
@@ -135,7 +135,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedPart:
     """What one writer says when its files are written.
 
     Attributes:
@@ -145,10 +145,10 @@ class Saved:
         settled: all members stood at that step when it was copied, so that nothing takes it back.
     """
 
-    position: Position
+    position: CheckpointPosition
     number: int
     count: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[CheckpointFile, ...]
     copied_s: float
     written_s: float = 0.0
     settled: bool = False
@@ -171,8 +171,8 @@ class Manifest:
         job: whose it is, in the name of its folder.
     """
 
-    position: Position
-    pieces: tuple[Piece, ...]
+    position: CheckpointPosition
+    pieces: tuple[CheckpointFile, ...]
     spec: Mapping[str, Any]
     job: str = ""
     versions: Mapping[str, str] = field(default_factory=lambda: dict(_versions()))
@@ -195,8 +195,8 @@ class Manifest:
             raise CheckpointUnreadable(place, f"it has format {known!r}, this program reads {FORMAT}")
         if _digest(body | {"format": known}) != sent:
             raise CheckpointUnreadable(place, "its manifest has changed since it was written")
-        pieces = tuple(Piece(**piece) for piece in body.pop("pieces"))
-        return cls(position=Position(**body.pop("position")), pieces=pieces, **body)
+        pieces = tuple(CheckpointFile(**piece) for piece in body.pop("pieces"))
+        return cls(position=CheckpointPosition(**body.pop("position")), pieces=pieces, **body)
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ ALIGNED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CheckpointPart:
     """Which part of a checkpoint a member writes.
 
     A checkpoint holds one state, or one of each parameter server; a state's tensors are shared out to its writers.

@@ -13,6 +13,12 @@ from ringleader.checkpoint.tensor_file import NAMES
 PLAIN = frozenset(NAMES)
 """Types that a tensor file holds as they are; tensors of all others stay in the skeleton."""
 
+MOVED = {
+    ("ringleader.train.calls", "Ended"): ("ringleader.train.between_calls.session_calls", "FinishedCall"),
+    ("ringleader.train.reporter", "Record"): ("ringleader.train.generation.settled_records", "StepRecord"),
+}
+"""Classes in skeletons that version 0.1 wrote: where they are now."""
+
 
 def take_apart(state: Any) -> tuple[bytes, list[Tensor]]:
     """The skeleton of a state, and its tensors in the order in which they are met. A tensor met twice comes once."""
@@ -79,3 +85,6 @@ class _Restorer(pickle.Unpickler):
 
     def persistent_load(self, number: int) -> Tensor:
         return self._tensors[number]
+
+    def find_class(self, module: str, name: str) -> Any:
+        return super().find_class(*MOVED.get((module, name), (module, name)))

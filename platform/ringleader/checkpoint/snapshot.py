@@ -15,23 +15,23 @@ from torch import Tensor
 
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import (
+    CheckpointFile,
     CheckpointsUnreachable,
     CheckpointUnreadable,
     Manifest,
-    Piece,
     beginning,
 )
-from ringleader.checkpoint.parts import Part
+from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.pieces import assign, put_together, take_apart, weights_in
 from ringleader.checkpoint.tensor_file import TensorFile
-from ringleader.checkpoint.writer import Order
+from ringleader.checkpoint.writer import WriteOrder
 from ringleader.comm.segments import Segment
 
 SHARED = hasattr(os, "memfd_create")
 """Whether this system has memory that another process can map through its owner."""
 
 
-class Room:
+class SnapshotMemory:
     """Host memory that one snapshot after the other is copied into: what was used before costs no page faults. A
     process that writes can map it, where there is such memory."""
 
@@ -76,7 +76,7 @@ class Snapshot:
         took_s: seconds that the copy took.
     """
 
-    def __init__(self, state: Any, part: Part, room: Room | None = None) -> None:
+    def __init__(self, state: Any, part: CheckpointPart, room: SnapshotMemory | None = None) -> None:
         since = time.perf_counter()
         skeleton, tensors = take_apart(state)
         own = _own(tensors, part)
@@ -86,30 +86,30 @@ class Snapshot:
             names = json.dumps(weights_in(state, tensors)).encode()
             self._small = ((part.skeleton, skeleton), (part.names, names))
         self._file = TensorFile.of(own)
-        self._room = room or Room()
+        self._room = room or SnapshotMemory()
         self._memory = self._room.take(self._file.size_bytes)
         self._file.fill(self._memory, own)
         self.size_bytes = self._file.size_bytes
         self.took_s = time.perf_counter() - since
 
-    def write(self, folder: Folder, name: str) -> list[Piece]:
+    def write(self, folder: Folder, name: str) -> list[CheckpointFile]:
         """Write the files; returns what the manifest has to say of them."""
         pieces = [folder.write(name, file, content) for file, content in self._small]
         content = self._memory.numpy().data
         return [*pieces, folder.write(name, self._part.tensors, self._file.head, content)]
 
-    def order(self, place: str, name: str) -> Order | None:
+    def order(self, place: str, name: str) -> WriteOrder | None:
         """The same for another process; None where none can map the memory."""
         descriptor = self._room.descriptor
         if descriptor < 0 and self.size_bytes:
             return None
-        return Order(
+        return WriteOrder(
             place, name, self._small, self._part.tensors, self._file.head, descriptor, self.size_bytes
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCheckpoint:
     """A checkpoint that was read whole.
 
     Attributes:
@@ -122,27 +122,27 @@ class Found:
     states: list[Any]
 
 
-def size_of(state: Any, part: Part) -> int:
+def size_of(state: Any, part: CheckpointPart) -> int:
     """Bytes of room that a snapshot of this state takes."""
     return sum(tensor.nbytes for tensor in _own(take_apart(state)[1], part).values())
 
 
-def read(folder: Folder, name: str) -> Found:
+def read(folder: Folder, name: str) -> FoundCheckpoint:
     """Raises CheckpointUnreadable: naming the file that is missing, torn, changed or of another program."""
     manifest, contents = folder.read(name)
     place = folder.place_of(name)
     states: list[Any] = []
-    while (skeleton := contents.get(Part(len(states)).skeleton)) is not None:
+    while (skeleton := contents.get(CheckpointPart(len(states)).skeleton)) is not None:
         start = f"state-{len(states)}-"
         tensors: dict[int, Tensor] = {}
         for file, content in contents.items():
             if file.startswith(start):
                 tensors.update(_numbered(place, file, content))
         states.append(_restored(place, skeleton, tensors))
-    return Found(place, manifest, states)
+    return FoundCheckpoint(place, manifest, states)
 
 
-def checkpoint_at(uri: str) -> Found:
+def checkpoint_at(uri: str) -> FoundCheckpoint:
     """The one with that URI, which `init_from` names.
 
     Raises:
@@ -155,7 +155,7 @@ def checkpoint_at(uri: str) -> Found:
         return read(Folder(parent), name)
 
 
-def newest(folder: Folder) -> tuple[Found | None, list[CheckpointUnreadable]]:
+def newest(folder: Folder) -> tuple[FoundCheckpoint | None, list[CheckpointUnreadable]]:
     """The newest that can be read whole, and what was wrong with those after it.
 
     Raises:
@@ -175,7 +175,7 @@ def newest(folder: Folder) -> tuple[Found | None, list[CheckpointUnreadable]]:
     return None, passed_over
 
 
-def _own(tensors: Sequence[Tensor], part: Part) -> dict[str, Tensor]:
+def _own(tensors: Sequence[Tensor], part: CheckpointPart) -> dict[str, Tensor]:
     """What this writer writes, by number."""
     owners = assign([tensor.nbytes for tensor in tensors], part.writers)
     pairs = enumerate(zip(tensors, owners, strict=True))

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
 from ringleader.checkpoint.folder import Folder
-from ringleader.checkpoint.manifest import Piece
+from ringleader.checkpoint.manifest import CheckpointFile
 from ringleader.lifeline import end_with_parent
 
 LEAST_URGENT = 19
@@ -38,7 +38,7 @@ PATIENCE_S = 10.0
 LOOK_S = 5.0
 """So often somebody looks whether a process that has an order may still answer. One that a signal has stopped may go
 on; who is stopped at two looks running is ended, and the next checkpoint has another."""
-Answer = tuple[list[Piece], str]
+Answer = tuple[list[CheckpointFile], str]
 Line: TypeAlias = "Connection[Any, Any]"
 
 
@@ -47,7 +47,7 @@ class NotWritten(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class WriteOrder:
     """Files of one checkpoint.
 
     Attributes:
@@ -89,7 +89,7 @@ class Writer:
             self._haste.set()
             self._press()
 
-    def write(self, order: Order, spare_s: float = inf) -> list[Piece]:
+    def write(self, order: WriteOrder, spare_s: float = inf) -> list[CheckpointFile]:
         """Returns what a manifest has to say of the files. Raises NotWritten.
 
         Args:
@@ -232,14 +232,14 @@ def _is_stopped(child: int) -> bool:
     return False
 
 
-def _answer(order: Order, parent: int, line: Line) -> Answer:
+def _answer(order: WriteOrder, parent: int, line: Line) -> Answer:
     try:
         return _written(order, parent, line), ""
     except Exception as error:  # of whatever file system
         return [], f"{type(error).__name__}: {error}"
 
 
-def _written(order: Order, parent: int, line: Line) -> list[Piece]:
+def _written(order: WriteOrder, parent: int, line: Line) -> list[CheckpointFile]:
     folder = Folder(order.place, CHUNK_BYTES, _Rest(line, order.rest_s))
     pieces = [folder.write(order.name, file, content) for file, content in order.small]
     if not order.size_bytes:

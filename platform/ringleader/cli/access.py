@@ -8,7 +8,7 @@ from math import inf
 
 import click
 
-from ringleader.cli.output import Session, ago, pairs, table, with_output
+from ringleader.cli.output import CommandSession, ago, pairs, table, with_output
 from ringleader.wire.access import EVERY, ProjectView, Role, TokenView, UserView
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -50,7 +50,7 @@ def _limit(_context: click.Context, _option: click.Parameter, text: str | None) 
 
 @click.command()
 @with_output
-def whoami(session: Session) -> None:
+def whoami(session: CommandSession) -> None:
     """Show whose token is used, and what it may do."""
     me = session.client().access.me()
     session.show(me.model_dump(mode="json"), lambda: pairs({"user": me.name, "roles": _text(me.roles)}))
@@ -79,7 +79,7 @@ def token() -> None:
 )
 @with_output
 def create_token(
-    session: Session, name: str, user: str | None, scope: dict[str, str], expires: float | None
+    session: CommandSession, name: str, user: str | None, scope: dict[str, str], expires: float | None
 ) -> None:
     """Make a token called NAME. It is printed once and can never be shown again."""
     made = session.client().access.make_token(name, user=user, scope=scope or None, expires_in_s=expires)
@@ -91,7 +91,7 @@ def create_token(
 @token.command("list")
 @click.option("--user", help="Only those of this user.")
 @with_output
-def list_tokens(session: Session, user: str | None) -> None:
+def list_tokens(session: CommandSession, user: str | None) -> None:
     """List one's own tokens; an admin's list holds everybody's."""
     found = session.client().access.tokens(user)
     header = ("ID", "USER", "NAME", "BEGINS", "SCOPE", "USED", "STATE")
@@ -104,7 +104,7 @@ def list_tokens(session: Session, user: str | None) -> None:
 @token.command("revoke")
 @click.argument("token_id", metavar="ID")
 @with_output
-def revoke_token(session: Session, token_id: str) -> None:
+def revoke_token(session: CommandSession, token_id: str) -> None:
     """Let the token ID open nothing any more."""
     session.client().access.revoke_token(token_id)
     session.show({"id": token_id}, f"{token_id}: revoked")
@@ -126,14 +126,14 @@ def user() -> None:
     help="May be given several times.",
 )
 @with_output
-def create_user(session: Session, name: str, roles: dict[str, str]) -> None:
+def create_user(session: CommandSession, name: str, roles: dict[str, str]) -> None:
     """Make the user NAME; `ringleader token create … --user NAME` makes them a token."""
     _show_user(session, session.client().access.add_user(name, roles))
 
 
 @user.command("list")
 @with_output
-def list_users(session: Session) -> None:
+def list_users(session: CommandSession) -> None:
     """List users and their roles."""
     found = session.client().access.users()
     rows = [(u.name, _text(u.roles), ago(u.created_at), "disabled" if u.disabled_at else "") for u in found]
@@ -147,7 +147,7 @@ def list_users(session: Session) -> None:
 @click.argument("role", type=ROLE)
 @PROJECT
 @with_output
-def grant(session: Session, name: str, role: str, project: str) -> None:
+def grant(session: CommandSession, name: str, role: str, project: str) -> None:
     """Give the user NAME a ROLE, in the place of the one before."""
     _show_user(session, session.client().access.grant(name, project, role))
 
@@ -156,7 +156,7 @@ def grant(session: Session, name: str, role: str, project: str) -> None:
 @click.argument("name")
 @PROJECT
 @with_output
-def withdraw(session: Session, name: str, project: str) -> None:
+def withdraw(session: CommandSession, name: str, project: str) -> None:
     """Take the role of the user NAME."""
     session.client().access.withdraw(name, project)
     session.show({"name": name, "project": project}, f"{name}: no role in {project}")
@@ -165,7 +165,7 @@ def withdraw(session: Session, name: str, project: str) -> None:
 @user.command("disable")
 @click.argument("name")
 @with_output
-def disable(session: Session, name: str) -> None:
+def disable(session: CommandSession, name: str) -> None:
     """Let no token and no log-in of the user NAME open anything."""
     session.client().access.disable_user(name)
     session.show({"name": name}, f"{name}: disabled")
@@ -174,7 +174,7 @@ def disable(session: Session, name: str) -> None:
 @user.command("enable")
 @click.argument("name")
 @with_output
-def enable(session: Session, name: str) -> None:
+def enable(session: CommandSession, name: str) -> None:
     """Undo `disable`."""
     _show_user(session, session.client().access.enable_user(name))
 
@@ -187,7 +187,7 @@ def project() -> None:
 @project.command("create")
 @click.argument("name")
 @with_output
-def create_project(session: Session, name: str) -> None:
+def create_project(session: CommandSession, name: str) -> None:
     """Make the project NAME."""
     made = session.client().access.add_project(name)
     session.show(made.model_dump(mode="json"), f"{name}: made")
@@ -195,7 +195,7 @@ def create_project(session: Session, name: str) -> None:
 
 @project.command("list")
 @with_output
-def list_projects(session: Session) -> None:
+def list_projects(session: CommandSession) -> None:
     """List the projects in which one has a role: what their jobs hold of their quotas, and how many wait."""
     found = session.client().access.projects()
     header = ("NAME", "ROLE", "WEIGHT", "WORKERS", "CPUS", "GPUS", "AT WORK", "WAITING", "AGE")
@@ -219,7 +219,7 @@ def _number(limit: float) -> float | None:
 @click.option("--gpus", callback=_limit, metavar="N|none")
 @with_output
 def share_project(
-    session: Session,
+    session: CommandSession,
     *,
     name: str,
     weight: float | None,
@@ -248,7 +248,7 @@ def secret() -> None:
 @click.argument("name")
 @click.option("--project", default="default", show_default=True)
 @with_output
-def set_secret(session: Session, name: str, project: str) -> None:
+def set_secret(session: CommandSession, name: str, project: str) -> None:
     """Set the secret NAME; its value is read from standard input, or asked for."""
     # No option: a command's arguments are seen by everybody on the machine.
     value = (
@@ -261,7 +261,7 @@ def set_secret(session: Session, name: str, project: str) -> None:
 @secret.command("list")
 @click.option("--project", help="Only those of this project.")
 @with_output
-def list_secrets(session: Session, project: str | None) -> None:
+def list_secrets(session: CommandSession, project: str | None) -> None:
     """List names; values are never told."""
     found = session.client().access.secrets(project)
     rows = [(s.project, s.name, s.set_by, ago(s.set_at)) for s in found]
@@ -273,7 +273,7 @@ def list_secrets(session: Session, project: str | None) -> None:
 @click.argument("name")
 @click.option("--project", default="default", show_default=True)
 @with_output
-def delete_secret(session: Session, name: str, project: str) -> None:
+def delete_secret(session: CommandSession, name: str, project: str) -> None:
     """Forget the secret NAME; later attempts of jobs that name it fail."""
     session.client().access.drop_secret(project, name)
     session.show({"project": project, "name": name}, f"{project}/{name}: deleted")
@@ -284,7 +284,7 @@ def delete_secret(session: Session, name: str, project: str) -> None:
 @click.option("--project", help="Only what concerns this project.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
 @with_output
-def audit(session: Session, by: str | None, project: str | None, limit: int) -> None:
+def audit(session: CommandSession, by: str | None, project: str | None, limit: int) -> None:
     """Show who changed what, and who was refused, newest first."""
     log = session.client().access.audit(by=by, project=project, page=min(limit, 1000))
     found = list(islice(log, limit))
@@ -319,7 +319,7 @@ def _shares(project: ProjectView) -> list[str]:
     ]
 
 
-def _show_user(session: Session, user: UserView) -> None:
+def _show_user(session: CommandSession, user: UserView) -> None:
     session.show(user.model_dump(mode="json"), f"{user.name}: {_text(user.roles) or 'no roles'}")
 
 

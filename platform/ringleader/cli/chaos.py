@@ -3,7 +3,7 @@
 import click
 
 from ringleader.cli.find import find_job
-from ringleader.cli.output import Session, number, pairs, with_output
+from ringleader.cli.output import CommandSession, number, pairs, with_output
 from ringleader.client.chaos import Act, Chaos, Toll
 from ringleader.client.records import as_json
 from ringleader.errors import RingleaderError, WaitTimeout
@@ -34,7 +34,7 @@ class FaultUnknown(RingleaderError):
 )
 @with_output
 def chaos(
-    session: Session, job: str, *, seed: int, faults: str, acts: int, every_s: float, for_s: float
+    session: CommandSession, job: str, *, seed: int, faults: str, acts: int, every_s: float, for_s: float
 ) -> int:
     """Harm the running JOB on purpose, and say what it did.
 
@@ -69,7 +69,7 @@ def _line(act: Act) -> str:
     return f"{act.time:%H:%M:%S}  step {act.step:<8} {act.fault:<10} {act.target:<10} {act.effect}"
 
 
-def _report(session: Session, toll: Toll) -> None:
+def _report(session: CommandSession, toll: Toll) -> None:
     session.show(as_json(toll), lambda: _text(toll))
 
 

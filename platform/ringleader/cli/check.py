@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ringleader.cli.output import Session, with_output
+from ringleader.cli.output import CommandSession, with_output
 from ringleader.cli.submit import JOB_FILE
 from ringleader.errors import RingleaderError, SpecInvalid
 from ringleader.spec import JobSpec
@@ -19,7 +19,7 @@ from ringleader.spec.entrypoint import check_entrypoint
 
 BUDGET_S = 120.0
 """For both runs together, with what they import."""
-ENGINE = "ringleader.train.check"
+ENGINE = "ringleader.train.program_check.two_runs"
 
 
 class NotChecked(RingleaderError):
@@ -31,7 +31,7 @@ class NotChecked(RingleaderError):
 @click.command()
 @click.argument("file", type=JOB_FILE)
 @with_output
-def check(session: Session, file: Path) -> int:
+def check(session: CommandSession, file: Path) -> int:
     """Run the program of the job FILE on a few batches, and name what would differ on a worker that comes in later.
 
     Runs it twice in processes of its own, at most four steps a loop and eight session calls, and needs no control

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import ringleader
-from ringleader.cli.output import PATIENCE_S, Session, pairs, table, with_output
+from ringleader.cli.output import PATIENCE_S, CommandSession, pairs, table, with_output
 from ringleader.client import Client, profile
 from ringleader.errors import ApiProblem, ApiUnreachable, RingleaderError
 
@@ -21,7 +21,7 @@ class BenchMissing(RingleaderError):
 
 @click.command()
 @with_output
-def cluster(session: Session) -> None:
+def cluster(session: CommandSession) -> None:
     """Show the cluster's nodes and what is free."""
     answer = session.client().cluster()
     session.show(answer, lambda: _cluster_text(answer))
@@ -31,7 +31,7 @@ def cluster(session: Session) -> None:
 @click.argument("url")
 @click.option("--token", prompt="Token", hide_input=True, help="Asked for when not given.")
 @with_output
-def login(session: Session, url: str, token: str) -> None:
+def login(session: CommandSession, url: str, token: str) -> None:
     """Remember the control plane at URL for the next commands."""
     with Client(url, token, patience_s=PATIENCE_S) as client:
         client.cluster()  # any route that needs the credential
@@ -41,7 +41,7 @@ def login(session: Session, url: str, token: str) -> None:
 
 @click.command()
 @with_output
-def version(session: Session) -> None:
+def version(session: CommandSession) -> None:
     """Print the versions of this client and of the control plane."""
     versions: dict[str, Any] = {"client": ringleader.__version__}
     try:

@@ -7,7 +7,7 @@ import click
 
 from ringleader.cli.exchange import exchange_text, way_text
 from ringleader.cli.find import find_job
-from ringleader.cli.output import Session, ago, number, pairs, table, with_output
+from ringleader.cli.output import CommandSession, ago, number, pairs, table, with_output
 from ringleader.client import Event, Job
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
@@ -25,7 +25,7 @@ _REASON_OF = {State.PAUSED: "paused because", State.STOPPING: "stops because"}
 @click.option("--label", help="Only jobs with this label, key=value.")
 @with_output
 def list_jobs(
-    session: Session, state: str | None, project: str | None, name: str | None, label: str | None
+    session: CommandSession, state: str | None, project: str | None, name: str | None, label: str | None
 ) -> None:
     """List jobs, newest first."""
     found = list(session.client().jobs(state=state, project=project, name=name, label=label))
@@ -39,7 +39,7 @@ def list_jobs(
 @click.command()
 @click.argument("job")
 @with_output
-def describe(session: Session, job: str) -> None:
+def describe(session: CommandSession, job: str) -> None:
     """Show everything about JOB."""
     found = find_job(session.client(), job)
     session.show(found.view.model_dump(mode="json"), lambda: _description(found))
@@ -50,7 +50,7 @@ def describe(session: Session, job: str) -> None:
 @click.option("--min", "minimum", type=click.IntRange(min=1), help="Never fewer workers than this.")
 @click.option("--max", "maximum", type=click.IntRange(min=1), help="Never more workers than this.")
 @with_output
-def resize(session: Session, job: str, minimum: int | None, maximum: int | None) -> None:
+def resize(session: CommandSession, job: str, minimum: int | None, maximum: int | None) -> None:
     """Change how many workers JOB may have, while it trains."""
     if minimum is None and maximum is None:
         raise click.UsageError("give --min, --max or both.")
@@ -66,7 +66,7 @@ def resize(session: Session, job: str, minimum: int | None, maximum: int | None)
 @click.argument("job")
 @click.argument("priority", type=int)
 @with_output
-def prioritize(session: Session, job: str, priority: int) -> None:
+def prioritize(session: CommandSession, job: str, priority: int) -> None:
     """Give JOB another PRIORITY: who waits with a higher one is served first.
 
     Put -- before a number below 0. Above 0 it takes the role of an operator.
@@ -79,7 +79,7 @@ def prioritize(session: Session, job: str, priority: int) -> None:
 @click.argument("job")
 @click.option("--grace-s", type=click.FloatRange(min=0), help="Seconds to end the running step in.")
 @with_output
-def cancel(session: Session, job: str, grace_s: float | None) -> None:
+def cancel(session: CommandSession, job: str, grace_s: float | None) -> None:
     """Stop JOB."""
     found = find_job(session.client(), job).cancel(grace_s)
     session.show(found.view.model_dump(mode="json"), f"{found.id}: {found.state}")
@@ -88,7 +88,7 @@ def cancel(session: Session, job: str, grace_s: float | None) -> None:
 @click.command()
 @click.argument("job")
 @with_output
-def pause(session: Session, job: str) -> None:
+def pause(session: CommandSession, job: str) -> None:
     """Save what JOB holds after the step it is in, and let go of the cluster."""
     found = find_job(session.client(), job).pause()
     session.show(found.view.model_dump(mode="json"), f"{found.id}: {found.state}")
@@ -97,7 +97,7 @@ def pause(session: Session, job: str) -> None:
 @click.command()
 @click.argument("job")
 @with_output
-def resume(session: Session, job: str) -> None:
+def resume(session: CommandSession, job: str) -> None:
     """Queue JOB, which is paused, again: it goes on from its newest checkpoint."""
     found = find_job(session.client(), job).resume()
     session.show(found.view.model_dump(mode="json"), f"{found.id}: {found.state}")
@@ -109,7 +109,7 @@ def resume(session: Session, job: str) -> None:
     "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file to write."
 )
 @with_output
-def export(session: Session, job: str, out: Path) -> None:
+def export(session: CommandSession, job: str, out: Path) -> None:
     """Write JOB's weights as safetensors: the final ones, or those of its newest checkpoint."""
     found = find_job(session.client(), job)
     path = found.export(out)
@@ -119,7 +119,7 @@ def export(session: Session, job: str, out: Path) -> None:
 @click.command()
 @click.argument("job")
 @with_output
-def delete(session: Session, job: str) -> None:
+def delete(session: CommandSession, job: str) -> None:
     """Forget JOB, which must have ended, and its files."""
     found = find_job(session.client(), job)
     found.delete()

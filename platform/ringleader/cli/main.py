@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from ringleader.cli import access, chaos, check, control, jobs, submit, up, watch
-from ringleader.cli.output import Session, complain, connect
+from ringleader.cli.output import CommandSession, complain, connect
 from ringleader.client import Client
 from ringleader.errors import ApiProblem, PackageRefused, RingleaderError, SpecInvalid
 
@@ -49,7 +49,7 @@ for _command in (
 
 def main(arguments: Sequence[str] | None = None, connect: Callable[[], Client] = connect) -> int:
     """Run one command; returns the exit code."""
-    session = Session(connect)
+    session = CommandSession(connect)
     try:
         code = cli.main(
             args=None if arguments is None else list(arguments),

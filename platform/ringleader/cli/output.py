@@ -28,7 +28,7 @@ def connect() -> Client:
 
 
 @dataclass
-class Session:
+class CommandSession:
     """What all commands share: how to connect, and how to print."""
 
     connect: Callable[[], Client] = connect
@@ -75,12 +75,12 @@ def json_line(value: Any) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def with_output(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
+def with_output(command: Callable[Concatenate[CommandSession, P], R]) -> Callable[P, R]:
     """Give a command `-o json` and, as its first argument, the session."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        session = click.get_current_context().find_object(Session)
+        session = click.get_current_context().find_object(CommandSession)
         assert session is not None
         session.as_json = kwargs.pop("output") == "json"
         return command(session, *args, **kwargs)

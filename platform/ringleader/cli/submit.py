@@ -11,7 +11,7 @@ import click
 
 from ringleader.cli.find import find_job
 from ringleader.cli.jobs import steps, why_text
-from ringleader.cli.output import Session, pairs, plain, to_terminal, with_output
+from ringleader.cli.output import CommandSession, pairs, plain, to_terminal, with_output
 from ringleader.client import Job
 from ringleader.errors import JobFailed, WaitTimeout
 from ringleader.spec import JobSpec
@@ -36,7 +36,7 @@ _SHOW_EVERY_S = 0.5
 @click.option("--dry-run", is_flag=True, help="Say what would come of it, and submit nothing.")
 @with_output
 def submit(
-    session: Session,
+    session: CommandSession,
     file: Path,
     *,
     working_dir: Path | None,
@@ -64,7 +64,7 @@ def submit(
 
 
 @contextmanager
-def _remarks_noted(session: Session) -> Iterator[None]:
+def _remarks_noted(session: CommandSession) -> Iterator[None]:
     """What the client warns of in a job file, as a command says it."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", JobFileWarning)
@@ -89,7 +89,7 @@ def _preview(told: dict[str, Any]) -> str:
 @click.argument("file", type=JOB_FILE)
 @click.option("--working-dir", type=FOLDER, help="Folder that submit is to pack.")
 @with_output
-def validate(session: Session, file: Path, *, working_dir: Path | None) -> int:
+def validate(session: CommandSession, file: Path, *, working_dir: Path | None) -> int:
     """Check the job FILE without submitting it. Needs no control plane."""
     spec = JobSpec.load(file)
     remarks = check_working_dir(spec, root_of(spec, file.absolute().parent, working_dir))
@@ -112,12 +112,12 @@ def told_bits(spec: JobSpec) -> str:
 @click.argument("job")
 @click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait at most.")
 @with_output
-def wait(session: Session, job: str, timeout: float | None) -> int:
+def wait(session: CommandSession, job: str, timeout: float | None) -> int:
     """Wait for JOB's end; the exit code tells how it ended."""
     return await_end(session, find_job(session.client(), job), timeout)
 
 
-def await_end(session: Session, job: Job, timeout: float | None) -> int:
+def await_end(session: CommandSession, job: Job, timeout: float | None) -> int:
     """Exit code 0 succeeded, 1 failed, 3 cancelled, 124 timed out; Ctrl-C detaches."""
     try:
         _wait_showing(session, job, timeout)
@@ -132,7 +132,7 @@ def await_end(session: Session, job: Job, timeout: float | None) -> int:
     return conclude(session, job)
 
 
-def conclude(session: Session, job: Job) -> int:
+def conclude(session: CommandSession, job: Job) -> int:
     """Print how an ended job ended; returns the exit code."""
     if job.state is State.FAILED and not session.as_json:
         job.wait(timeout=0)  # raises JobFailed with reason and last lines
@@ -144,7 +144,7 @@ def conclude(session: Session, job: Job) -> int:
     return EXIT_BY_STATE[job.state]
 
 
-def _wait_showing(session: Session, job: Job, timeout: float | None) -> None:
+def _wait_showing(session: CommandSession, job: Job, timeout: float | None) -> None:
     """Wait; on a terminal show progress on one line that is overwritten."""
     if not to_terminal():
         _wait_quietly(job, timeout)

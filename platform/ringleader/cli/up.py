@@ -14,11 +14,11 @@ from types import FrameType
 
 import click
 
-from ringleader.cli.output import Session, echo, pairs, with_output
+from ringleader.cli.output import CommandSession, echo, pairs, with_output
 from ringleader.cli.stack.home import Home, read_json
-from ringleader.cli.stack.process import Identity
+from ringleader.cli.stack.process import PidIdentity
 from ringleader.cli.stack.service import recorded
-from ringleader.cli.stack.stack import DEFAULT_CPUS, Cluster, running, take_down
+from ringleader.cli.stack.stack import DEFAULT_CPUS, ForeignCluster, running, take_down
 from ringleader.cli.submit import EXIT_DETACHED, JOB_FILE, await_end
 from ringleader.cli.watch import log_text
 from ringleader.client import Client, Job, profile
@@ -69,12 +69,18 @@ class Stopped(BaseException):
 )
 @with_output
 def up(
-    session: Session, *, detach: bool, port: int, num_cpus: int, ray_address: str, ray_token: Path | None
+    session: CommandSession,
+    *,
+    detach: bool,
+    port: int,
+    num_cpus: int,
+    ray_address: str,
+    ray_token: Path | None,
 ) -> int:
     """Start Ray, MLflow, the API and the page on this machine, on loopback only."""
     if bool(ray_address) != bool(ray_token):
         raise click.UsageError("--ray-address and --ray-token go together: Ray's ports ask for the token.")
-    cluster = Cluster(ray_address, ray_token.resolve()) if ray_token else None
+    cluster = ForeignCluster(ray_address, ray_token.resolve()) if ray_token else None
     home = Home(profile.home())
     if detach:
         return _detached(session, home, port, num_cpus, cluster)
@@ -95,7 +101,7 @@ def up(
 
 @click.command()
 @with_output
-def down(session: Session) -> int:
+def down(session: CommandSession) -> int:
     """Stop what `up` started. Jobs on a Ray that it started end, those on another cluster go on."""
     home = Home(profile.home())
     found = take_down(home)
@@ -107,10 +113,10 @@ def down(session: Session) -> int:
 
 @click.command()
 @with_output
-def status(session: Session) -> int:
+def status(session: CommandSession) -> int:
     """Show what runs on this machine; exit code 1 when nothing does."""
     home = Home(profile.home())
-    who = Identity.read(read_json(home.up))
+    who = PidIdentity.read(read_json(home.up))
     if who is None or not who.alive:
         session.show({"home": str(home.root), "up": False, "services": {}}, f"nothing runs on {home.root}")
         return 1
@@ -122,7 +128,7 @@ def status(session: Session) -> int:
 @click.argument("file", type=JOB_FILE)
 @CPUS
 @with_output
-def run(session: Session, file: Path, num_cpus: int) -> int:
+def run(session: CommandSession, file: Path, num_cpus: int) -> int:
     """Start everything in a temporary home, run the job FILE to its end, clean up."""
     with tempfile.TemporaryDirectory(prefix="ringleader-", ignore_cleanup_errors=True) as folder:
         try:
@@ -157,7 +163,9 @@ def stoppable() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _detached(session: Session, home: Home, port: int, num_cpus: int, cluster: Cluster | None) -> int:
+def _detached(
+    session: CommandSession, home: Home, port: int, num_cpus: int, cluster: ForeignCluster | None
+) -> int:
     home.prepare()
     options = ["--port", str(port), "--num-cpus", str(num_cpus)]
     if cluster is not None:
@@ -185,7 +193,7 @@ def _detached(session: Session, home: Home, port: int, num_cpus: int, cluster: C
     raise NotUp(f"`up` was not ready within {DETACH_DEADLINE_S:g} s.", hint=f"Look into {log}.")
 
 
-def _show(session: Session, home: Home) -> None:
+def _show(session: CommandSession, home: Home) -> None:
     said = read_json(home.up)
     services = {name: "runs" if who.alive else "down" for name, who in recorded(home).items()}
     answer = {"home": str(home.root), "up": True, "url": said.get("url"), "mlflow": said.get("mlflow")}
@@ -199,7 +207,7 @@ def _show(session: Session, home: Home) -> None:
     session.show({**answer, "pid": said.get("pid"), "services": services}, pairs(shown))
 
 
-def _print_logs(session: Session, job: Job) -> None:
+def _print_logs(session: CommandSession, job: Job) -> None:
     """Follow to the job's end; with -o json the answer is the job alone, its lines go beside it."""
     for line in job.logs(follow=True):
         if session.as_json:

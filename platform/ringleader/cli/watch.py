@@ -7,7 +7,7 @@ import click
 
 from ringleader.cli.find import find_job
 from ringleader.cli.jobs import gist
-from ringleader.cli.output import Session, number, table, with_output
+from ringleader.cli.output import CommandSession, number, table, with_output
 from ringleader.cli.submit import EXIT_DETACHED
 from ringleader.client import Event, Job, LogLine
 from ringleader.client.records import as_json
@@ -18,7 +18,7 @@ from ringleader.errors import RingleaderError
 @click.argument("job")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @with_output
-def logs(session: Session, job: str, follow: bool) -> int:
+def logs(session: CommandSession, job: str, follow: bool) -> int:
     """Print what JOB's workers printed."""
     found = find_job(session.client(), job)
     return print_feed(session, found.logs(follow=follow), log_text)
@@ -28,7 +28,7 @@ def logs(session: Session, job: str, follow: bool) -> int:
 @click.argument("job")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @with_output
-def events(session: Session, job: str, follow: bool) -> int:
+def events(session: CommandSession, job: str, follow: bool) -> int:
     """Print what happened to JOB."""
     found = find_job(session.client(), job)
     return print_feed(session, found.events(follow=follow), event_text)
@@ -37,7 +37,7 @@ def events(session: Session, job: str, follow: bool) -> int:
 @click.command()
 @click.argument("job")
 @with_output
-def workers(session: Session, job: str) -> None:
+def workers(session: CommandSession, job: str) -> None:
     """List JOB's workers."""
     found = find_job(session.client(), job).workers()
     header = ("ID", "ROLE", "RANK", "PID", "NODE", "STATE", "GENERATION", "SHARDS")
@@ -52,7 +52,7 @@ def workers(session: Session, job: str) -> None:
     "--max-points", type=click.IntRange(min=4), default=40, show_default=True, help="Thin to this many."
 )
 @with_output
-def metrics(session: Session, job: str, name: str | None, max_points: int) -> None:
+def metrics(session: CommandSession, job: str, name: str | None, max_points: int) -> None:
     """Print the metric NAME of JOB over its steps; without NAME, which metrics there are."""
     found = find_job(session.client(), job)
     if name is None:
@@ -83,7 +83,7 @@ def _there_may_be(job: Job, name: str) -> None:
         raise NoSuchMetric(f"job {job.id} has no metric {name!r}.", hint=which)
 
 
-def print_feed(session: Session, items: Iterable[Any], text: Callable[[Any], str]) -> int:
+def print_feed(session: CommandSession, items: Iterable[Any], text: Callable[[Any], str]) -> int:
     """One line an item as it comes (JSON lines with -o json); Ctrl-C ends the printing only."""
     try:
         for item in items:

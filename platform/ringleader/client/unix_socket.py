@@ -20,7 +20,7 @@ def unix_url(socket: Path, path: str = "") -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ClientRoute:
     """How httpx is to be asked for an address.
 
     Attributes:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
-from ringleader.comm.rows import Tables
+from ringleader.comm.rows import SparseTables
 from ringleader.comm.segments import Arena
 from ringleader.errors import StepMisuse
 
@@ -113,7 +113,7 @@ class Buckets:
         alone_bytes: int = ALONE_BYTES,
         shared: bool = False,
         owners: Sequence[int] | None = None,
-        tables: Tables | None = None,
+        tables: SparseTables | None = None,
         active: Sequence[int] | None = None,
         before: "Buckets | None" = None,
     ) -> None:
@@ -122,7 +122,7 @@ class Buckets:
         self.active = tuple(trainable if active is None else active)
         self.owners = tuple(owners or [0] * len(self.parameters))
         self.arena = Arena() if shared else None
-        self.tables = tables or Tables(self.parameters, {})
+        self.tables = tables or SparseTables(self.parameters, {})
         dense = [number for number in self.active if number not in self.tables.names]
         self.buckets = _lay_out(self.parameters, dense, self.owners, capacity_bytes, alone_bytes)
         for bucket in self.buckets:

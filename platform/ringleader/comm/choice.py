@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
-from ringleader.comm.schedules import SCHEDULES, Part
-from ringleader.comm.simulator import Costs, Forecast, TooLong, simulate
+from ringleader.comm.schedules import SCHEDULES, RankPart
+from ringleader.comm.simulator import ClusterCosts, Forecast, TooLong, simulate
 
 COARSE_PIECES = 8
 """A forecast cuts a bucket into this many messages at most, where the exchange would cut it into more."""
@@ -18,7 +18,7 @@ DOUBT = 1.1
 the simulator of."""
 
 
-def choose(part: Part, costs: Costs, *, canonical: bool, element_bytes: int = 4) -> str:
+def choose(part: RankPart, costs: ClusterCosts, *, canonical: bool, element_bytes: int = 4) -> str:
     """The name of the schedule that was soonest where that was tried, else of that with about the least simulated time;
     of several the one with the fewest messages, the least time, the first name. All ranks choose alike.
 
@@ -34,13 +34,15 @@ def choose(part: Part, costs: Costs, *, canonical: bool, element_bytes: int = 4)
     return _choose(like, replace(costs, tried=()), canonical, element_bytes)
 
 
-def alike(part: Part) -> Part:
+def alike(part: RankPart) -> RankPart:
     """What stands for all buckets of about one size, that share an answer: a regroup must not wait for many
     simulations."""
     return replace(part, rank=0, length=1 << max(0, part.length - 1).bit_length())
 
 
-def forecasts(part: Part, costs: Costs, *, canonical: bool, element_bytes: int = 4) -> dict[str, Forecast]:
+def forecasts(
+    part: RankPart, costs: ClusterCosts, *, canonical: bool, element_bytes: int = 4
+) -> dict[str, Forecast]:
     """What the simulator says of the schedules that may be chosen, by name; none that takes `HOPELESS` times as long as
     another, for to play all messages of many ranks through takes seconds."""
     coarse = replace(part, chunk=max(part.chunk, -(-part.length // COARSE_PIECES)))
@@ -54,7 +56,7 @@ def forecasts(part: Part, costs: Costs, *, canonical: bool, element_bytes: int =
 
 
 @lru_cache(maxsize=4096)
-def _choose(part: Part, costs: Costs, canonical: bool, element_bytes: int) -> str:
+def _choose(part: RankPart, costs: ClusterCosts, canonical: bool, element_bytes: int) -> str:
     found = forecasts(part, costs, canonical=canonical, element_bytes=element_bytes)
     least = min(forecast.seconds for forecast in found.values())
     near = [name for name, forecast in found.items() if forecast.seconds <= DOUBT * least]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from ringleader.comm.timeline import BUCKETS, TRAINING, WORDS, Stretch
+from ringleader.comm.timeline import BUCKETS, TRAINING, WORDS, TimelineStretch
 
 FILE = "trace.json"
 HEAD = "trace.head"
@@ -41,7 +41,7 @@ class TraceFile:
         self._counts = [0, 0]
         self._finished: Path | None = None
 
-    def add(self, worker: str, stretch: Stretch) -> None:
+    def add(self, worker: str, stretch: TimelineStretch) -> None:
         """The spans of a worker's settled transaction."""
         if worker not in self._workers:
             self._workers[worker] = len(self._workers) + 1
@@ -116,7 +116,7 @@ def _write_whole(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _events(stretch: Stretch, process: int, begun_ns: int) -> Iterator[dict[str, Any]]:
+def _events(stretch: TimelineStretch, process: int, begun_ns: int) -> Iterator[dict[str, Any]]:
     offset_ns = round(stretch.epoch_s * 1e9) - begun_ns
 
     def event(track: str, name: str, start_s: float, stop_s: float, facts: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _events(stretch: Stretch, process: int, begun_ns: int) -> Iterator[dict[str,
         yield event(span.track, span.name, span.start_s, span.stop_s, span.facts)
 
 
-def _title(stretch: Stretch) -> str:
+def _title(stretch: TimelineStretch) -> str:
     if stretch.first > stretch.last:
         return "after the last step"
     steps = f"{stretch.first}" if stretch.first == stretch.last else f"{stretch.first}-{stretch.last}"

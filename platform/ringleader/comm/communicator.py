@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from ringleader.comm.executor import Scratch, execute
-from ringleader.comm.schedules import Part, Step
+from ringleader.comm.schedules import RankPart, Step
 from ringleader.comm.segments import Arena
 from ringleader.comm.timeline import BUCKETS, TRAINING, WORDS, Timeline
-from ringleader.comm.transports import Board, Transport
+from ringleader.comm.transports import SharedSums, Transport
 from ringleader.errors import ExchangeBroken
 
 BULK, EXPRESS = 0, 1
@@ -143,7 +143,13 @@ class Communicator:
         return self._submit(run, Ticket(phase, bucket, row.nbytes, "native"), BULK)
 
     def submit_in_place(
-        self, board: Board, part: Part, moves: Sequence[tuple[Tensor, Tensor]], arena: Arena, *, bucket: int
+        self,
+        board: SharedSums,
+        part: RankPart,
+        moves: Sequence[tuple[Tensor, Tensor]],
+        arena: Arena,
+        *,
+        bucket: int,
     ) -> Ticket:
         """Start a sum in shared memory.
 

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from ringleader.comm.executor import Scratch
-from ringleader.comm.schedules import Part
+from ringleader.comm.schedules import RankPart
 from ringleader.comm.schedules.schedule import even_spans, fold, size
 from ringleader.comm.transports.transport import Messages
-from ringleader.comm.tree import Node
+from ringleader.comm.tree import TreeNode
 
 Round = Callable[[Messages, Messages], None]
 """(sends, receives): all of them at once; returns when they are done. Raises ExchangeBroken."""
 
 
-def canonical_sum(part: Part, rows: Sequence[Tensor], scratch: Scratch, together: Round) -> None:
+def canonical_sum(part: RankPart, rows: Sequence[Tensor], scratch: Scratch, together: Round) -> None:
     """Leave the canonical sum of everybody's rows in row 0 of everybody.
 
     Args:
@@ -45,8 +45,8 @@ def canonical_sum(part: Part, rows: Sequence[Tensor], scratch: Scratch, together
 
 
 def _operands(
-    part: Part, rows: Sequence[Tensor], scratch: Scratch
-) -> tuple[list[tuple[Node, Tensor]], Messages]:
+    part: RankPart, rows: Sequence[Tensor], scratch: Scratch
+) -> tuple[list[tuple[TreeNode, Tensor]], Messages]:
     """What is added in this rank's span, row 0 first, and what of it comes from others."""
     start, stop = even_spans(part.length, part.world)[part.rank]
     operands = [(node, rows[k][start:stop]) for k, node in enumerate(part.rows[part.rank])]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ringleader.comm.simulator import NOTHING, Costs, Link
+from ringleader.comm.simulator import NOTHING, ClusterCosts, LinkCost
 
 SMALL, LARGE = 256, 1 << 20
 """Elements of float32: 1 KB, whose time is nearly all latency, and 4 MB."""
@@ -27,7 +27,7 @@ INSIDE, CROWDED, BETWEEN, ADD = 0, 2, 4, 6
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class ProbeSender:
     """How members send while they measure.
 
     Attributes:
@@ -42,7 +42,7 @@ class Lines:
     tell: Callable[[Tensor], Tensor]
 
 
-def probe(rank: int, groups: tuple[tuple[int, ...], ...], size: int, lines: Lines) -> Costs:
+def probe(rank: int, groups: tuple[tuple[int, ...], ...], size: int, lines: ProbeSender) -> ClusterCosts:
     """Measure; every member calls this at the same time and gets the same answer.
 
     Args:
@@ -66,10 +66,10 @@ def probe(rank: int, groups: tuple[tuple[int, ...], ...], size: int, lines: Line
     inside, between = (_link(*told[place : place + 2]) for place in (INSIDE, BETWEEN))
     inside, between = (inside if len(near) > 1 else between), (between if far is not None else inside)
     crowded = _crowded(told, len(near)) if len(near) > 1 else NOTHING
-    return Costs(inside, between, told[ADD] / (ADDED * 4), crowded)
+    return ClusterCosts(inside, between, told[ADD] / (ADDED * 4), crowded)
 
 
-def _to_and_fro(seconds: Tensor, place: int, rank: int, pair: tuple[int, int], lines: Lines) -> None:
+def _to_and_fro(seconds: Tensor, place: int, rank: int, pair: tuple[int, int], lines: ProbeSender) -> None:
     """One way of a small and of a large message, written down by the first of the pair."""
     if rank not in pair:
         return
@@ -81,7 +81,7 @@ def _to_and_fro(seconds: Tensor, place: int, rank: int, pair: tuple[int, int], l
             seconds[place + k] = took / 2
 
 
-def _all_at_once(seconds: Tensor, rank: int, near: tuple[int, ...], lines: Lines) -> None:
+def _all_at_once(seconds: Tensor, rank: int, near: tuple[int, ...], lines: ProbeSender) -> None:
     """A round in which all ranks of a node send, small and large, written down by the first of them."""
     if rank not in near:
         return
@@ -103,7 +103,7 @@ def _round_s(act: Callable[[int], None], length: int) -> float:
     return min(took)
 
 
-def _crowded(told: list[float], ranks: int) -> Link:
+def _crowded(told: list[float], ranks: int) -> LinkCost:
     """What each message adds to the others of its node."""
     more = [
         max(0.0, together - alone) / (ranks - 1)
@@ -112,9 +112,9 @@ def _crowded(told: list[float], ranks: int) -> Link:
     return _link(more[0], more[1])
 
 
-def _link(small_s: float, large_s: float) -> Link:
+def _link(small_s: float, large_s: float) -> LinkCost:
     per_byte = max(0.0, large_s - small_s) / ((LARGE - SMALL) * 4)
-    return Link(latency_s=max(0.0, small_s - per_byte * SMALL * 4), s_per_byte=per_byte)
+    return LinkCost(latency_s=max(0.0, small_s - per_byte * SMALL * 4), s_per_byte=per_byte)
 
 
 def _add_s() -> float:

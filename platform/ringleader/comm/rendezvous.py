@@ -30,7 +30,7 @@ from ringleader.comm.visitor import (
     OVER,
     SET,
     STORE,
-    Place,
+    MeetingPlace,
     local_socket,
 )
 
@@ -67,7 +67,7 @@ class _Room:
     members: set[asyncio.StreamWriter] = field(default_factory=set)
     lines: dict[str, dict[tuple[int, ...], _Meeting]] = field(default_factory=lambda: defaultdict(dict))
 
-    def meeting(self, place: Place) -> _Meeting | None:
+    def meeting(self, place: MeetingPlace) -> _Meeting | None:
         """None where it is over: a later one has begun."""
         line, kept = self.lines[place.line], KEPT.get(place.line, 1)
         if place.number not in line:
@@ -221,7 +221,7 @@ class Rendezvous:
         kind, place_bytes, key_bytes, word_bytes = FRAME.unpack(await reader.readexactly(FRAME.size))
         if word_bytes > MOST_BYTES:
             raise ValueError("no word is so long")
-        place = Place.read((await reader.readexactly(place_bytes)).decode())
+        place = MeetingPlace.read((await reader.readexactly(place_bytes)).decode())
         key = (await reader.readexactly(key_bytes)).decode()
         word = await reader.readexactly(word_bytes)
         meeting = room.meeting(place)

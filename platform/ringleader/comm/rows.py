@@ -18,7 +18,7 @@ from ringleader.errors import StepMisuse
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SparseRows:
     """Some rows of a table.
 
     Attributes:
@@ -38,11 +38,13 @@ class Rows:
         return self.indices.nbytes + self.values.nbytes
 
 
-def no_rows(table: Tensor) -> Rows:
-    return Rows(torch.empty(0, dtype=torch.int64, device=table.device), table.new_empty(0, table.shape[1]))
+def no_rows(table: Tensor) -> SparseRows:
+    return SparseRows(
+        torch.empty(0, dtype=torch.int64, device=table.device), table.new_empty(0, table.shape[1])
+    )
 
 
-def rows_of(gradient: Tensor) -> Rows:
+def rows_of(gradient: Tensor) -> SparseRows:
     """The rows of a sparse gradient; those that occur more than once are added in the order in which they occur.
 
     Not by `coalesce`, which sorts in an order that depends on the kind of processor.
@@ -50,30 +52,30 @@ def rows_of(gradient: Tensor) -> Rows:
     indices, values = gradient._indices()[0], gradient._values()
     if values.device.type == "cpu":
         once, place = torch.unique(indices, return_inverse=True)
-        return Rows(once, values.new_zeros(len(once), values.shape[1]).index_add_(0, place, values))
+        return SparseRows(once, values.new_zeros(len(once), values.shape[1]).index_add_(0, place, values))
     ascending, order = indices.sort(stable=True)
     once, counts = torch.unique_consecutive(ascending, return_counts=True)
-    return Rows(once, torch.segment_reduce(values[order], "sum", lengths=counts, axis=0, unsafe=True))
+    return SparseRows(once, torch.segment_reduce(values[order], "sum", lengths=counts, axis=0, unsafe=True))
 
 
-def added(one: Rows, other: Rows) -> Rows:
+def added(one: SparseRows, other: SparseRows) -> SparseRows:
     """The rows of both."""
     if not one.count or not other.count:
         return one if one.count else other
     indices, place = torch.unique(torch.cat([one.indices, other.indices]), return_inverse=True)
     values = one.values.new_zeros(len(indices), one.values.shape[1])
     values.index_copy_(0, place[: one.count], one.values)
-    return Rows(indices, values.index_add_(0, place[one.count :], other.values))
+    return SparseRows(indices, values.index_add_(0, place[one.count :], other.values))
 
 
-def as_gradient(rows: Rows, table: Tensor) -> Tensor:
+def as_gradient(rows: SparseRows, table: Tensor) -> Tensor:
     """A coalesced sparse COO gradient of the table's shape, over the same memory."""
     return torch.sparse_coo_tensor(
         rows.indices[None], rows.values, table.shape, check_invariants=False, is_coalesced=True
     )
 
 
-class Tables:
+class SparseTables:
     """The row gradients of one step on one member. Lives as long as the buckets it belongs to.
 
     Attributes:
@@ -88,14 +90,14 @@ class Tables:
         self.changed: dict[int, Tensor] = {}
         self.wire_bytes = 0
         self.parameters = parameters
-        self._stacks: dict[int, list[Rows]] = {number: [] for number in self.names}
+        self._stacks: dict[int, list[SparseRows]] = {number: [] for number in self.names}
         self._place = 0
         self._adds = 0
         if self.names and not check_sparse_tensor_invariants.is_enabled():  # type: ignore[no-untyped-call]
             # Said explicitly: torch warns of everybody who leaves it open, its own optimisers among them.
             check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
 
-    def go_on(self, before: "Tables") -> None:
+    def go_on(self, before: "SparseTables") -> None:
         """What those of before changed and sent is still true."""
         self.changed, self.wire_bytes = before.changed, before.wire_bytes
 
@@ -143,14 +145,14 @@ class Tables:
                 right = stack.pop()
                 stack.append(added(stack.pop(), right))
 
-    def partials(self, number: int) -> list[Rows]:
+    def partials(self, number: int) -> list[SparseRows]:
         """This member's partial sums, in ascending order of the tree's nodes."""
         return self._stacks[number]
 
-    def expose(self, number: int, total: Rows) -> None:
+    def expose(self, number: int, total: SparseRows) -> None:
         """The table's gradient becomes this sum."""
         self.parameters[number].grad = as_gradient(total, self.parameters[number])
         self._stacks[number].clear()
 
-    def _put(self, number: int, rows: Rows) -> None:
+    def _put(self, number: int, rows: SparseRows) -> None:
         self._stacks[number].append(rows)

@@ -15,23 +15,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from ringleader.comm.schedules import Add, Part, Receive, Schedule, Send, Span, Step
+from ringleader.comm.schedules import Add, RankPart, Receive, Schedule, Send, Span, Step
 from ringleader.comm.schedules.schedule import size
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkCost:
     """What a message costs: α, the time of an empty one, and β, the time of each byte."""
 
     latency_s: float
     s_per_byte: float
 
 
-NOTHING = Link(0.0, 0.0)
+NOTHING = LinkCost(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedSchedule:
     """What was soonest when members tried it.
 
     Attributes:
@@ -39,14 +39,14 @@ class Tried:
         canonical: whether only canonical schedules stood to choose.
     """
 
-    part: Part
+    part: RankPart
     canonical: bool
     element_bytes: int
     schedule: str
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class ClusterCosts:
     """The costs of a cluster.
 
     Attributes:
@@ -58,11 +58,11 @@ class Costs:
         tried: sums for which no simulation is asked any more.
     """
 
-    inside: Link
-    between: Link
+    inside: LinkCost
+    between: LinkCost
     add_s_per_byte: float
-    crowded: Link = NOTHING
-    tried: tuple[Tried, ...] = ()
+    crowded: LinkCost = NOTHING
+    tried: tuple[TriedSchedule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class TooLong(Exception):
 
 
 def simulate(
-    schedule: Schedule, part: Part, costs: Costs, element_bytes: int = 4, until_s: float = math.inf
+    schedule: Schedule, part: RankPart, costs: ClusterCosts, element_bytes: int = 4, until_s: float = math.inf
 ) -> Forecast:
     """Run the schedule of all ranks from time 0.
 
@@ -155,7 +155,7 @@ class _Clock:
     Ports are numbered: 0..P-1 the ranks' own ones, P.. the nodes' links.
     """
 
-    def __init__(self, part: Part, costs: Costs, element_bytes: int) -> None:
+    def __init__(self, part: RankPart, costs: ClusterCosts, element_bytes: int) -> None:
         self.add_s = costs.add_s_per_byte * element_bytes
         self.left = [0] * len(part.nodes)
         self.entered = [0] * len(part.nodes)

@@ -15,7 +15,7 @@ CAPACITY = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimelineSpan:
     """Something that a thread did; seconds of this process's clock."""
 
     track: str
@@ -26,7 +26,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TimelineStretch:
     """Everything between two commits: the spans of the steps `first` to `last`, none where the last one is past.
 
     Attributes:
@@ -42,7 +42,7 @@ class Stretch:
     start_s: float
     stop_s: float
     epoch_s: float
-    spans: tuple[Span, ...]
+    spans: tuple[TimelineSpan, ...]
     dropped: int = 0
 
 
@@ -53,7 +53,7 @@ class Timeline:
     now: Callable[[], float] = time.perf_counter
     capacity: int = CAPACITY
     epoch_s: float = field(default_factory=lambda: time.time() - time.perf_counter())
-    _spans: list[Span] = field(default_factory=list)
+    _spans: list[TimelineSpan] = field(default_factory=list)
     _open: list[tuple[str, float, dict[str, Any]]] = field(default_factory=list)
     _dropped: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -67,7 +67,7 @@ class Timeline:
         """Something that is over."""
         with self._lock:
             if len(self._spans) < self.capacity:
-                self._spans.append(Span(track, name, start_s, stop_s, facts))
+                self._spans.append(TimelineSpan(track, name, start_s, stop_s, facts))
             else:
                 self._dropped += 1
 
@@ -90,27 +90,27 @@ class Timeline:
 
     def cut(
         self, *, first: int, last: int, generation: int, rank: int, since: float, until: float
-    ) -> Stretch:
+    ) -> TimelineStretch:
         """These steps are committed: what was done for them."""
         with self._lock:
             spans, self._spans = tuple(self._spans), []
             dropped, self._dropped = self._dropped, 0
-        return Stretch(first, last, generation, rank, since, until, self.epoch_s, spans, dropped)
+        return TimelineStretch(first, last, generation, rank, since, until, self.epoch_s, spans, dropped)
 
 
 class Unsettled:
     """Stretches that wait until their steps can no longer be taken back."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Stretch] = deque()
+        self._waiting: deque[TimelineStretch] = deque()
 
-    def add(self, stretch: Stretch) -> None:
+    def add(self, stretch: TimelineStretch) -> None:
         """A step that is committed again takes the place of what it was before."""
         while self._waiting and self._waiting[-1].last >= stretch.last >= stretch.first:
             self._waiting.pop()
         self._waiting.append(stretch)
 
-    def settled(self, step: int) -> list[Stretch]:
+    def settled(self, step: int) -> list[TimelineStretch]:
         """Those of steps below `step`, taken away."""
         out = []
         while self._waiting and self._waiting[0].last < step:

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Node:
+class TreeNode:
     """One node of the tree; a leaf has level 0 and the shard's number as its index."""
 
     level: int
@@ -37,15 +37,15 @@ class Tree:
     present: frozenset[int]
     before: tuple[int, ...]
 
-    def holds(self, node: Node) -> bool:
+    def holds(self, node: TreeNode) -> bool:
         """Whether any present shard lies below `node`."""
         covered = node.covers(self.total)
         return self.before[covered.stop] > self.before[covered.start]
 
-    def is_root(self, node: Node) -> bool:
+    def is_root(self, node: TreeNode) -> bool:
         return node.index == 0 and (1 << node.level) >= self.total
 
-    def push(self, stack: Sequence[Node], node: Node) -> tuple[list[Node], int]:
+    def push(self, stack: Sequence[TreeNode], node: TreeNode) -> tuple[list[TreeNode], int]:
         """Lay the next complete node on a stack of complete nodes in ascending order.
 
         Returns:
@@ -53,22 +53,22 @@ class Tree:
         """
         after, adds = list(stack), 0
         while not self.is_root(node):
-            sibling = Node(node.level, node.index ^ 1)
+            sibling = TreeNode(node.level, node.index ^ 1)
             if self.holds(sibling):
                 if not after or after[-1] != sibling:
                     break
                 after.pop()
                 adds += 1
-            node = Node(node.level + 1, node.index >> 1)
+            node = TreeNode(node.level + 1, node.index >> 1)
         after.append(node)
         return after, adds
 
-    def partials(self, shards: Iterable[int]) -> tuple[Node, ...]:
+    def partials(self, shards: Iterable[int]) -> tuple[TreeNode, ...]:
         """The fewest nodes whose sums an owner of contiguous, ascending `shards` can make alone."""
-        stack: list[Node] = []
+        stack: list[TreeNode] = []
         for shard in shards:
             if shard in self.present:
-                stack, _ = self.push(stack, Node(0, shard))
+                stack, _ = self.push(stack, TreeNode(0, shard))
         return tuple(stack)
 
 

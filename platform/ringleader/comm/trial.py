@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ringleader.comm.choice import alike, forecasts
 from ringleader.comm.communicator import BULK, Communicator
-from ringleader.comm.schedules import SCHEDULES, Part, Step
-from ringleader.comm.simulator import Costs, Tried
+from ringleader.comm.schedules import SCHEDULES, RankPart, Step
+from ringleader.comm.simulator import ClusterCosts, TriedSchedule
 
 NEAR, MOST = 2.5, 4
 """Of the schedules whose forecast is at most so many times the least, so many are tried."""
@@ -35,15 +35,15 @@ Way = Callable[[str], None]
 
 
 def try_out(
-    parts: Iterable[Part],
-    costs: Costs,
+    parts: Iterable[RankPart],
+    costs: ClusterCosts,
     *,
     canonical: bool,
     element_bytes: int,
-    way: Callable[[Part], Way],
+    way: Callable[[RankPart], Way],
     tell: Callable[[Tensor], Tensor],
     clock: Callable[[], float] = time.perf_counter,
-) -> Costs:
+) -> ClusterCosts:
     """The costs, with what was soonest for these sums. Every member calls this at the same time, with the same answer.
 
     Args:
@@ -52,7 +52,7 @@ def try_out(
         tell: the sum of everybody's values; everybody calls it.
         clock: seconds.
     """
-    questions: dict[Part, Part] = {}
+    questions: dict[RankPart, RankPart] = {}
     for part in parts:
         questions.setdefault(alike(part), part)
     names = {like: near(like, costs, canonical=canonical, element_bytes=element_bytes) for like in questions}
@@ -60,11 +60,11 @@ def try_out(
     tried = []
     for like in open_ones:
         trial = _Trial(names[like], way(questions[like]), tell, clock)
-        tried.append(Tried(like, canonical, element_bytes, trial.soonest(BUDGET_S / len(open_ones))))
+        tried.append(TriedSchedule(like, canonical, element_bytes, trial.soonest(BUDGET_S / len(open_ones))))
     return replace(costs, tried=(*costs.tried, *tried))
 
 
-def sums(communicator: Communicator, part: Part, like: Tensor, tag: int) -> Way:
+def sums(communicator: Communicator, part: RankPart, like: Tensor, tag: int) -> Way:
     """Sums of nothing, over rows like that of a bucket."""
     count = max(1, len(part.rows[part.rank]))
     rows = [torch.zeros(part.length, dtype=like.dtype, device=like.device) for _ in range(count)]
@@ -79,7 +79,7 @@ def sums(communicator: Communicator, part: Part, like: Tensor, tag: int) -> Way:
     return way
 
 
-def near(part: Part, costs: Costs, *, canonical: bool, element_bytes: int) -> list[str]:
+def near(part: RankPart, costs: ClusterCosts, *, canonical: bool, element_bytes: int) -> list[str]:
     """The schedules that may be the soonest, by their forecasts; of those that take the same steps one."""
     found = forecasts(part, costs, canonical=canonical, element_bytes=element_bytes)
     least = min(forecast.seconds for forecast in found.values())

@@ -25,19 +25,19 @@ _PLACE = re.compile(r"(.*?)(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MeetingPlace:
     """Which meeting of a room: `line` is what it is one of, `number` counts these."""
 
     line: str
     number: tuple[int, ...]
 
     @staticmethod
-    def read(text: str) -> "Place":
+    def read(text: str) -> "MeetingPlace":
         """Raises ValueError where that names no meeting."""
         found = _PLACE.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} names no meeting")
-        return Place(found[1], tuple(map(int, found[2].split("."))))
+        return MeetingPlace(found[1], tuple(map(int, found[2].split("."))))
 
 
 def local_socket(folder: Path, port: int) -> Path:
@@ -45,7 +45,7 @@ def local_socket(folder: Path, port: int) -> Path:
     return folder / f"meet-{port}"
 
 
-class Visitor:
+class StoreConnection:
     """A member's connection to one room. Calls of several threads take turns.
 
     Args:
@@ -69,9 +69,9 @@ class Visitor:
             self._socket.close()
             raise
 
-    def corner(self, prefix: str, patience_s: float) -> "RoomCorner":
+    def corner(self, prefix: str, patience_s: float) -> "RoomStore":
         self._socket.settimeout(patience_s)
-        return RoomCorner(self, prefix.partition("/")[2])
+        return RoomStore(self, prefix.partition("/")[2])
 
     @property
     def lost(self) -> bool:
@@ -137,10 +137,10 @@ def _far(host: str, port: int, patience_s: float) -> socket.socket:
     return connection
 
 
-class RoomCorner:
+class RoomStore:
     """One meeting's words in a room. Implements Corner."""
 
-    def __init__(self, visitor: Visitor, place: str) -> None:
+    def __init__(self, visitor: StoreConnection, place: str) -> None:
         self._visitor = visitor
         self._place = place
 

@@ -33,7 +33,7 @@ class CopyFailed(RingleaderError):
         )
 
 
-class Copies:
+class NodeCopies:
     """The folder of a node's copies, used by this process as long as it lives.
 
     Args:

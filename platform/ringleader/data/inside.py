@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ringleader.data.copies import Copies
+from ringleader.data.copies import NodeCopies
 from ringleader.data.parquet import ParquetDataset
 
 MANY = 1000
 """A list of more is rows, not data sets."""
 
 
-def read_copies(dataset: Any, copies: Copies) -> bool:
+def read_copies(dataset: Any, copies: NodeCopies) -> bool:
     """Have every Parquet set in `dataset` read this node's copies from now on; False where there is none.
 
     Raises:

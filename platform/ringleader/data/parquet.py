@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 from torch.utils.data import Dataset
 
-from ringleader.data.copies import Copies
+from ringleader.data.copies import NodeCopies
 from ringleader.data.decode import Decoder
 from ringleader.data.row_groups import RowGroups
 from ringleader.errors import RingleaderError
@@ -78,7 +78,7 @@ class ParquetDataset(Dataset[Row]):
         """By column, what makes tensors of bytes."""
         return self._decode
 
-    def read_copies(self, copies: Copies) -> None:
+    def read_copies(self, copies: NodeCopies) -> None:
         """Read this node's copies of the files from now on. A session calls it where the job's data is `replicated`.
 
         Raises:

@@ -11,7 +11,7 @@ from threading import Lock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ringleader.data.copies import Copies, CopyFailed
+from ringleader.data.copies import CopyFailed, NodeCopies
 from ringleader.data.places import expand, resolve
 
 
@@ -65,7 +65,7 @@ class RowGroups:
         self.__dict__.update(state)
         self._opened = _Opened()
 
-    def read_copies(self, copies: Copies) -> None:
+    def read_copies(self, copies: NodeCopies) -> None:
         """Read this node's copies of the files from now on; what was read from the source is read no more.
 
         Raises:

@@ -2,6 +2,6 @@
 
 from ringleader.elastic.membership import begin, handle
 from ringleader.elastic.plan import NOWHERE, Meeting, Plan
-from ringleader.elastic.state import Membership, Rules
+from ringleader.elastic.state import AttemptRules, Membership
 
-__all__ = ["NOWHERE", "Meeting", "Membership", "Plan", "Rules", "begin", "handle"]
+__all__ = ["NOWHERE", "AttemptRules", "Meeting", "Membership", "Plan", "begin", "handle"]

@@ -48,7 +48,7 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class CaughtUp:
     """A worker that shadows a member has applied all that the member has. `pair`: the number of theirs."""
 
     worker: str
@@ -225,7 +225,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WorkerFound:
     """What a supervisor that came back found of one worker.
 
     Attributes:
@@ -252,7 +252,7 @@ class Returned:
     """
 
     start: int
-    found: tuple[Found, ...]
+    found: tuple[WorkerFound, ...]
     now: float
 
 
@@ -260,7 +260,7 @@ Event = (
     Waiting
     | Placed
     | Parked
-    | Level
+    | CaughtUp
     | Seated
     | Healed
     | Committed

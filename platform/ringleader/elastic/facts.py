@@ -7,7 +7,7 @@ from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import End, Instruction, Kill, Report
 from ringleader.elastic.newcomers import arrived, expendable, set_back
 from ringleader.elastic.recovery import Recovery
-from ringleader.elastic.state import Loss, Membership, Phase, Worker
+from ringleader.elastic.state import Loss, Membership, Phase, WorkerState
 from ringleader.wire.states import RETRIED
 
 RAISED_HINT = "Mend the training function; ringleader.local_session runs it in one process, under a debugger."
@@ -34,7 +34,7 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
             return _move(state, worker, Phase.WAITING, Phase.STARTING, event.now), ()
         case ev.Parked():
             return (state, ()) if _said_before_following(state, event) else _parked(state, event)
-        case ev.Level():
+        case ev.CaughtUp():
             return _level(state, event), ()
         case ev.Seated(generation=generation):
             return _mark(state, generation, "seated", event.now), ()
@@ -179,7 +179,7 @@ def _said_before_following(state: Membership, event: ev.Parked) -> bool:
     return found is not None and found.phase is Phase.SHADOWING and event.followed < found.pair
 
 
-def _level(state: Membership, event: ev.Level) -> Membership:
+def _level(state: Membership, event: ev.CaughtUp) -> Membership:
     found = state.find(event.worker)
     if found is None or found.phase is not Phase.SHADOWING or found.level or found.pair != event.pair:
         return state
@@ -295,7 +295,7 @@ def _raised(state: Membership, event: ev.Raised) -> Step:
     return state, (Kill(event.worker, "raised"), *out)
 
 
-def _spare_who_raised(state: Membership, worker: Worker, event: ev.Raised) -> Step:
+def _spare_who_raised(state: Membership, worker: WorkerState, event: ev.Raised) -> Step:
     """What a member raised at a slice counts once a proven one raises there as well."""
     if worker in state.members:
         state = replace(state, raised=state.raised | {(event.step, event.slice)})

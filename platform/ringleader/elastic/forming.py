@@ -7,7 +7,7 @@ from math import inf
 from ringleader.elastic.instructions import Dismiss, Form, Instruction, Report
 from ringleader.elastic.parts import holders
 from ringleader.elastic.plan import NOWHERE, Plan
-from ringleader.elastic.state import PAUSE, SHORT, Membership, Phase, Worker
+from ringleader.elastic.state import PAUSE, SHORT, Membership, Phase, WorkerState
 
 Step = tuple[Membership, tuple[Instruction, ...]]
 
@@ -58,7 +58,7 @@ def _held_by(state: Membership) -> tuple[tuple[int, ...], ...]:
     return holders([w.slot for w in _servers(state)], rules.servers, others)
 
 
-def _servers(state: Membership) -> list[Worker]:
+def _servers(state: Membership) -> list[WorkerState]:
     return [w for w in state.members if w.phase is Phase.PARKED and w.role == "server"]
 
 
@@ -90,7 +90,7 @@ def form(state: Membership, start_step: int, now: float) -> Step:
     return state, (Form(plan), *dismissed, *_reports(plan, joined, state.formed_step))
 
 
-def _choose(state: Membership, start_step: int, cause: str) -> tuple[Worker, ...]:
+def _choose(state: Membership, start_step: int, cause: str) -> tuple[WorkerState, ...]:
     """The workers of the plan in rank order: those who stay keep their order, joiners stand behind them.
 
     Who shall leave stays for one more generation where `min` or the newest state depends on it; of several those
@@ -112,7 +112,7 @@ def _choose(state: Membership, start_step: int, cause: str) -> tuple[Worker, ...
     return (*chosen, *leaving[:needed]) if needed else tuple(chosen)
 
 
-def _choose_servers(state: Membership, start_step: int, cause: str) -> tuple[Worker, ...]:
+def _choose_servers(state: Membership, start_step: int, cause: str) -> tuple[WorkerState, ...]:
     """All that are parked; a new one comes in when servers can heal it, who alone have the optimiser's state, and none
     of them is ahead of the others."""
     servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
@@ -124,12 +124,12 @@ def _choose_servers(state: Membership, start_step: int, cause: str) -> tuple[Wor
     return tuple(w for w in servers if not w.ready)
 
 
-def _holds(worker: Worker, start_step: int) -> bool:
+def _holds(worker: WorkerState, start_step: int) -> bool:
     return (worker.generation > 0 or worker.level) and worker.applied == start_step
 
 
 def _heals(
-    workers: Sequence[Worker], servers: Sequence[Worker], start_step: int, level: float
+    workers: Sequence[WorkerState], servers: Sequence[WorkerState], start_step: int, level: float
 ) -> tuple[tuple[str, str], ...]:
     """Pairs of (receiver, donor). Before the first step everybody takes the state of one member, so that all are
     equal even if the user's function is unseeded; later donors take turns. A server that is ahead gives nothing."""
@@ -158,7 +158,7 @@ def _cause(state: Membership) -> str:
     return "resize" if state.resized else "join"
 
 
-def _seat(state: Membership, members: Sequence[Worker], plan: Plan, now: float) -> Membership:
+def _seat(state: Membership, members: Sequence[WorkerState], plan: Plan, now: float) -> Membership:
     for member in members:
         state = state.put(
             replace(
@@ -209,7 +209,7 @@ def _dismiss(state: Membership, plan: Plan) -> Step:
     return state, (*left, *(Dismiss(w.id) for w in gone))
 
 
-def _reports(plan: Plan, joined: Sequence[Worker], step: int) -> tuple[Report, ...]:
+def _reports(plan: Plan, joined: Sequence[WorkerState], step: int) -> tuple[Report, ...]:
     data = {"members": list(plan.members), "cause": plan.cause, "step": step, "world": plan.world}
     formed = Report("generation.formed", plan.generation, data)
     return (

@@ -25,7 +25,7 @@ from ringleader.elastic.instructions import (
 from ringleader.elastic.newcomers import expendable, held
 from ringleader.elastic.preempting import preempt
 from ringleader.elastic.returning import returned
-from ringleader.elastic.state import Membership, Phase, Rules, Worker
+from ringleader.elastic.state import AttemptRules, Membership, Phase, WorkerState
 
 Step = tuple[Membership, tuple[Instruction, ...]]
 
@@ -34,7 +34,7 @@ LAST_HOLDER = 8
 gets its chance. Members that are frozen are found by their heartbeats, not by this."""
 
 
-def begin(rules: Rules, *, minimum: int, maximum: int, now: float) -> Step:
+def begin(rules: AttemptRules, *, minimum: int, maximum: int, now: float) -> Step:
     """The state of a new attempt and the instructions that start its workers."""
     state = Membership(rules=rules, min=minimum, max=min(maximum, rules.shards))
     return _staff(state, now)
@@ -94,13 +94,13 @@ def _start(state: Membership, role: Role, slots: Sequence[int], now: float) -> S
     out: tuple[Instruction, ...] = ()
     for slot in slots:
         name = f"{role[0]}{state.named}"
-        worker = Worker(id=name, role=role, phase=Phase.STARTING, since=now, slot=slot)
+        worker = WorkerState(id=name, role=role, phase=Phase.STARTING, since=now, slot=slot)
         state = replace(state, workers=(*state.workers, worker), named=state.named + 1)
         out += (Start(name, role),)
     return state, out
 
 
-def _retire(state: Membership, staff: tuple[Worker, ...], count: int, now: float) -> Step:
+def _retire(state: Membership, staff: tuple[WorkerState, ...], count: int, now: float) -> Step:
     """Those without work go first, then the highest ranks; members leave at a boundary."""
     members = [w for w in state.members if w in staff]
     outside = [w for w in staff if w not in members]
@@ -302,7 +302,7 @@ def _too_few(state: Membership) -> End:
     return End("failed", "min_workers_lost", why, hint)
 
 
-def _last_holder(state: Membership, worker: Worker) -> bool:
+def _last_holder(state: Membership, worker: WorkerState) -> bool:
     """Whether a part of the state may be gone with this member."""
     if state.rules.servers:
         return worker.role == "server"

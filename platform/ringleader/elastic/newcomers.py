@@ -7,10 +7,10 @@ commits a step. Where the group needs a newcomer, before the first commit and be
 from dataclasses import replace
 
 from ringleader.elastic.instructions import Role
-from ringleader.elastic.state import Membership, Phase, Setback, Worker
+from ringleader.elastic.state import Membership, Phase, Setback, WorkerState
 
 
-def expendable(state: Membership, worker: Worker) -> bool:
+def expendable(state: Membership, worker: WorkerState) -> bool:
     """Whether the group does without this worker: at least `min` others are at work, and have proven that they can."""
     at_work = (Phase.ACTIVE, Phase.PARKED, Phase.FINISHED)
     proven = [m for m in state.members if m.role == "worker" and m.proven and m.phase in at_work]

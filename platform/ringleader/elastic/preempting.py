@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import inf
 
 from ringleader.elastic.events import Tick
-from ringleader.elastic.state import Membership, Worker
+from ringleader.elastic.state import Membership, WorkerState
 
 
 def preempt(state: Membership, tick: Tick) -> Membership:
@@ -24,12 +24,12 @@ def preempt(state: Membership, tick: Tick) -> Membership:
     return replace(state, pause_by=latest + state.rules.recover_s, preempted=why)
 
 
-def _going(state: Membership, by: float) -> tuple[Worker, ...]:
+def _going(state: Membership, by: float) -> tuple[WorkerState, ...]:
     """The members whose machines will be gone then."""
     return tuple(m for m in state.members if (m.deadline or inf) <= by)
 
 
-def _missed(state: Membership, going: Sequence[Worker]) -> str:
+def _missed(state: Membership, going: Sequence[WorkerState]) -> str:
     """Why the others cannot go on without them; empty where they can."""
     left = [w for w in state.pool if w not in going]
     notices = ", ".join(f"{w.id} ({w.notice or 'drain'})" for w in going)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ringleader.elastic import events as ev
 from ringleader.elastic.facts import condemn, end, lose, park
 from ringleader.elastic.instructions import End, Instruction, Interrupt, Kill, Report, Start
-from ringleader.elastic.state import Membership, Phase, Worker
+from ringleader.elastic.state import Membership, Phase, WorkerState
 
 Step = tuple[Membership, tuple[Instruction, ...]]
 
@@ -32,7 +32,9 @@ def returned(state: Membership, event: ev.Returned) -> Step:
         if state.ended:
             return state, out
         if worker.phase is not Phase.FINISHED:
-            state, more = _take(state, worker, found.get(worker.id, ev.Found(worker.id, "none")), event.now)
+            state, more = _take(
+                state, worker, found.get(worker.id, ev.WorkerFound(worker.id, "none")), event.now
+            )
             out += more
     for worker in state.workers:
         if worker.phase is Phase.SHADOWING:  # it may have said that it is level, and says so once
@@ -43,7 +45,7 @@ def returned(state: Membership, event: ev.Returned) -> Step:
     return state, out
 
 
-def _take(state: Membership, worker: Worker, found: ev.Found, now: float) -> Step:
+def _take(state: Membership, worker: WorkerState, found: ev.WorkerFound, now: float) -> Step:
     coming = worker.phase in (Phase.WAITING, Phase.STARTING)
     match found.process:
         case "none" if coming:
@@ -59,7 +61,7 @@ def _take(state: Membership, worker: Worker, found: ev.Found, now: float) -> Ste
             return _hear(state, worker, found, now), ()
 
 
-def _hear(state: Membership, worker: Worker, found: ev.Found, now: float) -> Membership:
+def _hear(state: Membership, worker: WorkerState, found: ev.WorkerFound, now: float) -> Membership:
     """It lives. Where it waits for a plan, and that is not known, or it has not got the current one, it says so now."""
     if worker.phase is Phase.WAITING:
         state = state.put(replace(worker, phase=Phase.STARTING, since=now))

@@ -30,7 +30,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AttemptRules:
     """What stays the same for an attempt. Times in seconds.
 
     Attributes:
@@ -81,7 +81,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerState:
     """One worker or server.
 
     Attributes:
@@ -182,11 +182,11 @@ class Membership:
         preempted: why it was not users who paused it: it shall go on elsewhere.
     """
 
-    rules: Rules
+    rules: AttemptRules
     min: int
     max: int
     start: int = 1
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[WorkerState, ...] = ()
     named: int = 0
     generation: int = 0
     plan: Plan | None = None
@@ -217,21 +217,21 @@ class Membership:
         """Failures that count: a group that trains is no sign of a program that ends its workers."""
         return max(0, self.failures - (self.committed - self.failed_at) // GIVES_BACK)
 
-    def find(self, worker: str) -> Worker | None:
+    def find(self, worker: str) -> WorkerState | None:
         return next((w for w in self.workers if w.id == worker), None)
 
-    def where(self, wanted: Callable[[Worker], bool]) -> tuple[Worker, ...]:
+    def where(self, wanted: Callable[[WorkerState], bool]) -> tuple[WorkerState, ...]:
         return tuple(w for w in self.workers if wanted(w))
 
     @property
-    def members(self) -> tuple[Worker, ...]:
+    def members(self) -> tuple[WorkerState, ...]:
         """Those of the current plan that are still known, in rank order."""
         if self.plan is None:
             return ()
         known = {w.id: w for w in self.workers if w.generation == self.generation}
         return tuple(known[m] for m in self.plan.members if m in known)
 
-    def copied(self, server: Worker) -> bool:
+    def copied(self, server: WorkerState) -> bool:
         """Whether all that this server holds is held by another one too, so that the group survives its loss."""
         rules = self.rules
         if not (rules.copies or rules.backups):
@@ -277,13 +277,13 @@ class Membership:
         return all(w.phase in (Phase.PARKED, Phase.FINISHED) for w in self.members)
 
     @property
-    def pool(self) -> tuple[Worker, ...]:
+    def pool(self) -> tuple[WorkerState, ...]:
         """Workers (not servers) that could be in the next plan: members, also those about to leave, then who is ready
         to join."""
         stay = tuple(w for w in self.members if w.phase in (Phase.PARKED, Phase.ACTIVE))
         return tuple(w for w in (*stay, *self.where(lambda w: w.ready)) if w.role == "worker")
 
-    def due(self, worker: Worker) -> bool:
+    def due(self, worker: WorkerState) -> bool:
         """Whether a ready worker joins at the next boundary: it has the state, or must be given it while all wait. A
         generation that broke says nothing of who follows its members. A server needs what servers have recorded of
         optimisers' states, which no worker can tell it."""
@@ -303,7 +303,7 @@ class Membership:
         """Whether fewer than `min` workers could commit a step."""
         return self.plan is not None and not self.closing and len(self.pool) < self.min
 
-    def put(self, worker: Worker) -> "Membership":
+    def put(self, worker: WorkerState) -> "Membership":
         return replace(self, workers=tuple(worker if w.id == worker.id else w for w in self.workers))
 
     def drop(self, worker: str) -> "Membership":

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 from ringleader.files import write_once
 from ringleader.lifeline import end_with_parent
-from ringleader.runtime import environment, fork_worker
 from ringleader.runtime.messages import NAMESPACE
+from ringleader.runtime.nodes import environment, fork_worker
 
 OBJECT_STORE_BYTES = 150_000_000
 LOOK_S = 1.0

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ringleader.accounts import RunAs
-from ringleader.checkpoint.manifest import Saved
-from ringleader.comm.timeline import Stretch
+from ringleader.checkpoint.manifest import SavedPart
+from ringleader.comm.timeline import TimelineStretch
 from ringleader.elastic.instructions import Role
 from ringleader.spec import JobSpec
 from ringleader.wire.views import Spent
@@ -29,7 +29,7 @@ PACKAGE = "package"
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class AttemptLaunch:
     """Everything an attempt starts from. Ray's control store keeps it as long as the attempt lives, for the actor may
     be started again with it: so it holds no secret of the job, only the token that asks for them.
 
@@ -84,7 +84,7 @@ class Launch:
     def spool(self) -> Path:
         return spool_of(Path(self.home), self.job_id, self.attempt)
 
-    def set_down(self) -> "Launch":
+    def set_down(self) -> "AttemptLaunch":
         """With the package in a file: Ray keeps only small arguments for an actor that it may start again."""
         if self.package is None:
             return self
@@ -123,7 +123,7 @@ def parse_name(name: str) -> tuple[str, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """Which process a worker is. `life`: what `runtime.life.own` says there."""
 
     pid: int
@@ -133,11 +133,11 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ParkMessage:
     """A worker waits for a plan: `train.seams.Parked` and who says it."""
 
     worker: str
-    identity: Identity
+    identity: ProcessIdentity
     generation: int
     applied: int
     step: int
@@ -149,7 +149,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class MemberTask:
     """What a process needs to be a member of one attempt."""
 
     job_id: str
@@ -174,7 +174,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PrintedLine:
     """One printed line.
 
     Attributes:
@@ -192,7 +192,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class SettledMetrics:
     """All values of one settled step."""
 
     step: int
@@ -201,7 +201,7 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SettledRows:
     """The settled rows of one step: little-endian int32 shards and int64 rows."""
 
     step: int
@@ -210,7 +210,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class WorkerEvent:
     """An event that a worker tells."""
 
     kind: str
@@ -228,14 +228,14 @@ class Attendance:
         standing: with what it waits for the plan after that.
     """
 
-    identity: Identity
+    identity: ProcessIdentity
     busy: bool
     generation: int = 0
-    standing: Standing | None = None
+    standing: ParkMessage | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """A sign of life from a worker's control thread, with what became settled since the last one that was heard.
 
     Attributes:
@@ -250,7 +250,7 @@ class Beat:
     """
 
     worker: str
-    identity: Identity
+    identity: ProcessIdentity
     generation: int = 0
     step: int = 0
     total_steps: int | None = None
@@ -261,15 +261,15 @@ class Beat:
     worked_s: float = 0.0
     spent: Spent | None = None
     number: int = 0
-    standing: Standing | None = None
+    standing: ParkMessage | None = None
     healed_ago_s: float | None = None
     committed_ago_s: float | None = None
-    metrics: tuple[Metrics, ...] = ()
-    rows: tuple[Rows, ...] = ()
-    events: tuple[Happened, ...] = ()
-    stretches: tuple[Stretch, ...] = ()
-    saved: tuple[Saved, ...] = ()
-    lines: tuple[Line, ...] = ()
+    metrics: tuple[SettledMetrics, ...] = ()
+    rows: tuple[SettledRows, ...] = ()
+    events: tuple[WorkerEvent, ...] = ()
+    stretches: tuple[TimelineStretch, ...] = ()
+    saved: tuple[SavedPart, ...] = ()
+    lines: tuple[PrintedLine, ...] = ()
     lines_dropped: int = 0
 
     @property
@@ -279,7 +279,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class SecretsAnswer:
     """The values of a job's secrets, as a worker is answered. `refused` is why it gets nothing, for good."""
 
     values: dict[str, str] = field(default_factory=dict, repr=False)
@@ -287,7 +287,7 @@ class Handed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnded:
     """How a worker's run ended. `result` is what `train.run.Finished` holds, where it finished."""
 
     kind: Literal["finished", "dismissed", "raised", "failed"]

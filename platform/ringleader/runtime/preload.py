@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     del sys.path[0]  # this folder: it came with the script
 
-from ringleader.runtime import fork_worker
+from ringleader.runtime.nodes import fork_worker
 
 if TYPE_CHECKING:
     from ray._private.parameter import RayParams
@@ -60,7 +60,7 @@ def main() -> None:
     """`preload.py DESCRIPTOR PID` of a socket that listens and of `ray start`."""
     listener, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    from ringleader.runtime import imports, zygote
+    from ringleader.runtime.nodes import imports, zygote
 
     imports.import_all_but_ray()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

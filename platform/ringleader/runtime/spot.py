@@ -11,8 +11,8 @@ from collections.abc import Callable
 import httpx
 
 from ringleader.errors import RingleaderError
-from ringleader.runtime import environment
 from ringleader.runtime.clouds import CLOUDS, Cloud, Notice
+from ringleader.runtime.nodes import environment
 
 ANSWER_S = 2.0
 AGAIN_S = 1.0

@@ -15,7 +15,7 @@ from pydantic import (
 
 from ringleader.errors import SpecInvalid
 from ringleader.spec.findings import findings, unsendable
-from ringleader.spec.part import MAX_WORKERS, Impossible, Part
+from ringleader.spec.part import MAX_WORKERS, Impossible, SpecPart
 from ringleader.spec.requirements import Requirements, uninstallable
 from ringleader.spec.sync import MAX_ROUND_SLICES, Sync
 from ringleader.spec.variables import without_effect
@@ -60,20 +60,20 @@ PATTERNS = {
 """What is said of text that does not match, and what is allowed."""
 
 
-class Batch(Part):
+class Batch(SpecPart):
     """The global batch and the fixed number of logical shards it is cut into."""
 
     global_size: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] = 64
     logical_shards: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] | None = None
 
 
-class Data(Part):
+class Data(SpecPart):
     """From where workers read files of data sets: the source, or a copy of the whole on their node."""
 
     distribution: Literal["sharded", "replicated"] = "sharded"
 
 
-class Checkpoint(Part):
+class Checkpoint(SpecPart):
     """How often the committed state is written to files that a later attempt starts from, and where."""
 
     every_steps: PositiveInt | None = 500
@@ -101,14 +101,14 @@ class Checkpoint(Part):
         return value
 
 
-class Policy(Part):
+class Policy(SpecPart):
     """When a worker that beats but does not advance is evicted, and whether one that is slow is."""
 
     evict_slow: Annotated[bool, Field(strict=True)] = False
     stall_timeout_s: Seconds = 300
 
 
-class Debug(Part):
+class Debug(SpecPart):
     """What to record beyond the usual, whether this job may be harmed on purpose, and whether its program is checked
     beside it."""
 
@@ -118,7 +118,7 @@ class Debug(Part):
     check: Annotated[bool, Field(strict=True)] = True
 
 
-class JobSpec(Part):
+class JobSpec(SpecPart):
     """A whole job file, checked. `JobSpec.parse` gives errors by key; the constructor raises pydantic's."""
 
     name: Name

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 MAX_WORKERS = 4096
 
 
-class Part(BaseModel):
+class SpecPart(BaseModel):
     """A frozen part of the job file that admits no key it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

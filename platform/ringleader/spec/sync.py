@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ringleader.spec.part import MAX_WORKERS, Impossible, Part
+from ringleader.spec.part import MAX_WORKERS, Impossible, SpecPart
 
 Architecture = Literal["ring", "parameter_server", "local_sgd", "token_ring"]
 SERVERS: Architecture = "parameter_server"
@@ -44,7 +44,7 @@ INNER_STEPS = 16
 MAX_ROUND_SLICES = 1 << 18
 
 
-class Sync(Part):
+class Sync(SpecPart):
     """How the workers' models are kept in step."""
 
     intra_node: Architecture = "ring"

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ringleader.spec.part import MAX_WORKERS, Impossible, Part
+from ringleader.spec.part import MAX_WORKERS, Impossible, SpecPart
 from ringleader.spec.sync import MAX_SERVERS
 
 LEAST_CPUS = 0.001
@@ -13,7 +13,7 @@ LEAST_CPUS = 0.001
 Device = Literal["auto", "cuda", "cpu"]
 
 
-class Workers(Part):
+class Workers(SpecPart):
     """How many workers, what each one needs, and on what it computes.
 
     `device` is left out where it follows from `gpus`: `cuda` with one, `cpu` with none. `auto` takes the CPU where a
@@ -66,7 +66,7 @@ class Workers(Part):
         return self
 
 
-class Autoscale(Part):
+class Autoscale(SpecPart):
     """Whether nodes are asked for workers above `workers.min`, where the cluster grows."""
 
     surplus: Annotated[bool, Field(strict=True)] = False
@@ -85,7 +85,7 @@ class Autoscale(Part):
         return f"workers above min ({workers.min}) use free places only: {why}"
 
 
-class Servers(Part):
+class Servers(SpecPart):
     """How many parameter servers, and what each one needs: of CPUs and memory as much as a worker where they are left
     out, and no GPU. Threads are those of a worker: the job's sums depend on their number."""
 

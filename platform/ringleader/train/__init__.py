@@ -1,7 +1,7 @@
 """What a training function sees: the Session, and the step transaction behind it."""
 
-from ringleader.train.digest import weights_sha256
 from ringleader.train.local import local_session
 from ringleader.train.session import Session
+from ringleader.train.state.digest import weights_sha256
 
 __all__ = ["Session", "local_session", "weights_sha256"]

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from ringleader.errors import ExchangeBroken, StepMisuse
-from ringleader.sync import Exchange
-from ringleader.train.casting import Casting
-from ringleader.train.cursor import shard_span
-from ringleader.train.generators import Generator, generators_of, seed_own
-from ringleader.train.group import Group
-from ringleader.train.loaders import Loaders
-from ringleader.train.seams import Outlet
-from ringleader.train.slices import Collate, Slice, load, to_device
-from ringleader.train.streams import seed_all
-from ringleader.train.word import BARRIER, EVALUATE
+from ringleader.exchange import Exchange
+from ringleader.train.body.autocast import Autocast
+from ringleader.train.generation.control_word import BARRIER, EVALUATE
+from ringleader.train.generation.member import Member
+from ringleader.train.ports import RecordSink
+from ringleader.train.rows.cursor import shard_span
+from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.own_generators import Generator, generators_of, seed_own
+from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.rows.slices import Collate, Slice, load, to_device
 
 MAX_SCORES = 32
 SCORE_HINT = (
@@ -30,20 +30,20 @@ Score = Callable[[Any], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EvaluationRequest:
     """What is evaluated: `score(batch)` gives per-row values by name."""
 
     dataset: Any
     score: Score
     collate: Collate | None
     loader_workers: int
-    loaders: Loaders
+    loaders: LoaderProcesses
 
 
 class Evaluation:
     """One numbered evaluation after the other."""
 
-    def __init__(self, group: Group, outlet: Outlet, device: torch.device, casting: Casting) -> None:
+    def __init__(self, group: Member, outlet: RecordSink, device: torch.device, casting: Autocast) -> None:
         self._group = group
         self._outlet = outlet
         self._device = device
@@ -52,7 +52,7 @@ class Evaluation:
     @torch.inference_mode(
         False
     )  # the program's may be on: members would exchange tensors that nobody can write to
-    def run(self, number: int, question: Question) -> dict[str, float]:
+    def run(self, number: int, question: EvaluationRequest) -> dict[str, float]:
         """The mean of every score over all rows, the same number on every member and for any world."""
         group = self._group
         sums: dict[int, Tensor] = {}
@@ -119,7 +119,7 @@ class Evaluation:
         return dict(scores)
 
     def _sum(
-        self, question: Question, shards: Sequence[int], sums: dict[int, Tensor], number: int
+        self, question: EvaluationRequest, shards: Sequence[int], sums: dict[int, Tensor], number: int
     ) -> list[str]:
         """Fill `sums` with (1 + MAX_SCORES,) float64 per shard: rows, then the sum of each score."""
         names: list[str] = []
@@ -156,7 +156,7 @@ class Evaluation:
         group = self._group
         self._outlet.progress(step=group.step, total_steps=None, epoch=group.epoch, phase=phase, rows=0)
 
-    def _pieces(self, question: Question, shard: int, number: int) -> list[Slice]:
+    def _pieces(self, question: EvaluationRequest, shard: int, number: int) -> list[Slice]:
         """A shard's rows in chunks of the training slice's size, so that chunks do not depend on the world."""
         spec = self._group.spec
         low, high = shard_span(shard, len(question.dataset), spec.shards)
@@ -168,7 +168,7 @@ class Evaluation:
             for start in range(low, high, size)
         ]
 
-    def _names(self, question: Question) -> list[str]:
+    def _names(self, question: EvaluationRequest) -> list[str]:
         """A member without rows scores the first one to learn the names."""
         piece = Slice(("evaluate", "names"), 0, np.arange(min(1, len(question.dataset)), dtype=np.int64))
         if not len(piece.rows):
@@ -177,7 +177,7 @@ class Evaluation:
         with self._eval_mode():
             return _checked_names(self._score(question, batch))
 
-    def _score(self, question: Question, batch: Any) -> Any:
+    def _score(self, question: EvaluationRequest, batch: Any) -> Any:
         """The user's values of one batch, in the job's precision."""
         with self._casting.body():
             return question.score(to_device(batch, self._device))
@@ -247,7 +247,7 @@ def _told(value: Any) -> str:
 class _EvalMode:
     """Eval mode, no grad; training flags and committed buffers come back after."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Member) -> None:
         self._group = group
         self._no_grad = torch.no_grad()
 

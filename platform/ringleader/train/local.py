@@ -11,32 +11,32 @@ from typing import Any
 
 import numpy as np
 
-from ringleader.checkpoint.manifest import Saved
+from ringleader.checkpoint.manifest import SavedPart
 from ringleader.comm.chrome import TraceFile
-from ringleader.comm.timeline import Stretch, Unsettled
+from ringleader.comm.timeline import TimelineStretch, Unsettled
 from ringleader.comm.transports import Transport
 from ringleader.elastic import NOWHERE, Plan
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.spec.entrypoint import missing_folders, python_path
 from ringleader.spec.job import JOB_ID
-from ringleader.train.clock import Split
-from ringleader.train.near import near
-from ringleader.train.run import Finished, TrainingFunction, run
-from ringleader.train.seams import Parked, Seat
+from ringleader.train.ports import ParkReport, Seat
+from ringleader.train.rows.dataset_copies import near
+from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.run import TrainingFunction, WorkerResult, run
 from ringleader.train.session import Session
-from ringleader.train.streams import seed_all
+from ringleader.train.time_split import TimeSplit
 
 LEDGER = "ledger.parquet"
 
 
-class Alone:
+class SingleMember:
     """A coordinator with one member."""
 
     def __init__(self, shards: int) -> None:
         self._shards = shards
 
-    def next_seat(self, parked: Parked) -> Seat:
+    def next_seat(self, parked: ParkReport) -> Seat:
         plan = Plan(
             attempt=1,
             generation=parked.generation + 1,
@@ -62,13 +62,13 @@ class Alone:
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordedOutput:
     """An outlet that keeps what was settled: {step: values}, {step: (shards, rows)}, what happened and what was done
     when."""
 
     values: dict[int, dict[str, float]] = field(default_factory=dict)
     rows: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    stretches: list[Stretch] = field(default_factory=list)
+    stretches: list[TimelineStretch] = field(default_factory=list)
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     _unsettled: Unsettled = field(default_factory=Unsettled)
 
@@ -78,13 +78,13 @@ class Recorded:
     def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
         self.rows[step] = (shards, rows)
 
-    def trace(self, stretch: Stretch) -> None:
+    def trace(self, stretch: TimelineStretch) -> None:
         self._unsettled.add(stretch)
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         self.events.append((kind, data))
 
-    def saved(self, saved: Saved) -> None:
+    def saved(self, saved: SavedPart) -> None:
         pass
 
     def settled(self, step: int) -> None:
@@ -129,7 +129,7 @@ class Recorded:
     def within(self, *, told: bool = True) -> None:
         pass
 
-    def timed(self, split: Split) -> None:
+    def timed(self, split: TimeSplit) -> None:
         pass
 
     def recorded_step(self) -> int:
@@ -158,9 +158,9 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
     _refuse_requirements(checked)
     _refuse_jobs(checked)
     seed_all(checked.seed, "init")
-    outlet = Recorded()
+    outlet = RecordedOutput()
     with copies(checked) as folder, _environment(checked.env):
-        session = Session(alone(checked), Alone(checked.shards), outlet, near=near(checked, folder))
+        session = Session(alone(checked), SingleMember(checked.shards), outlet, near=near(checked, folder))
         for message, hint in missing_folders(checked.env, Path.cwd()):
             session._group.warnings.add("PYTHONPATH", message, hint)
         try:
@@ -235,16 +235,16 @@ def _refuse_jobs(spec: JobSpec) -> None:
 
 def run_local(
     spec: JobSpec | dict[str, Any], function: TrainingFunction, artifacts: Path
-) -> tuple[Finished, Recorded]:
+) -> tuple[WorkerResult, RecordedOutput]:
     """Run a training function to its end in this process; returns the result and what it reported."""
     checked = spec if isinstance(spec, JobSpec) else JobSpec.parse(spec)
     _refuse_requirements(checked)
-    outlet = Recorded()
+    outlet = RecordedOutput()
     with copies(checked) as folder_of_copies:
         finished = run(
             spec=alone(checked),
             function=function,
-            coordinator=Alone(checked.shards),
+            coordinator=SingleMember(checked.shards),
             outlet=outlet,
             server=False,
             artifacts=artifacts,

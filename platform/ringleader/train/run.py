@@ -19,22 +19,22 @@ from ringleader.errors import (
     RingleaderError,
 )
 from ringleader.spec import JobSpec
-from ringleader.train import weights
-from ringleader.train.beside import Workspace
-from ringleader.train.digest import weights_sha256
-from ringleader.train.lines import line_raising
-from ringleader.train.near import near
-from ringleader.train.saving import LOOK_S
-from ringleader.train.seams import Coordinator, Outlet
+from ringleader.train import weights_file
+from ringleader.train.generation.checkpointing import LOOK_S
+from ringleader.train.ports import Coordinator, RecordSink
+from ringleader.train.program_check.background import CheckWorkspace
+from ringleader.train.rows.dataset_copies import near
+from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.session import Session
-from ringleader.train.streams import seed_all
+from ringleader.train.source.current_line import line_raising
+from ringleader.train.state.digest import weights_sha256
 
 WEIGHTS = "weights.safetensors"
 TrainingFunction = Callable[[Session], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class WorkerResult:
     """What a worker knows at the end; equal on all members but for the times (seconds).
 
     Attributes:
@@ -89,14 +89,14 @@ def run(
     spec: JobSpec,
     function: TrainingFunction,
     coordinator: Coordinator,
-    outlet: Outlet,
+    outlet: RecordSink,
     server: bool,
     artifacts: Path,
     checkpoints: str | None = None,
     copies: Path | None = None,
     device: torch.device | None = None,
-    beside: Workspace | None = None,
-) -> Finished:
+    beside: CheckWorkspace | None = None,
+) -> WorkerResult:
     """Run `function` to its end as one member of a group.
 
     Args:
@@ -157,7 +157,7 @@ def _line_beside(error: RingleaderError) -> str:
     return f", at {line}" if line and line not in error.message else ""
 
 
-def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
+def _finish(session: Session, outlet: RecordSink, artifacts: Path) -> WorkerResult:
     number = session._begin_call()
     group, split = session._group, session._split
     if group.seat is None and not session._held.models:
@@ -188,7 +188,7 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
     )
     found = [part.why_other_bits for part in parts]
     why = "; ".join(filter(None, [session._spec.sync.why_other_bits or "", *found]))
-    return Finished(
+    return WorkerResult(
         digest=digest,
         steps=session.global_step,
         samples=group.samples,
@@ -207,7 +207,7 @@ def _finish(session: Session, outlet: Outlet, artifacts: Path) -> Finished:
     )
 
 
-def _leave_behind(session: Session, outlet: Outlet, artifacts: Path) -> None:
+def _leave_behind(session: Session, outlet: RecordSink, artifacts: Path) -> None:
     """What is nowhere else once this member is gone: of rank 0 the weights, of any its files of checkpoints and what it
     was to tell. Whoever dies before all have come so far is survived by others who do the same again.
 
@@ -227,7 +227,7 @@ def _leave_behind(session: Session, outlet: Outlet, artifacts: Path) -> None:
     group.beside.end()
     group.sections.variables.tell()
     if rank == 0:
-        weights.write(session._held.module, artifacts / WEIGHTS, len(session._held.models))
+        weights_file.write(session._held.module, artifacts / WEIGHTS, len(session._held.models))
     group.saver.written(look)
     while not outlet.handed_over(LOOK_S):  # a process that its supervisor does not answer ends itself
         look()

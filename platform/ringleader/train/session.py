@@ -13,40 +13,40 @@ from torch.optim.lr_scheduler import LRScheduler
 from ringleader.comm.timeline import Timeline
 from ringleader.errors import NonFiniteLoss, StepMisuse
 from ringleader.spec import JobSpec
-from ringleader.train.best import SCORE, WEIGHTS, BestScore, BestWeights
-from ringleader.train.body_checks import BodyChecks
-from ringleader.train.body_modes import BodyModes
-from ringleader.train.callbacks import CallbackState
-from ringleader.train.calls import Calls, Ended
-from ringleader.train.casting import Casting
-from ringleader.train.clock import Split
-from ringleader.train.counted import check_not_counted
-from ringleader.train.cursor import Epoch, steps_in_epoch
-from ringleader.train.evaluation import Evaluation, Question, Score
-from ringleader.train.group import Group
-from ringleader.train.held import Held, Stateful
-from ringleader.train.laps import Laps
-from ringleader.train.leasing import Leasing
-from ringleader.train.loaders import Loaders
-from ringleader.train.machines import device_of
-from ringleader.train.near import Near, bring
-from ringleader.train.optimizer_text import carried_by
-from ringleader.train.passes import Pass
-from ringleader.train.registered import check_kept, check_model, check_optimizer, check_scheduler
-from ringleader.train.rehearsal import Place, Rehearsal, calling_place
-from ringleader.train.reporter import Reporter
-from ringleader.train.rounds import Rounds
-from ringleader.train.saving import Saver
-from ringleader.train.schedules import give_back
-from ringleader.train.seams import Coordinator, Outlet
-from ringleader.train.served_states import ServedStates
-from ringleader.train.short_batch import check_last_batch
-from ringleader.train.slices import Collate, check_dataset
-from ringleader.train.steps import Loop, Steps
-from ringleader.train.streams import seed_all
-from ringleader.train.structure import Structure
-from ringleader.train.warnings import WARNING
-from ringleader.train.weights import check_writable
+from ringleader.train.best_weights import SCORE, WEIGHTS, BestScore, BestWeights
+from ringleader.train.between_calls.session_calls import FinishedCall, SessionCalls
+from ringleader.train.body.autocast import Autocast
+from ringleader.train.body.call_checks import CallChecks
+from ringleader.train.body.dry_turn import DryTurn, Place, calling_place
+from ringleader.train.body.training_modes import TrainingModes
+from ringleader.train.commit_callbacks import CallbackState
+from ringleader.train.evaluation import Evaluation, EvaluationRequest, Score
+from ringleader.train.generation.checkpointing import CheckpointSaver
+from ringleader.train.generation.environment_check import device_of
+from ringleader.train.generation.member import Member
+from ringleader.train.generation.settled_records import SettledRecords
+from ringleader.train.job_warnings import WARNING
+from ringleader.train.modes.async_server.loop import AsyncServerLoop
+from ringleader.train.modes.local_sgd.loop import LocalSgdLoop
+from ringleader.train.modes.synchronous.loop import BatchLoop, SynchronousLoop
+from ringleader.train.modes.token_ring.loop import TokenRingLoop
+from ringleader.train.ports import Coordinator, RecordSink
+from ringleader.train.rows.cursor import Epoch, steps_in_epoch
+from ringleader.train.rows.dataset_copies import Near, bring
+from ringleader.train.rows.dataset_pass import DatasetPass
+from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.rows.short_batch import check_last_batch
+from ringleader.train.rows.slices import Collate, check_dataset
+from ringleader.train.source.counted_loops import check_not_counted
+from ringleader.train.source.optimizer_attributes import carried_by
+from ringleader.train.state.model_structure import ModelStructure
+from ringleader.train.state.registration import check_kept, check_model, check_optimizer, check_scheduler
+from ringleader.train.state.schedules import give_back
+from ringleader.train.state.served_optimizer_state import ServedOptimizerStates
+from ringleader.train.state.training_state import Stateful, TrainingState
+from ringleader.train.time_split import TimeSplit
+from ringleader.train.weights_file import check_writable
 
 NO_CUDA = "the worker has no CUDA device, and workers.device is auto: it trains on the CPU."
 M = TypeVar("M", bound=nn.Module)
@@ -65,7 +65,7 @@ class Session:
         self,
         spec: JobSpec,
         coordinator: Coordinator,
-        outlet: Outlet,
+        outlet: RecordSink,
         checkpoints: str | None = None,
         near: Near | None = None,
         *,
@@ -75,33 +75,33 @@ class Session:
         self._device = device or device_of(spec)
         self._outlet = outlet
         self._near = near
-        self._held = Held()
-        self._calls = Calls()
-        self._split = Split(Timeline() if spec.debug.trace else None)
-        self._group = Group(
+        self._held = TrainingState()
+        self._calls = SessionCalls()
+        self._split = TimeSplit(Timeline() if spec.debug.trace else None)
+        self._group = Member(
             spec=spec,
             device=self._device,
             held=self._held,
             calls=self._calls,
-            reporter=Reporter(outlet),
+            reporter=SettledRecords(outlet),
             coordinator=coordinator,
             split=self._split,
-            saver=Saver(spec, checkpoints, outlet),
+            saver=CheckpointSaver(spec, checkpoints, outlet),
         )
         if spec.workers.gpus and self._device.type == "cpu":
             self._group.warnings.add(
                 "device", NO_CUDA, "Say workers.device: cuda to have such a node refused."
             )
         self._steps = _transaction(spec)(self._group, outlet, self._device)
-        self._loaders = Loaders(spec.seed)
-        self._casting = Casting(spec.precision, self._device)
+        self._loaders = LoaderProcesses(spec.seed)
+        self._casting = Autocast(spec.precision, self._device)
         self._evaluation = Evaluation(self._group, outlet, self._device, self._casting)
-        self._rehearsal = Rehearsal(self._group, self._device)
-        self._structure = Structure(self._held)
-        self._modes = BodyModes(self._held, self._warn)
-        self._states = ServedStates(self._held, on=bool(spec.sync.server_count))
+        self._rehearsal = DryTurn(self._group, self._device)
+        self._structure = ModelStructure(self._held)
+        self._modes = TrainingModes(self._held, self._warn)
+        self._states = ServedOptimizerStates(self._held, on=bool(spec.sync.server_count))
         self._held.calling_back = CallbackState(self._held, self._warn, around=self._states.hidden).watched
-        self._checks = BodyChecks(
+        self._checks = CallChecks(
             self._held,
             accumulates=self._accumulates,
             warn=self._warn,
@@ -112,8 +112,8 @@ class Session:
         self._open_call: int | None = None
         self._inside = self._closed = False
         self._diverged: Callable[[], NonFiniteLoss] | None = None
-        self._past: Ended | None = None
-        self._rehearsed: Ended | None = None
+        self._past: FinishedCall | None = None
+        self._rehearsed: FinishedCall | None = None
         self._scores: dict[str, float] = {}
 
     @property
@@ -279,7 +279,7 @@ class Session:
         check_not_counted(place)
         bring(dataset, self._near)
         run = partial(self._run_batches, dataset, place, shuffle=shuffle, collate=collate)
-        return Pass(partial(run, loader_workers=loader_workers, drop_last=drop_last))
+        return DatasetPass(partial(run, loader_workers=loader_workers, drop_last=drop_last))
 
     def step(self, loss: Tensor, *, weight: float | None = None, **metrics: Any) -> None:
         """End a turn of the loop: backward, and on the worker's last slice exchange, update and commit.
@@ -333,7 +333,7 @@ class Session:
             self._scores = dict(self._calls.finished[number].result)
         else:
             self._scores = self._evaluation.run(
-                number, Question(dataset, score, collate, loader_workers, self._loaders)
+                number, EvaluationRequest(dataset, score, collate, loader_workers, self._loaders)
             )
             self._tell_between()
         self._after(number)
@@ -370,7 +370,7 @@ class Session:
                 drop_last=drop_last,
             )
             check_last_batch(self._held.models, epoch, len(dataset), self._spec, self._group.warnings)
-            loop = Loop(
+            loop = BatchLoop(
                 number, index, epoch, dataset, collate, loader_workers, self._total_steps, self._loaders
             )
             try:
@@ -383,7 +383,7 @@ class Session:
         self._group.trained.left()
         self._after(number)
 
-    def _turns(self, loop: Loop, place: Place) -> Iterator[Any]:
+    def _turns(self, loop: BatchLoop, place: Place) -> Iterator[Any]:
         """The loop's turns; `_inside` while its iterator is alive."""
         if self._calls.is_finished(loop.number):
             return
@@ -418,7 +418,7 @@ class Session:
             yield batch
             settings.behind_turn()
 
-    def _rehearse(self, loop: Loop, place: Place) -> Iterator[Any]:
+    def _rehearse(self, loop: BatchLoop, place: Place) -> Iterator[Any]:
         """The loop is over: a turn for its names where there was none."""
         ended = self._rehearsed = self._calls.finished[loop.number]
         # What the last turn saw: a loop that was left showed its end before a step, any other one behind it.
@@ -440,7 +440,7 @@ class Session:
             print(f"ringleader: {message} {hint}")
 
     def _accumulates(self) -> bool:
-        return isinstance(self._steps, Laps) and self._steps.adds_up()
+        return isinstance(self._steps, TokenRingLoop) and self._steps.adds_up()
 
     def _close(self) -> None:
         """The program is over; idempotent."""
@@ -545,10 +545,12 @@ class Session:
             )
 
 
-def _transaction(spec: JobSpec) -> type[Steps] | type[Rounds] | type[Laps] | type[Leasing]:
+def _transaction(
+    spec: JobSpec,
+) -> type[SynchronousLoop] | type[LocalSgdLoop] | type[TokenRingLoop] | type[AsyncServerLoop]:
     """What commits: a batch, a round of several, items that workers lease, or a slice in a span of the weights."""
     if spec.sync.leased:
-        return Leasing
+        return AsyncServerLoop
     if spec.sync.circulates:
-        return Laps
-    return Rounds if spec.sync.architecture == "local_sgd" else Steps
+        return TokenRingLoop
+    return LocalSgdLoop if spec.sync.architecture == "local_sgd" else SynchronousLoop

@@ -5,14 +5,14 @@ import argparse
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from ringleader.bench.children import die_with_parent
-from ringleader.bench.gate import LOOPBACK, Turnstile
-from ringleader.bench.harness import OneGeneration
-from ringleader.bench.workloads import WORKLOADS, Rows, Workload
+from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.gate import LOOPBACK, Turnstile
+from ringleader.bench.processes.harness import OneGeneration
+from ringleader.bench.training.workloads import WORKLOADS, Rows, Workload
 from ringleader.comm.memory import keep_freed_memory
 from ringleader.elastic import Plan
-from ringleader.sync import Exchange, open_exchange
-from ringleader.train.seams import Parked
+from ringleader.exchange import Exchange, open_exchange
+from ringleader.train.ports import ParkReport
 
 WARM_UP_STEPS = 10
 
@@ -80,7 +80,7 @@ def main() -> None:
         servers=0,
         shards=asked.shards,
     )
-    seat = members.next_seat(Parked(0, 0, 0, ""))
+    seat = members.next_seat(ParkReport(0, 0, 0, ""))
     workload = WORKLOADS[asked.workload]
     script = Script(workload, workload.rows(), seat.plan, seat.rank, seat.transport)
     for _ in range(WARM_UP_STEPS):

@@ -13,9 +13,9 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ringleader.bench.children import die_with_parent
-from ringleader.bench.gate import LOOPBACK, Turnstile
-from ringleader.bench.workloads import WORKLOADS, Rows, Workload
+from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.gate import LOOPBACK, Turnstile
+from ringleader.bench.training.workloads import WORKLOADS, Rows, Workload
 from ringleader.comm.memory import keep_freed_memory
 
 BUCKETS_MB = (1, 5, 25, 100)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from ringleader.bench.commits import CommitLog
-from ringleader.bench.workloads import PAUSE_S, WORKLOADS
+from ringleader.bench.elasticity.commits import CommitLog
+from ringleader.bench.training.workloads import PAUSE_S, WORKLOADS
 
 
 def take(folder: Path) -> None:

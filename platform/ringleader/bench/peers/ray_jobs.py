@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from ringleader.bench.children import die_with_parent
-from ringleader.bench.commits import Commits, wait_for
-from ringleader.bench.crowd import at_once
+from ringleader.bench.control_plane.crowd import at_once
+from ringleader.bench.elasticity.commits import Commits, wait_for
+from ringleader.bench.processes.children import die_with_parent
 
 FIRST_STEP = "ringleader.bench.peers.first_step"
 DEADLINE_S = 60.0

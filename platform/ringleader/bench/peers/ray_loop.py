@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from ray.train.torch import prepare_model
 
-from ringleader.bench.commits import CommitLog
-from ringleader.bench.workloads import WORKLOADS
+from ringleader.bench.elasticity.commits import CommitLog
+from ringleader.bench.training.workloads import WORKLOADS
 
 CHECKPOINT_EVERY = 50
 

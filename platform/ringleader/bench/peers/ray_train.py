@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ringleader.bench.children import Child, die_with_parent
-from ringleader.bench.commits import Commits, Recovery, await_recovery, wait_for
-from ringleader.bench.join import CASE, DENSE, LOADS, QUIET_S, Join
-from ringleader.bench.workloads import PAUSE_S
+from ringleader.bench.elasticity.commits import Commits, Recovery, await_recovery, wait_for
+from ringleader.bench.elasticity.join import CASE, DENSE, LOADS, QUIET_S, Join
+from ringleader.bench.processes.children import Child, die_with_parent
+from ringleader.bench.training.workloads import PAUSE_S
 
 SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.children import Child, die_with_parent
-from ringleader.bench.commits import CommitLog, Commits, await_recovery, wait_for
-from ringleader.bench.gate import LOOPBACK
-from ringleader.bench.workloads import PAUSE_S, WORKLOADS
+from ringleader.bench.elasticity.commits import CommitLog, Commits, await_recovery, wait_for
+from ringleader.bench.processes.children import Child, die_with_parent
+from ringleader.bench.processes.gate import LOOPBACK
+from ringleader.bench.training.workloads import PAUSE_S, WORKLOADS
 
 REPLICAS = 3
 SETTINGS = {"join_timeout_ms": 50, "quorum_tick_ms": 10, "heartbeat_timeout_ms": 500}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringleader.cli.demo import ledger
-from ringleader.cli.demo.kill import Kill
+from ringleader.cli.demo.kill import KilledWorker
 from ringleader.cli.demo.ledger import Tally
 from ringleader.cli.output import pairs
 from ringleader.client import Event, Job, Result
@@ -22,7 +22,7 @@ class Findings:
 
     job: Job
     result: Result
-    kill: Kill
+    kill: KilledWorker
     tally: Tally
     losses: tuple[Event, ...]
     recoveries: tuple[Event, ...]
@@ -38,7 +38,7 @@ class Findings:
         )
 
 
-def gather(job: Job, result: Result, kill: Kill, folder: Path, undisturbed_sha256: str) -> Findings:
+def gather(job: Job, result: Result, kill: KilledWorker, folder: Path, undisturbed_sha256: str) -> Findings:
     """Read what the ended job left behind."""
     happened = list(job.events())
     rate = [point.value for point in job.metrics("samples_per_s")]

@@ -22,7 +22,7 @@ class DemoStuck(RingleaderError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KilledWorker:
     """Who was killed, and who was there before and after. Pids by worker id."""
 
     victim: Worker
@@ -37,7 +37,7 @@ class Kill:
         return {who: (pid, self.after.get(who)) for who, pid in self.before.items() if who != self.victim.id}
 
 
-def kill_one(job: Job, seed: int, world: int) -> Kill:
+def kill_one(job: Job, seed: int, world: int) -> KilledWorker:
     """SIGKILL one of `world` workers at a seeded step in the middle third, then wait for the replacement.
 
     Raises:
@@ -52,11 +52,11 @@ def kill_one(job: Job, seed: int, world: int) -> Kill:
     before = sorted(_workers(job), key=lambda worker: worker.id)
     victim = chance.choice(before)
     os.kill(victim.pid, signal.SIGKILL)
-    kill = Kill(victim, wanted, job.view.progress.step, {w.id: w.pid for w in before})
-    return Kill(victim, wanted, kill.seen_step, kill.before, _replaced(job, kill, world))
+    kill = KilledWorker(victim, wanted, job.view.progress.step, {w.id: w.pid for w in before})
+    return KilledWorker(victim, wanted, kill.seen_step, kill.before, _replaced(job, kill, world))
 
 
-def _replaced(job: Job, kill: Kill, world: int) -> dict[str, int]:
+def _replaced(job: Job, kill: KilledWorker, world: int) -> dict[str, int]:
     """Pids once all places are taken again."""
     now: dict[str, int] = {}
 

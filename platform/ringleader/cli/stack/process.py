@@ -12,7 +12,7 @@ _POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class PidIdentity:
     """A pid and when it was started: boot and clock ticks since."""
 
     pid: int
@@ -38,7 +38,7 @@ class Identity:
 
     @property
     def alive(self) -> bool:
-        return Identity.of(self.pid) == self
+        return PidIdentity.of(self.pid) == self
 
     def send(self, number: signal.Signals) -> None:
         """Signal this very process: the pidfd makes sure that nobody else gets it."""
@@ -55,7 +55,7 @@ class Identity:
             os.close(descriptor)
 
 
-def wait_gone(who: Iterable[Identity], deadline_s: float) -> list[Identity]:
+def wait_gone(who: Iterable[PidIdentity], deadline_s: float) -> list[PidIdentity]:
     """Those still alive at the deadline."""
     give_up_at = time.monotonic() + deadline_s
     left = [identity for identity in who if identity.alive]
@@ -65,7 +65,7 @@ def wait_gone(who: Iterable[Identity], deadline_s: float) -> list[Identity]:
     return left
 
 
-def end(who: Iterable[Identity], grace_s: float) -> None:
+def end(who: Iterable[PidIdentity], grace_s: float) -> None:
     """Ask to end, and kill whoever has not after `grace_s`."""
     asked = list(who)
     for identity in asked:

@@ -9,7 +9,7 @@ import httpx
 
 from ringleader.cli.stack.home import Home
 from ringleader.cli.stack.service import Recipe
-from ringleader.client.unix_socket import Way, unix_url
+from ringleader.client.unix_socket import ClientRoute, unix_url
 
 LOOPBACK = "127.0.0.1"
 MLFLOW_PREFIX = "/mlflow"
@@ -102,7 +102,7 @@ def _environ(home: Home) -> Mapping[str, str]:
 
 def _answers(*urls: str) -> Callable[[dict[str, Any] | None], bool]:
     """Ready when one of the addresses answers 200."""
-    ways = [Way.to(url) for url in urls]
+    ways = [ClientRoute.to(url) for url in urls]
 
     def ready(said: dict[str, Any] | None) -> bool:
         for way in ways:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ringleader.cli.stack import guard
 from ringleader.cli.stack.home import Home, read_json, write_json
-from ringleader.cli.stack.process import Identity
+from ringleader.cli.stack.process import PidIdentity
 from ringleader.errors import RingleaderError
 
 LOG_TAIL = 15
@@ -132,7 +132,7 @@ class Service:
 
     def _note(self, remove: list[str]) -> None:
         """Record who runs and what to remove afterwards, for `down` and for the guard."""
-        who = Identity.of(self.process.pid)
+        who = PidIdentity.of(self.process.pid)
         if who is not None:
             note = {"name": self.recipe.name, "pid": who.pid, "started": who.started, "remove": remove}
             write_json(self.home.record(self.recipe.name), note)
@@ -157,9 +157,9 @@ class Service:
         )
 
 
-def recorded(home: Home) -> dict[str, Identity]:
+def recorded(home: Home) -> dict[str, PidIdentity]:
     """The guards that have a record in this home, by service; some may have ended."""
-    found = {p.stem: Identity.read(read_json(p)) for p in sorted(home.run.glob("*.json")) if p != home.up}
+    found = {p.stem: PidIdentity.read(read_json(p)) for p in sorted(home.run.glob("*.json")) if p != home.up}
     return {name: identity for name, identity in found.items() if identity is not None}
 
 

@@ -13,7 +13,7 @@ import httpx
 
 from ringleader.cli.stack.home import Home, read_json, write_json
 from ringleader.cli.stack.logs import turn_over
-from ringleader.cli.stack.process import Identity, end, wait_gone
+from ringleader.cli.stack.process import PidIdentity, end, wait_gone
 from ringleader.cli.stack.recipes import LOOPBACK, REAL, Recipes, mlflow_url
 from ringleader.cli.stack.service import Recipe, Service, ServiceFailed, left_by, recorded
 from ringleader.client.profile import Profile, save
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ForeignCluster:
     """A Ray cluster that somebody else started, with a node on this machine.
 
     Attributes:
@@ -56,7 +56,7 @@ class Stack:
     port: int
     say: Say
     recipes: Recipes = REAL
-    cluster: Cluster | None = None
+    cluster: ForeignCluster | None = None
     services: dict[str, Service] = field(default_factory=dict)
     _over: threading.Event = field(default_factory=threading.Event)
     _pause_s: dict[str, float] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Stack:
 
     def _announce(self, url: str) -> None:
         """Say who is up; the address once it answers."""
-        who = Identity.of(os.getpid())
+        who = PidIdentity.of(os.getpid())
         if who is not None:
             write_json(
                 self.home.up, {"pid": who.pid, "started": who.started, "url": url, "mlflow": self.mlflow_url}
@@ -177,7 +177,7 @@ def running(
     port: int = 0,
     say: Say = print,
     recipes: Recipes = REAL,
-    cluster: Cluster | None = None,
+    cluster: ForeignCluster | None = None,
 ) -> Iterator[Stack]:
     """The stack while the block runs; nothing of it is left afterwards. Meanwhile only its user may read what this
     process writes.
@@ -204,7 +204,7 @@ def running(
 
 def take_down(home: Home, deadline_s: float = 60) -> bool:
     """Stop the `up` of this home by its recorded identity; whether there was anything to stop."""
-    who = Identity.read(read_json(home.up))
+    who = PidIdentity.read(read_json(home.up))
     guards = [identity for identity in recorded(home).values() if identity.alive]
     found = bool(guards) or (who is not None and who.alive)
     if who is not None:

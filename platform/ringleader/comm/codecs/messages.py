@@ -13,7 +13,7 @@ ALIGN_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CodecRun:
     """Neighbouring elements of a bucket under one codec.
 
     Attributes:
@@ -26,7 +26,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MessagePiece:
     """A part of a run inside a message.
 
     Attributes:
@@ -34,7 +34,7 @@ class Piece:
         offset: its first byte in the message.
     """
 
-    run: Run
+    run: CodecRun
     span: Span
     offset: int
 
@@ -44,34 +44,36 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class CodedMessage:
     """Pieces that travel together."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[MessagePiece, ...]
     nbytes: int
 
 
-def messages(runs: Sequence[Run], world: int, chunk: int = CHUNK) -> tuple[tuple[Message, ...], ...]:
+def messages(
+    runs: Sequence[CodecRun], world: int, chunk: int = CHUNK
+) -> tuple[tuple[CodedMessage, ...], ...]:
     """For each rank the messages that carry what it owns: an even part of every run."""
     return tuple(tuple(_fill(_pieces(runs, world, rank, chunk), chunk)) for rank in range(world))
 
 
-def _pieces(runs: Sequence[Run], world: int, rank: int, chunk: int) -> Iterator[tuple[Run, Span]]:
+def _pieces(runs: Sequence[CodecRun], world: int, rank: int, chunk: int) -> Iterator[tuple[CodecRun, Span]]:
     for run in runs:
         start, stop = even_spans(size(run.span), world)[rank]
         for piece in chunks((run.span[0] + start, run.span[0] + stop), chunk):
             yield run, piece
 
 
-def _fill(pieces: Iterator[tuple[Run, Span]], chunk: int) -> Iterator[Message]:
-    filling: list[Piece] = []
+def _fill(pieces: Iterator[tuple[CodecRun, Span]], chunk: int) -> Iterator[CodedMessage]:
+    filling: list[MessagePiece] = []
     elements = offset = 0
     for run, span in pieces:
         if filling and elements + size(span) > chunk:
-            yield Message(tuple(filling), offset)
+            yield CodedMessage(tuple(filling), offset)
             filling, elements, offset = [], 0, 0
-        filling.append(Piece(run, span, offset))
+        filling.append(MessagePiece(run, span, offset))
         elements += size(span)
         offset += ceiling(run.codec.size(size(span)), ALIGN_BYTES) * ALIGN_BYTES
     if filling:
-        yield Message(tuple(filling), offset)
+        yield CodedMessage(tuple(filling), offset)

@@ -7,7 +7,7 @@ from ringleader.comm.schedules.doubling import DOUBLING
 from ringleader.comm.schedules.gather import GATHER
 from ringleader.comm.schedules.halving_doubling import HALVING_DOUBLING
 from ringleader.comm.schedules.ring import RING
-from ringleader.comm.schedules.schedule import Add, Part, Receive, Schedule, Send, Span, Step, Zero
+from ringleader.comm.schedules.schedule import Add, RankPart, Receive, Schedule, Send, Span, Step, Zero
 from ringleader.comm.schedules.tree import TREE
 from ringleader.comm.schedules.two_level import TWO_LEVEL
 
@@ -26,4 +26,4 @@ SCHEDULES: dict[str, Schedule] = {
     )
 }
 
-__all__ = ["SCHEDULES", "Add", "Part", "Receive", "Schedule", "Send", "Span", "Step", "Zero"]
+__all__ = ["SCHEDULES", "Add", "RankPart", "Receive", "Schedule", "Send", "Span", "Step", "Zero"]

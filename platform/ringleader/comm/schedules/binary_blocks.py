@@ -12,12 +12,19 @@ shard, or 2^m shards, a rank.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ringleader.comm.schedules.halving import Block, all_gather, gathered, reduce_scatter, scattered, take
-from ringleader.comm.schedules.order import Order, along_tree, binomial, holds, own_sum
+from ringleader.comm.schedules.halving import (
+    HalvingBlock,
+    all_gather,
+    gathered,
+    reduce_scatter,
+    scattered,
+    take,
+)
+from ringleader.comm.schedules.order import SumOrder, along_tree, binomial, holds, own_sum
 from ringleader.comm.schedules.schedule import (
     PARTIALS,
     RESULTS,
-    Part,
+    RankPart,
     Receive,
     Schedule,
     Send,
@@ -28,15 +35,15 @@ from ringleader.comm.schedules.schedule import (
 )
 
 
-def canonical(part: Part) -> bool:
-    *larger, smallest = [binomial([Order(rank) for rank in block]) for block in _blocks(part.world)]
+def canonical(part: RankPart) -> bool:
+    *larger, smallest = [binomial([SumOrder(rank) for rank in block]) for block in _blocks(part.world)]
     order = smallest
     for block in reversed(larger):
         order = block.plus(order)
     return along_tree(part, order)
 
 
-def steps(part: Part) -> Iterator[Step]:
+def steps(part: RankPart) -> Iterator[Step]:
     yield from own_sum(part)
     seat = _seat(part)
     levels = seat.block.levels(part)
@@ -53,7 +60,7 @@ def steps(part: Part) -> Iterator[Step]:
     yield from all_gather(part, levels)
 
 
-def sent(part: Part) -> int:
+def sent(part: RankPart) -> int:
     """As above; a block scatters, and sends up, only what somebody in it or below it holds."""
     seat = _seat(part)
     levels = seat.block.levels(part)
@@ -74,14 +81,14 @@ class _Seat:
     """
 
     ranks: range
-    block: Block
+    block: HalvingBlock
     span: Span
     above: tuple[tuple[int, Span], ...]
     below: tuple[int, ...]
     smaller_hold: bool
 
 
-def _seat(part: Part) -> _Seat:
+def _seat(part: RankPart) -> _Seat:
     blocks = _blocks(part.world)
     at = next(i for i, ranks in enumerate(blocks) if part.rank in ranks)
     own = blocks[at]
@@ -110,8 +117,8 @@ def _blocks(world: int) -> list[range]:
     return blocks
 
 
-def _block(ranks: range) -> Block:
-    return Block(tuple((rank,) for rank in ranks))
+def _block(ranks: range) -> HalvingBlock:
+    return HalvingBlock(tuple((rank,) for rank in ranks))
 
 
 def _lanes(ranks: range) -> list[int]:
@@ -119,7 +126,7 @@ def _lanes(ranks: range) -> list[int]:
     return sorted(ranks, key=lambda rank: _block(ranks).lane(rank - ranks.start))
 
 
-def _sends(part: Part, to: Sequence[tuple[int, Span]], channel: int) -> Iterator[Step]:
+def _sends(part: RankPart, to: Sequence[tuple[int, Span]], channel: int) -> Iterator[Step]:
     for peer, span in to:
         for chunk in chunks(span, part.chunk):
             yield Send(peer, 0, chunk, channel)

@@ -9,7 +9,7 @@ from ringleader.comm.schedules.schedule import (
     PARTIALS,
     RESULTS,
     Add,
-    Part,
+    RankPart,
     Receive,
     Schedule,
     Send,
@@ -22,20 +22,20 @@ from ringleader.comm.schedules.schedule import (
     fold,
     size,
 )
-from ringleader.comm.tree import Node
+from ringleader.comm.tree import TreeNode
 
 
-def steps(part: Part) -> Iterator[Step]:
+def steps(part: RankPart) -> Iterator[Step]:
     yield from owner_reduce(part, even_spans(part.length, part.world), listeners=range(part.world))
 
 
-def sent(part: Part) -> int:
+def sent(part: RankPart) -> int:
     """Own partial sums of everybody else's span, and the own span's result to everybody else."""
     mine = size(even_spans(part.length, part.world)[part.rank])
     return len(part.rows[part.rank]) * (part.length - mine) + (part.world - 1) * mine
 
 
-def owner_reduce(part: Part, spans: Sequence[Span], listeners: range) -> Iterator[Step]:
+def owner_reduce(part: RankPart, spans: Sequence[Span], listeners: range) -> Iterator[Step]:
     """Each rank reduces spans[rank]; the listeners get every result.
 
     Results land in row 0 over spans whose partial sums were sent from there. That is safe: the owner sends a result
@@ -45,7 +45,7 @@ def owner_reduce(part: Part, spans: Sequence[Span], listeners: range) -> Iterato
     yield from complete(part, spans, listeners)
 
 
-def hand_over(part: Part, spans: Sequence[Span], listeners: range) -> Iterator[Step]:
+def hand_over(part: RankPart, spans: Sequence[Span], listeners: range) -> Iterator[Step]:
     """The first half of `owner_reduce`, which waits for nobody: everything is on its way to its owner."""
     yield from _OwnSpan(part, spans[part.rank]).open_window()
     yield from _send_partials(part, spans)
@@ -55,7 +55,7 @@ def hand_over(part: Part, spans: Sequence[Span], listeners: range) -> Iterator[S
                 yield Receive(peer, 0, chunk, RESULTS)
 
 
-def complete(part: Part, spans: Sequence[Span], listeners: range) -> Iterator[Step]:
+def complete(part: RankPart, spans: Sequence[Span], listeners: range) -> Iterator[Step]:
     """The second half: add up the own span and send its result to the listeners."""
     own = _OwnSpan(part, spans[part.rank])
     for k, chunk in enumerate(own.chunks):
@@ -65,7 +65,7 @@ def complete(part: Part, spans: Sequence[Span], listeners: range) -> Iterator[St
                 yield Send(peer, 0, chunk, RESULTS)
 
 
-def _send_partials(part: Part, spans: Sequence[Span]) -> Iterator[Step]:
+def _send_partials(part: RankPart, spans: Sequence[Span]) -> Iterator[Step]:
     for peer in part.peers:
         for chunk in chunks(spans[peer], part.chunk):
             for row in range(len(part.rows[part.rank])):
@@ -75,7 +75,7 @@ def _send_partials(part: Part, spans: Sequence[Span]) -> Iterator[Step]:
 class _OwnSpan:
     """The chunks that this rank completes; a window of them is being received ahead of the adding."""
 
-    def __init__(self, part: Part, span: Span) -> None:
+    def __init__(self, part: RankPart, span: Span) -> None:
         self.part = part
         self.chunks = list(chunks(span, part.chunk))
         self._remote = [(r, node) for r in range(part.world) if r != part.rank for node in part.rows[r]]
@@ -108,7 +108,7 @@ class _OwnSpan:
             return 0
         return -1 - (lane * len(self._remote) + i)
 
-    def _operands(self, lane: int) -> list[tuple[Node, int]]:
+    def _operands(self, lane: int) -> list[tuple[TreeNode, int]]:
         foreign = [(r, node, self._place(lane, i)) for i, (r, node) in enumerate(self._remote)]
         own = [(self.part.rank, node, row) for row, node in enumerate(self.part.rows[self.part.rank])]
         return [(node, place) for _, node, place in sorted(foreign + own, key=lambda o: o[0])]

@@ -12,37 +12,37 @@ canonical for one or two ranks, and where ranks that hold nothing leave such a s
 from collections.abc import Iterator
 
 from ringleader.comm.schedules import rooted
-from ringleader.comm.schedules.order import Order, along_tree
-from ringleader.comm.schedules.schedule import Part, Schedule, Step
+from ringleader.comm.schedules.order import SumOrder, along_tree
+from ringleader.comm.schedules.schedule import RankPart, Schedule, Step
 
 
-def canonical(part: Part) -> bool:
+def canonical(part: RankPart) -> bool:
     return all(along_tree(part, climb.order) for climb in _climbs(part))
 
 
-def steps(part: Part) -> Iterator[Step]:
+def steps(part: RankPart) -> Iterator[Step]:
     yield from rooted.steps(part, _climbs(part))
 
 
-def sent(part: Part) -> int:
+def sent(part: RankPart) -> int:
     return rooted.sent(part, _climbs(part))
 
 
-def _climbs(part: Part) -> list[rooted.Climb]:
+def _climbs(part: RankPart) -> list[rooted.TreeSum]:
     world, middle = part.world, part.length // 2
     mirrored = [world - 1 - r if world % 2 == 0 else (r + 1) % world for r in range(world)]
     return [
-        rooted.Climb(_binary(list(range(world))), (0, middle)),
-        rooted.Climb(_binary(mirrored), (middle, part.length)),
+        rooted.TreeSum(_binary(list(range(world))), (0, middle)),
+        rooted.TreeSum(_binary(mirrored), (middle, part.length)),
     ]
 
 
-def _binary(ranks: list[int]) -> Order:
+def _binary(ranks: list[int]) -> SumOrder:
     """Place 0 above a binary tree in which place m·2^j, m odd, has those 2^(j-1) away below it; odd ones are leaves."""
     world = len(ranks)
 
-    def below(place: int, reach: int) -> Order:
-        order = Order(ranks[place])
+    def below(place: int, reach: int) -> SumOrder:
+        order = SumOrder(ranks[place])
         if reach:
             order = order.plus(below(place - reach, reach // 2))
         while reach and place + reach >= world:
@@ -50,7 +50,7 @@ def _binary(ranks: list[int]) -> Order:
         return order.plus(below(place + reach, reach // 2)) if reach else order
 
     top = 1 << ((world - 1).bit_length() - 1) if world > 1 else 0
-    return Order(ranks[0], (below(top, top // 2),) if top else ())
+    return SumOrder(ranks[0], (below(top, top // 2),) if top else ())
 
 
 DOUBLE_TREE = Schedule("double_tree", canonical=canonical, steps=steps, sent=sent)

@@ -11,20 +11,20 @@ Both ends of an exchange add the same two sums, so all end with the same bits. C
 from collections.abc import Iterator
 
 from ringleader.comm.schedules import paired
-from ringleader.comm.schedules.halving import Level, added, awaited
-from ringleader.comm.schedules.schedule import PARTIALS, Part, Schedule, Send, Step, chunks
+from ringleader.comm.schedules.halving import HalvingLevel, added, awaited
+from ringleader.comm.schedules.schedule import PARTIALS, RankPart, Schedule, Send, Step, chunks
 
 
-def steps(part: Part) -> Iterator[Step]:
+def steps(part: RankPart) -> Iterator[Step]:
     yield from paired.steps(part, _exchange)
 
 
-def sent(part: Part) -> int:
+def sent(part: RankPart) -> int:
     """S at every level at which this side holds anything, and S between the two of a pair."""
     return paired.sent(part, lambda levels: part.length * sum(level.mine for level in levels))
 
 
-def _exchange(part: Part, levels: list[Level]) -> Iterator[Step]:
+def _exchange(part: RankPart, levels: list[HalvingLevel]) -> Iterator[Step]:
     whole = (0, part.length)
     for level in levels:
         yield from awaited(part, level.partner, whole, mine=level.mine, theirs=level.theirs)

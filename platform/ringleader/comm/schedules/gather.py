@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ringleader.comm.schedules.schedule import (
     PARTIALS,
     Add,
-    Part,
+    RankPart,
     Receive,
     Schedule,
     Send,
@@ -17,14 +17,14 @@ from ringleader.comm.schedules.schedule import (
     always,
     fold,
 )
-from ringleader.comm.tree import Node
+from ringleader.comm.tree import TreeNode
 
 
-def steps(part: Part) -> Iterator[Step]:
+def steps(part: RankPart) -> Iterator[Step]:
     if part.length == 0:
         return
     whole = (0, part.length)
-    operands: list[tuple[int, Node, int]] = [
+    operands: list[tuple[int, TreeNode, int]] = [
         (part.rank, n, row) for row, n in enumerate(part.rows[part.rank])
     ]
     slot = 0
@@ -44,7 +44,7 @@ def steps(part: Part) -> Iterator[Step]:
         yield Add(into, source, whole)
 
 
-def sent(part: Part) -> int:
+def sent(part: RankPart) -> int:
     return len(part.rows[part.rank]) * (part.world - 1) * part.length
 
 

@@ -13,7 +13,7 @@ from ringleader.comm.schedules.schedule import (
     PARTIALS,
     RESULTS,
     Add,
-    Part,
+    RankPart,
     Receive,
     Send,
     Span,
@@ -24,7 +24,7 @@ from ringleader.comm.schedules.schedule import (
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class HalvingLevel:
     """One exchange of halves.
 
     Attributes:
@@ -41,12 +41,12 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class HalvingBlock:
     """2^k members in rank order; each acts for some ranks, the first of which takes part."""
 
     members: tuple[tuple[int, ...], ...]
 
-    def levels(self, part: Part) -> list[Level]:
+    def levels(self, part: RankPart) -> list[HalvingLevel]:
         """The exchanges of this part's rank, which is one of those that take part, from the neighbour outwards."""
         me = [member[0] for member in self.members].index(part.rank)
         count = len(self.members)
@@ -57,7 +57,7 @@ class Block:
             keep, give = (high, low) if me & distance else (low, high)
             start = me // distance * distance
             levels.append(
-                Level(
+                HalvingLevel(
                     self.members[me ^ distance][0],
                     self._span(part, keep),
                     self._span(part, give),
@@ -73,19 +73,19 @@ class Block:
         bits = len(self.members).bit_length() - 1
         return sum((member >> bit & 1) << (bits - 1 - bit) for bit in range(bits))
 
-    def span(self, part: Part, member: int) -> Span:
+    def span(self, part: RankPart, member: int) -> Span:
         lane = self.lane(member)
         return self._span(part, range(lane, lane + 1))
 
-    def _span(self, part: Part, lanes: range) -> Span:
+    def _span(self, part: RankPart, lanes: range) -> Span:
         count = len(self.members)
         return lanes.start * part.length // count, lanes.stop * part.length // count
 
-    def _holds(self, part: Part, start: int, count: int) -> bool:
+    def _holds(self, part: RankPart, start: int, count: int) -> bool:
         return any(holds(part, member) for member in self.members[start : start + count])
 
 
-def reduce_scatter(part: Part, levels: list[Level]) -> Iterator[Step]:
+def reduce_scatter(part: RankPart, levels: list[HalvingLevel]) -> Iterator[Step]:
     """Every member ends with the block's sum over its own span.
 
     Receives come first: over one connection word of them would queue behind all that is sent before.
@@ -96,7 +96,7 @@ def reduce_scatter(part: Part, levels: list[Level]) -> Iterator[Step]:
         yield from added(part, level.keep, mine=level.mine, theirs=level.theirs)
 
 
-def all_gather(part: Part, levels: list[Level]) -> Iterator[Step]:
+def all_gather(part: RankPart, levels: list[HalvingLevel]) -> Iterator[Step]:
     """Every member ends with all results. A half is overwritten only after its partner has had what was there."""
     for level in reversed(levels):
         for chunk in chunks(level.give, part.chunk):
@@ -104,34 +104,34 @@ def all_gather(part: Part, levels: list[Level]) -> Iterator[Step]:
         yield from _send(level.partner, level.keep, part, RESULTS, True)
 
 
-def scattered(levels: list[Level]) -> int:
+def scattered(levels: list[HalvingLevel]) -> int:
     """Elements sent by `reduce_scatter`."""
     return sum(size(level.give) for level in levels if level.mine)
 
 
-def gathered(levels: list[Level]) -> int:
+def gathered(levels: list[HalvingLevel]) -> int:
     """Elements sent by `all_gather`."""
     return sum(size(level.keep) for level in levels)
 
 
-def take(part: Part, peer: int, span: Span, *, mine: bool, theirs: bool) -> Iterator[Step]:
+def take(part: RankPart, peer: int, span: Span, *, mine: bool, theirs: bool) -> Iterator[Step]:
     """Add a peer's sum over the span to row 0, or put it there where this rank has nothing yet."""
     yield from awaited(part, peer, span, mine=mine, theirs=theirs)
     yield from added(part, span, mine=mine, theirs=theirs)
 
 
-def awaited(part: Part, peer: int, span: Span, *, mine: bool, theirs: bool) -> Iterator[Step]:
+def awaited(part: RankPart, peer: int, span: Span, *, mine: bool, theirs: bool) -> Iterator[Step]:
     """The first half of `take`, which waits for nobody."""
     for slot, chunk in enumerate(chunks(span, part.chunk) if theirs else ()):
         yield Receive(peer, -1 - slot if mine else 0, chunk, PARTIALS)
 
 
-def added(part: Part, span: Span, *, mine: bool, theirs: bool) -> Iterator[Step]:
+def added(part: RankPart, span: Span, *, mine: bool, theirs: bool) -> Iterator[Step]:
     """The second half of `take`."""
     for slot, chunk in enumerate(chunks(span, part.chunk) if mine and theirs else ()):
         yield Add(0, -1 - slot, chunk)
 
 
-def _send(peer: int, span: Span, part: Part, channel: int, wanted: bool) -> Iterator[Step]:
+def _send(peer: int, span: Span, part: RankPart, channel: int, wanted: bool) -> Iterator[Step]:
     for chunk in chunks(span, part.chunk) if wanted else ():
         yield Send(peer, 0, chunk, channel)

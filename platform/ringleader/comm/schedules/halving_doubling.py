@@ -13,20 +13,20 @@ example; not 5).
 from collections.abc import Iterator
 
 from ringleader.comm.schedules import paired
-from ringleader.comm.schedules.halving import Level, all_gather, gathered, reduce_scatter, scattered
-from ringleader.comm.schedules.schedule import Part, Schedule, Step
+from ringleader.comm.schedules.halving import HalvingLevel, all_gather, gathered, reduce_scatter, scattered
+from ringleader.comm.schedules.schedule import RankPart, Schedule, Step
 
 
-def steps(part: Part) -> Iterator[Step]:
+def steps(part: RankPart) -> Iterator[Step]:
     yield from paired.steps(part, _exchange)
 
 
-def sent(part: Part) -> int:
+def sent(part: RankPart) -> int:
     """2(S - S/2^k) over the halves, and S between the two of a pair; ranks that hold nothing scatter nothing."""
     return paired.sent(part, lambda levels: scattered(levels) + gathered(levels))
 
 
-def _exchange(part: Part, levels: list[Level]) -> Iterator[Step]:
+def _exchange(part: RankPart, levels: list[HalvingLevel]) -> Iterator[Step]:
     yield from reduce_scatter(part, levels)
     yield from all_gather(part, levels)
 

@@ -7,30 +7,30 @@ The price: they are canonical only for parts in which every sum they make is a n
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ringleader.comm.schedules.schedule import Add, Part, Step, Zero
-from ringleader.comm.tree import Node
+from ringleader.comm.schedules.schedule import Add, RankPart, Step, Zero
+from ringleader.comm.tree import TreeNode
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SumOrder:
     """A rank's own row, to which the sums of `then` are added one after the other."""
 
     rank: int
-    then: tuple["Order", ...] = ()
+    then: tuple["SumOrder", ...] = ()
 
     def ranks(self) -> Iterator[int]:
         yield self.rank
         for later in self.then:
             yield from later.ranks()
 
-    def plus(self, *more: "Order") -> "Order":
-        return Order(self.rank, self.then + more)
+    def plus(self, *more: "SumOrder") -> "SumOrder":
+        return SumOrder(self.rank, self.then + more)
 
 
-def binomial(orders: Sequence[Order]) -> Order:
+def binomial(orders: Sequence[SumOrder]) -> SumOrder:
     """Neighbours first, then pairs, then fours: the canonical tree's shape over the orders, ending at the first."""
 
-    def at(i: int) -> Order:
+    def at(i: int) -> SumOrder:
         below, step = orders[i], 1
         while i + step < len(orders) and not i & step:
             below, step = below.plus(at(i + step)), step * 2
@@ -39,14 +39,14 @@ def binomial(orders: Sequence[Order]) -> Order:
     return at(0)
 
 
-def along_tree(part: Part, order: Order) -> bool:
+def along_tree(part: RankPart, order: SumOrder) -> bool:
     """Whether every rank's own sum and every sum of the order is one node of the tree, or of nothing at all."""
     return _node(part, order) is not None
 
 
-def _node(part: Part, order: Order) -> Sequence[Node] | None:
+def _node(part: RankPart, order: SumOrder) -> Sequence[TreeNode] | None:
     """The one node that the order sums up to, none where nothing is held, None off the tree."""
-    nodes: Sequence[Node] = part.rows[order.rank]
+    nodes: Sequence[TreeNode] = part.rows[order.rank]
     for later in order.then:
         more = _node(part, later)
         if more is None or len(nodes) > 1:
@@ -56,12 +56,12 @@ def _node(part: Part, order: Order) -> Sequence[Node] | None:
     return nodes if len(nodes) <= 1 else None
 
 
-def holds(part: Part, ranks: Iterable[int]) -> bool:
+def holds(part: RankPart, ranks: Iterable[int]) -> bool:
     """Whether any of the ranks has something to add. The others are skipped, never added as zeros."""
     return any(part.rows[rank] for rank in ranks)
 
 
-def own_sum(part: Part) -> Iterator[Step]:
+def own_sum(part: RankPart) -> Iterator[Step]:
     """This rank's rows, added up in row 0; zeros where no rank at all holds anything."""
     whole = (0, part.length)
     if not holds(part, range(part.world)):

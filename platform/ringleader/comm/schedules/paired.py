@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Iterator
 
-from ringleader.comm.schedules.halving import Block, Level, take
-from ringleader.comm.schedules.order import Order, along_tree, binomial, holds, own_sum
-from ringleader.comm.schedules.schedule import PARTIALS, RESULTS, Part, Receive, Send, Step, chunks
+from ringleader.comm.schedules.halving import HalvingBlock, HalvingLevel, take
+from ringleader.comm.schedules.order import SumOrder, along_tree, binomial, holds, own_sum
+from ringleader.comm.schedules.schedule import PARTIALS, RESULTS, RankPart, Receive, Send, Step, chunks
 
-Exchange = Callable[[Part, list[Level]], Iterator[Step]]
+Exchange = Callable[[RankPart, list[HalvingLevel]], Iterator[Step]]
 
 
-def canonical(part: Part) -> bool:
+def canonical(part: RankPart) -> bool:
     """Whether pairs, and then runs of 2, 4, ... members, hold one node of the tree each."""
     members = paired(part.world).members
-    return along_tree(part, binomial([Order(m[0], tuple(Order(r) for r in m[1:])) for m in members]))
+    return along_tree(part, binomial([SumOrder(m[0], tuple(SumOrder(r) for r in m[1:])) for m in members]))
 
 
-def steps(part: Part, exchange: Exchange) -> Iterator[Step]:
+def steps(part: RankPart, exchange: Exchange) -> Iterator[Step]:
     """The exchange among the members. Who stands aside hands its bucket over before and gets the result after."""
     yield from own_sum(part)
     first, *aside = member_of(part)
@@ -31,7 +31,7 @@ def steps(part: Part, exchange: Exchange) -> Iterator[Step]:
             yield Send(peer, 0, chunk, RESULTS)
 
 
-def sent(part: Part, exchanged: Callable[[list[Level]], int]) -> int:
+def sent(part: RankPart, exchanged: Callable[[list[HalvingLevel]], int]) -> int:
     """What the exchange sends, and S from each of a pair to the other."""
     first, *aside = member_of(part)
     if part.rank != first:
@@ -39,20 +39,20 @@ def sent(part: Part, exchanged: Callable[[list[Level]], int]) -> int:
     return exchanged(paired(part.world).levels(part)) + part.length * len(aside)
 
 
-def paired(world: int) -> Block:
+def paired(world: int) -> HalvingBlock:
     """The largest 2^k members."""
     count = 1 << (world.bit_length() - 1)
     pairs = world - count
     together = tuple((2 * i, 2 * i + 1) for i in range(pairs))
-    return Block(together + tuple((rank,) for rank in range(2 * pairs, world)))
+    return HalvingBlock(together + tuple((rank,) for rank in range(2 * pairs, world)))
 
 
-def member_of(part: Part) -> tuple[int, ...]:
+def member_of(part: RankPart) -> tuple[int, ...]:
     """The ranks of this rank's member: who takes part, and who stands aside."""
     return next(member for member in paired(part.world).members if part.rank in member)
 
 
-def _stand_aside(part: Part, partner: int) -> Iterator[Step]:
+def _stand_aside(part: RankPart, partner: int) -> Iterator[Step]:
     pieces = list(chunks((0, part.length), part.chunk))
     for chunk in pieces if holds(part, [part.rank]) else ():
         yield Send(partner, 0, chunk, PARTIALS)

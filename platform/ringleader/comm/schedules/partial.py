@@ -7,8 +7,8 @@ partial sums, each in a row of its own, from where it can be sent on.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ringleader.comm.schedules.schedule import PARTIALS, Add, Part, Receive, Span, Step, Zero
-from ringleader.comm.tree import Node, Tree
+from ringleader.comm.schedules.schedule import PARTIALS, Add, RankPart, Receive, Span, Step, Zero
+from ringleader.comm.tree import Tree, TreeNode
 
 Source = Callable[[Span], int]
 """Who sends a piece."""
@@ -16,9 +16,9 @@ Source = Callable[[Span], int]
 NOWHERE = -1
 
 
-def joined(tree: Tree, nodes: Iterable[Node]) -> tuple[Node, ...]:
+def joined(tree: Tree, nodes: Iterable[TreeNode]) -> tuple[TreeNode, ...]:
     """The fewest nodes that the sums of `nodes` add up to along the tree, in ascending order."""
-    stack: list[Node] = []
+    stack: list[TreeNode] = []
     for node in sorted(nodes, key=_first_leaf):
         stack, _ = tree.push(stack, node)
     return tuple(stack)
@@ -28,7 +28,7 @@ def joined(tree: Tree, nodes: Iterable[Node]) -> tuple[Node, ...]:
 class _Operand:
     """One partial sum; `source` is None for an own row. `place` is where it lies in every window, or NOWHERE: slots."""
 
-    node: Node
+    node: TreeNode
     source: Source | None
     place: int = NOWHERE
     slot: int = NOWHERE
@@ -47,14 +47,16 @@ class Collection:
             If all adds up to one node, its sum lies in row 0.
     """
 
-    def __init__(self, part: Part, foreign: Sequence[tuple[Node, Source]], pieces: Sequence[Span]) -> None:
+    def __init__(
+        self, part: RankPart, foreign: Sequence[tuple[TreeNode, Source]], pieces: Sequence[Span]
+    ) -> None:
         self._part = part
         self._pieces = pieces
         own = [_Operand(node, None, row) for row, node in enumerate(part.rows[part.rank])]
         others = [_Operand(node, source) for node, source in foreign]
         self._operands = sorted(own + others, key=lambda o: _first_leaf(o.node))
         self._adds: list[tuple[_Operand, _Operand]] = []
-        self.results: list[tuple[Node, int]] = []
+        self.results: list[tuple[TreeNode, int]] = []
         spare = len(own)
         for node, operand in self._fold():
             if operand.place == NOWHERE:
@@ -92,9 +94,9 @@ class Collection:
             return operand.place
         return -1 - (k % self._part.window * self._slots + operand.slot)
 
-    def _fold(self) -> list[tuple[Node, _Operand]]:
+    def _fold(self) -> list[tuple[TreeNode, _Operand]]:
         """Fill in the adds; returns the nodes that are left and in which operand's memory each sum ends."""
-        stack: list[Node] = []
+        stack: list[TreeNode] = []
         sums: list[_Operand] = []
         for operand in self._operands:
             stack, merges = self._part.tree.push(stack, operand.node)
@@ -112,5 +114,5 @@ def _rank(operand: _Operand) -> tuple[bool, int]:
     return operand.place == NOWHERE, operand.place
 
 
-def _first_leaf(node: Node) -> int:
+def _first_leaf(node: TreeNode) -> int:
     return node.index << node.level

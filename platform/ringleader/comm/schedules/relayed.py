@@ -17,7 +17,7 @@ from ringleader.comm.schedules.partial import Collection, Source, joined
 from ringleader.comm.schedules.schedule import (
     PARTIALS,
     RESULTS,
-    Part,
+    RankPart,
     Receive,
     Send,
     Span,
@@ -25,11 +25,11 @@ from ringleader.comm.schedules.schedule import (
     chunks,
     even_spans,
 )
-from ringleader.comm.tree import Node, tree_over
+from ringleader.comm.tree import TreeNode, tree_over
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class NodeRanks:
     """Ranks that live on one node, and those of them that collect: the root alone, or ranks other than the root."""
 
     ranks: tuple[int, ...]
@@ -50,31 +50,31 @@ class Relay:
     """The ways between a root and some houses, which no rank belongs to two of. Ranks in none of them take no part."""
 
     root: int
-    houses: tuple[House, ...]
+    houses: tuple[NodeRanks, ...]
 
-    def pieces(self, part: Part) -> list[Span]:
+    def pieces(self, part: RankPart) -> list[Span]:
         """The bucket in messages: cut wherever a lane of any house ends, so that both ends of a transfer cut alike."""
         n = part.length
         cuts = {0, n, *(stop for h in self.houses for _, stop in even_spans(n, len(h.collectors)))}
         ends = sorted(cuts)
         return [piece for span in pairwise(ends) for piece in chunks(span, part.chunk)]
 
-    def house(self, rank: int) -> House | None:
+    def house(self, rank: int) -> NodeRanks | None:
         return next((house for house in self.houses if rank in house.ranks), None)
 
 
-def by_one(ranks: tuple[int, ...], root: int) -> House:
+def by_one(ranks: tuple[int, ...], root: int) -> NodeRanks:
     """The root collects at home, elsewhere the lowest rank: a worker where there is one, servers are the last ranks."""
-    return House(ranks, (root if root in ranks else min(ranks),))
+    return NodeRanks(ranks, (root if root in ranks else min(ranks),))
 
 
-def by_workers(ranks: tuple[int, ...], root: int, workers: int) -> House:
+def by_workers(ranks: tuple[int, ...], root: int, workers: int) -> NodeRanks:
     """All workers collect, ranks below `workers`; where none lives it goes as `by_one`."""
     here = tuple(rank for rank in ranks if rank < workers)
-    return House(ranks, here) if here else by_one(ranks, root)
+    return NodeRanks(ranks, here) if here else by_one(ranks, root)
 
 
-def push(part: Part, relay: Relay) -> Iterator[Step]:
+def push(part: RankPart, relay: Relay) -> Iterator[Step]:
     """The root's rows become what everybody's rows add up to, as far as the tree goes over them: row 0 alone where that
     is everything. Others' rows are used up."""
     here = relay.house(part.rank)
@@ -90,7 +90,7 @@ def push(part: Part, relay: Relay) -> Iterator[Step]:
     yield from _collect(part, mates, mine, pass_to=relay.root, meanwhile=sending)
 
 
-def pull(part: Part, relay: Relay) -> Iterator[Step]:
+def pull(part: RankPart, relay: Relay) -> Iterator[Step]:
     """Everybody's row 0 becomes the root's."""
     here = relay.house(part.rank)
     if here is None:
@@ -110,20 +110,20 @@ def pull(part: Part, relay: Relay) -> Iterator[Step]:
                 yield Send(peer, 0, piece, RESULTS)
 
 
-def places(part: Part, relay: Relay) -> tuple[Node, ...]:
+def places(part: RankPart, relay: Relay) -> tuple[TreeNode, ...]:
     """The nodes whose sums lie in the root's rows after a push."""
     return joined(part.tree, (node for house in relay.houses for r in house.ranks for node in part.rows[r]))
 
 
-def by_house(part: Part, houses: tuple[House, ...]) -> Part:
+def by_house(part: RankPart, houses: tuple[NodeRanks, ...]) -> RankPart:
     """The part with leaves numbered so that each house's rows add up to one node: for sums whose bits may depend on who
     holds what. Every rank holds one row at most."""
     room = 1 << max(len(house.ranks) - 1 for house in houses).bit_length()
-    rows: list[tuple[Node, ...]] = [()] * part.world
+    rows: list[tuple[TreeNode, ...]] = [()] * part.world
     for number, house in enumerate(houses):
         for seat, rank in enumerate(house.ranks):
             if part.rows[rank]:
-                rows[rank] = (Node(0, number * room + seat),)
+                rows[rank] = (TreeNode(0, number * room + seat),)
     present = frozenset(node.index for nodes in rows for node in nodes)
     tree = tree_over(len(houses) * room, present)
     alone = tuple(tree.partials(node.index for node in nodes) for nodes in rows)
@@ -131,8 +131,8 @@ def by_house(part: Part, houses: tuple[House, ...]) -> Part:
 
 
 def _collect(
-    part: Part,
-    foreign: list[tuple[Node, Source]],
+    part: RankPart,
+    foreign: list[tuple[TreeNode, Source]],
     pieces: list[Span],
     *,
     pass_to: int | None,
@@ -149,7 +149,7 @@ def _collect(
                 yield Send(pass_to, row, piece, PARTIALS)
 
 
-def _send_rows(part: Part, here: House, pieces: list[Span]) -> Iterator[Step]:
+def _send_rows(part: RankPart, here: NodeRanks, pieces: list[Span]) -> Iterator[Step]:
     for piece in pieces:
         collector = here.collector(piece, part.length)
         if collector != part.rank:
@@ -157,9 +157,9 @@ def _send_rows(part: Part, here: House, pieces: list[Span]) -> Iterator[Step]:
                 yield Send(collector, row, piece, PARTIALS)
 
 
-def _at_root(part: Part, relay: Relay) -> list[tuple[Node, Source]]:
+def _at_root(part: RankPart, relay: Relay) -> list[tuple[TreeNode, Source]]:
     """What reaches the root: its mates' rows where it collects for them, each house's partial sums otherwise."""
-    foreign: list[tuple[Node, Source]] = []
+    foreign: list[tuple[TreeNode, Source]] = []
     for house in relay.houses:
         if house.collectors == (relay.root,):
             foreign += _rows_of(part, house.others(relay.root))
@@ -169,7 +169,7 @@ def _at_root(part: Part, relay: Relay) -> list[tuple[Node, Source]]:
     return foreign
 
 
-def _rows_of(part: Part, ranks: list[int]) -> list[tuple[Node, Source]]:
+def _rows_of(part: RankPart, ranks: list[int]) -> list[tuple[TreeNode, Source]]:
     return [(node, _always(rank)) for rank in ranks for node in part.rows[rank]]
 
 
@@ -186,5 +186,5 @@ def _always(rank: int) -> Source:
     return lambda _: rank
 
 
-def _collector_of(house: House, length: int) -> Source:
+def _collector_of(house: NodeRanks, length: int) -> Source:
     return lambda piece: house.collector(piece, length)

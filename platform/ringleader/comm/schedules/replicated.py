@@ -15,7 +15,7 @@ from ringleader.comm.schedules.relayed import Relay
 from ringleader.comm.schedules.schedule import (
     PARTIALS,
     RESULTS,
-    Part,
+    RankPart,
     Receive,
     Send,
     Span,
@@ -23,10 +23,10 @@ from ringleader.comm.schedules.schedule import (
     chunks,
     even_spans,
 )
-from ringleader.comm.tree import Node
+from ringleader.comm.tree import TreeNode
 
 
-def push(part: Part, regions: Sequence[Relay]) -> Iterator[Step]:
+def push(part: RankPart, regions: Sequence[Relay]) -> Iterator[Step]:
     """Every root's row 0 becomes the sum of everybody's rows.
 
     Args:
@@ -40,17 +40,17 @@ def push(part: Part, regions: Sequence[Relay]) -> Iterator[Step]:
         yield from _among_roots(part, roots, held)
 
 
-def pull(part: Part, regions: Sequence[Relay]) -> Iterator[Step]:
+def pull(part: RankPart, regions: Sequence[Relay]) -> Iterator[Step]:
     """Everybody's row 0 becomes that of the root of its region."""
     for region in regions:
         yield from relayed.pull(part, region)
 
 
-def _among_roots(part: Part, roots: list[int], held: list[tuple[Node, ...]]) -> Iterator[Step]:
+def _among_roots(part: RankPart, roots: list[int], held: list[tuple[TreeNode, ...]]) -> Iterator[Step]:
     me = roots.index(part.rank)
     spans = even_spans(part.length, len(roots))
     others = [(k + me) % len(roots) for k in range(1, len(roots))]
-    rows: list[tuple[Node, ...]] = [()] * part.world
+    rows: list[tuple[TreeNode, ...]] = [()] * part.world
     rows[part.rank] = held[me]
     foreign = [(node, _from(roots[k])) for k in others for node in held[k]]
     mine = list(chunks(spans[me], part.chunk))

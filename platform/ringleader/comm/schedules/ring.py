@@ -10,7 +10,7 @@ from ringleader.comm.schedules.schedule import (
     PARTIALS,
     RESULTS,
     Add,
-    Part,
+    RankPart,
     Receive,
     Schedule,
     Send,
@@ -27,13 +27,13 @@ AHEAD = 8
 """Chunks that are being received ahead of the adding: with fewer a late thread leaves the link idle."""
 
 
-def steps(part: Part) -> Iterator[Step]:
+def steps(part: RankPart) -> Iterator[Step]:
     yield from _local_sum(part)
     if part.world > 1:
         yield from _round_the_ring(part)
 
 
-def sent(part: Part) -> int:
+def sent(part: RankPart) -> int:
     """Every span but the one behind in the first half, every span but the one ahead's in the second."""
     spans = even_spans(part.length, part.world)
     if part.world == 1:
@@ -43,7 +43,7 @@ def sent(part: Part) -> int:
     return 2 * part.length - scattered - gathered
 
 
-def _local_sum(part: Part) -> Iterator[Step]:
+def _local_sum(part: RankPart) -> Iterator[Step]:
     """All own rows into row 0; a rank without one takes part with zeros."""
     whole = (0, part.length)
     if not part.rows[part.rank]:
@@ -52,7 +52,7 @@ def _local_sum(part: Part) -> Iterator[Step]:
         yield Add(0, row, whole)
 
 
-def _round_the_ring(part: Part) -> Iterator[Step]:
+def _round_the_ring(part: RankPart) -> Iterator[Step]:
     """Hop s passes on the span s behind this rank's own; it arrives with the sums of all ranks behind.
 
     After its last add a span is complete and goes on as a result. Chunks of a hop leave while those of the hop before
@@ -87,7 +87,7 @@ def _add(behind: int, arriving: Sequence[Span], k: int) -> Iterator[Step]:
         yield Receive(behind, slot, arriving[k + AHEAD], PARTIALS)
 
 
-def _receive_results(part: Part, behind: int, cut: Sequence[Sequence[Span]]) -> Iterator[Step]:
+def _receive_results(part: RankPart, behind: int, cut: Sequence[Sequence[Span]]) -> Iterator[Step]:
     """Every span but the one that this rank completes. Sums of them that it sent have been received by then."""
     for hop in range(part.world - 1):
         for chunk in cut[(part.rank - hop) % part.world]:

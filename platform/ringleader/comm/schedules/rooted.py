@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ringleader.comm.schedules.order import Order, holds, own_sum
+from ringleader.comm.schedules.order import SumOrder, holds, own_sum
 from ringleader.comm.schedules.schedule import (
     PARTIALS,
     RESULTS,
     Add,
-    Part,
+    RankPart,
     Receive,
     Send,
     Span,
@@ -23,14 +23,14 @@ SMALLEST_PIECE = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Climb:
+class TreeSum:
     """One span and the tree that it climbs: a rank adds its children's sums, in their order, and passes the sum on."""
 
-    order: Order
+    order: SumOrder
     span: Span
 
 
-def steps(part: Part, climbs: list[Climb]) -> Iterator[Step]:
+def steps(part: RankPart, climbs: list[TreeSum]) -> Iterator[Step]:
     """One rank's steps along all the trees at once, in the order of a beat.
 
     At depth d, piece k is added and sent up at beat k - d and sent down at beat k + d; it is awaited from the children
@@ -55,7 +55,7 @@ def steps(part: Part, climbs: list[Climb]) -> Iterator[Step]:
         yield from steps_of_beat
 
 
-def sent(part: Part, climbs: list[Climb]) -> int:
+def sent(part: RankPart, climbs: list[TreeSum]) -> int:
     """Every span once to the parent, if there is a sum to send, and once to each child."""
     if not holds(part, range(part.world)):
         return 0
@@ -66,7 +66,7 @@ def sent(part: Part, climbs: list[Climb]) -> int:
 class _Branch:
     """This rank's place in one tree."""
 
-    def __init__(self, part: Part, span: Span, seat: "_Seat", slots: int) -> None:
+    def __init__(self, part: RankPart, span: Span, seat: "_Seat", slots: int) -> None:
         below = seat.order
         self.span = span
         self.parent = seat.parent
@@ -106,7 +106,7 @@ class _Branch:
         return -1 - (self._slots + k % self._window * len(self.carrying) + i)
 
 
-def _branch(part: Part, climb: Climb, slots: int) -> _Branch:
+def _branch(part: RankPart, climb: TreeSum, slots: int) -> _Branch:
     seat = next(seat for seat in _walk(_Seat(climb.order, None, 0)) if seat.order.rank == part.rank)
     return _Branch(part, climb.span, seat, slots)
 
@@ -115,7 +115,7 @@ def _branch(part: Part, climb: Climb, slots: int) -> _Branch:
 class _Seat:
     """A rank with what is below it, the rank above it, and how far below the root it is."""
 
-    order: Order
+    order: SumOrder
     parent: int | None
     depth: int
 

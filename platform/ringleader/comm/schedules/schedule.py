@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ringleader.comm.tree import Node, Tree
+from ringleader.comm.tree import Tree, TreeNode
 
 PARTIALS, RESULTS = 0, 1
 """The two channels of an exchange. A pair's messages on one channel match in the order of their steps."""
@@ -53,7 +53,7 @@ Step = Send | Receive | Add | Zero
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankPart:
     """One rank's part in the sum of a bucket.
 
     A place >= 0 is a row of the bucket; place -1-k is slot k of scratch memory, which holds one chunk at a time and is
@@ -72,7 +72,7 @@ class Part:
 
     rank: int
     length: int
-    rows: tuple[tuple[Node, ...], ...]
+    rows: tuple[tuple[TreeNode, ...], ...]
     tree: Tree
     chunk: int = 1 << 18
     window: int = 2
@@ -105,17 +105,17 @@ class Schedule:
     """
 
     name: str
-    canonical: Callable[[Part], bool]
-    steps: Callable[[Part], Iterator[Step]]
-    sent: Callable[[Part], int]
+    canonical: Callable[[RankPart], bool]
+    steps: Callable[[RankPart], Iterator[Step]]
+    sent: Callable[[RankPart], int]
 
 
-def always(_: Part) -> bool:
+def always(_: RankPart) -> bool:
     """Canonical whoever holds what."""
     return True
 
 
-def never(_: Part) -> bool:
+def never(_: RankPart) -> bool:
     return False
 
 
@@ -134,7 +134,7 @@ def size(span: Span) -> int:
     return span[1] - span[0]
 
 
-def fold(tree: Tree, operands: Sequence[tuple[Node, int]]) -> list[tuple[int, int]]:
+def fold(tree: Tree, operands: Sequence[tuple[TreeNode, int]]) -> list[tuple[int, int]]:
     """The adds that complete the tree.
 
     Args:
@@ -143,7 +143,7 @@ def fold(tree: Tree, operands: Sequence[tuple[Node, int]]) -> list[tuple[int, in
     Returns:
         (into, source) pairs in order; the sum ends at place 0.
     """
-    stack: list[Node] = []
+    stack: list[TreeNode] = []
     places: list[int] = []
     adds: list[tuple[int, int]] = []
     for node, place in operands:

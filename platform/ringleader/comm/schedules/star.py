@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 
 from ringleader.comm.schedules.direct import owner_reduce
-from ringleader.comm.schedules.schedule import RESULTS, Part, Receive, Send, Step, chunks
+from ringleader.comm.schedules.schedule import RESULTS, RankPart, Receive, Send, Step, chunks
 
 
-def push(part: Part, root: int) -> Iterator[Step]:
+def push(part: RankPart, root: int) -> Iterator[Step]:
     """The root's row 0 becomes the sum; the others' rows stay as they are."""
     spans = [(0, part.length) if rank == root else (0, 0) for rank in range(part.world)]
     yield from owner_reduce(part, spans, listeners=range(0))
 
 
-def pull(part: Part, root: int) -> Iterator[Step]:
+def pull(part: RankPart, root: int) -> Iterator[Step]:
     """Everybody's row 0 becomes the root's."""
     for chunk in chunks((0, part.length), part.chunk):
         if part.rank != root:

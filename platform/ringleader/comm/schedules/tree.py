@@ -11,28 +11,28 @@ or 2^m shards, a rank, and wherever else every aligned run of 2^j ranks holds on
 from collections.abc import Iterator
 
 from ringleader.comm.schedules import rooted
-from ringleader.comm.schedules.order import Order, along_tree, binomial
-from ringleader.comm.schedules.schedule import Part, Schedule, Step
+from ringleader.comm.schedules.order import SumOrder, along_tree, binomial
+from ringleader.comm.schedules.schedule import RankPart, Schedule, Step
 
 
-def canonical(part: Part) -> bool:
+def canonical(part: RankPart) -> bool:
     return along_tree(part, _order(part))
 
 
-def steps(part: Part) -> Iterator[Step]:
+def steps(part: RankPart) -> Iterator[Step]:
     yield from rooted.steps(part, _climbs(part))
 
 
-def sent(part: Part) -> int:
+def sent(part: RankPart) -> int:
     return rooted.sent(part, _climbs(part))
 
 
-def _climbs(part: Part) -> list[rooted.Climb]:
-    return [rooted.Climb(_order(part), (0, part.length))]
+def _climbs(part: RankPart) -> list[rooted.TreeSum]:
+    return [rooted.TreeSum(_order(part), (0, part.length))]
 
 
-def _order(part: Part) -> Order:
-    return binomial([Order(rank) for rank in range(part.world)])
+def _order(part: RankPart) -> SumOrder:
+    return binomial([SumOrder(rank) for rank in range(part.world)])
 
 
 TREE = Schedule("tree", canonical=canonical, steps=steps, sent=sent)

@@ -18,7 +18,7 @@ from ringleader.comm.schedules.order import own_sum
 from ringleader.comm.schedules.schedule import (
     RESULTS,
     Add,
-    Part,
+    RankPart,
     Receive,
     Schedule,
     Send,
@@ -28,14 +28,14 @@ from ringleader.comm.schedules.schedule import (
     even_spans,
     size,
 )
-from ringleader.comm.tree import Node, tree_over
+from ringleader.comm.tree import TreeNode, tree_over
 
 
-def canonical(part: Part) -> bool:
+def canonical(part: RankPart) -> bool:
     return all(len(_sum(part, group)) <= 1 for group in part.nodes)
 
 
-def steps(part: Part) -> Iterator[Step]:
+def steps(part: RankPart) -> Iterator[Step]:
     """Piece after piece: while one crosses the links, the next is added up inside and the one before is handed out."""
     if not canonical(part):
         yield from own_sum(part)
@@ -49,7 +49,7 @@ def steps(part: Part) -> Iterator[Step]:
             yield from pieces[k - 2].spread()
 
 
-def sent(part: Part) -> int:
+def sent(part: RankPart) -> int:
     """Of every piece: own sums of others' lanes; the own lane's sum but for the own part; results, see `_Piece`."""
     return sum(piece.sent() for piece in _pieces(part))
 
@@ -68,11 +68,11 @@ class _Seat:
     group: tuple[int, ...]
     member: int
     owners: tuple[int, ...]
-    inside: Part
-    between: Part
+    inside: RankPart
+    between: RankPart
 
     @staticmethod
-    def of(part: Part) -> "_Seat":
+    def of(part: RankPart) -> "_Seat":
         number = next(i for i, group in enumerate(part.nodes) if part.rank in group)
         group = part.nodes[number]
         member = group.index(part.rank)
@@ -147,14 +147,14 @@ class _Piece:
         return inside + turn * between
 
 
-def _pieces(part: Part) -> list[_Piece]:
+def _pieces(part: RankPart) -> list[_Piece]:
     """Each owner's part of a piece is one message."""
     seat, lanes = _Seat.of(part), _lanes(part)
     spans = chunks((0, part.length), part.chunk * lanes * len(part.nodes))
     return [_Piece.of(seat, span, lanes) for span in spans]
 
 
-def _lanes(part: Part) -> int:
+def _lanes(part: RankPart) -> int:
     return min(map(len, part.nodes))
 
 
@@ -162,17 +162,17 @@ def _split(span: Span, count: int) -> tuple[Span, ...]:
     return tuple((span[0] + a, span[0] + b) for a, b in even_spans(size(span), count))
 
 
-def _over(part: Part, rank: int, rows: tuple[tuple[Node, ...], ...]) -> Part:
+def _over(part: RankPart, rank: int, rows: tuple[tuple[TreeNode, ...], ...]) -> RankPart:
     if canonical(part):
         return replace(part, rank=rank, rows=rows, groups=())
     held = [i for i, nodes in enumerate(rows) if nodes]
-    leaves = tuple((Node(0, i),) if nodes else () for i, nodes in enumerate(rows))
+    leaves = tuple((TreeNode(0, i),) if nodes else () for i, nodes in enumerate(rows))
     return replace(part, rank=rank, rows=leaves, groups=(), tree=tree_over(len(rows), frozenset(held)))
 
 
-def _sum(part: Part, group: tuple[int, ...]) -> tuple[Node, ...]:
+def _sum(part: RankPart, group: tuple[int, ...]) -> tuple[TreeNode, ...]:
     """What a node's ranks hold together, added up along the tree as far as it goes."""
-    stack: list[Node] = []
+    stack: list[TreeNode] = []
     for rank in group:
         for node in part.rows[rank]:
             stack, _ = part.tree.push(stack, node)

@@ -1,5 +1,5 @@
 """How bytes move between two members."""
 
-from ringleader.comm.transports.transport import Board, Transport, Work
+from ringleader.comm.transports.transport import SharedSums, Transport, Work
 
-__all__ = ["Board", "Transport", "Work"]
+__all__ = ["SharedSums", "Transport", "Work"]

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ringleader.comm.schedules.schedule import Part, Span, chunks, even_spans, fold
+from ringleader.comm.schedules.schedule import RankPart, Span, chunks, even_spans, fold
 from ringleader.comm.segments import WORD_BYTES, Address, Key, Segment
 from ringleader.comm.transports.flags import Peers
-from ringleader.comm.tree import Node
+from ringleader.comm.tree import TreeNode
 
 LINE_WORDS = 8
 READY, DONE, COUNT, ROWS = 0, 8, 16, 17
@@ -64,7 +64,7 @@ class Board:
         self._ready: dict[int, tuple[Any, list[list[Operation]]]] = {}
         publish(self._segment.key)
 
-    def reduce(self, slot: int, part: Part, rows: Sequence[Tensor], addresses: Sequence[Address]) -> None:
+    def reduce(self, slot: int, part: RankPart, rows: Sequence[Tensor], addresses: Sequence[Address]) -> None:
         """Leave the sum of everybody's rows in row 0 of everybody.
 
         Args:
@@ -95,7 +95,7 @@ class Board:
         base = self._post(slot, addresses)
         self._words[self._rank][base + READY] = self._turns[slot]
 
-    def gather(self, slot: int, part: Part, into: Tensor) -> None:
+    def gather(self, slot: int, part: RankPart, into: Tensor) -> None:
         """Leave the canonical sum of the rows that the others offer in `into`, which is none of them.
 
         Raises:
@@ -110,7 +110,7 @@ class Board:
             for act, operand in chunk:
                 act(operand)
 
-    def spread(self, slot: int, part: Part, into: tuple[Tensor, Address], owners: Sequence[int]) -> None:
+    def spread(self, slot: int, part: RankPart, into: tuple[Tensor, Address], owners: Sequence[int]) -> None:
         """Leave the canonical sum of the rows that the others offer in the memory of every owner, who all call this;
         each completes its span.
 
@@ -173,7 +173,7 @@ class Board:
         return words
 
     def _operations(
-        self, slot: int, part: Part, ranks: Sequence[int], plan: Callable[[Posts], list[list[Operation]]]
+        self, slot: int, part: RankPart, ranks: Sequence[int], plan: Callable[[Posts], list[list[Operation]]]
     ) -> list[list[Operation]]:
         """What this member does in the slot: kept as long as no row of `ranks` has moved."""
         base = slot * self._slot_words
@@ -184,7 +184,7 @@ class Board:
             known = self._ready[slot] = (key, plan(posts))
         return known[1]
 
-    def _plan(self, part: Part, posts: Posts, rows: Sequence[Tensor]) -> list[list[Operation]]:
+    def _plan(self, part: RankPart, posts: Posts, rows: Sequence[Tensor]) -> list[list[Operation]]:
         like = rows[0]
         everyones = [
             list(rows) if r == self._rank else self._foreign(r, posts[r], like) for r in range(part.world)
@@ -194,7 +194,7 @@ class Board:
         return [_complete(part, everyones, range(part.world), piece) for piece in chunks(span, chunk)]
 
     def _plan_spread(
-        self, part: Part, posts: Posts, into: Tensor, owners: Sequence[int]
+        self, part: RankPart, posts: Posts, into: Tensor, owners: Sequence[int]
     ) -> list[list[Operation]]:
         rows = [self._foreign(r, posts[r], into) if r in posts else [] for r in range(part.world)]
         rows[self._rank] = [into]
@@ -202,7 +202,7 @@ class Board:
         chunk = max(1, CHUNK_BYTES // into.element_size())
         return [_complete(part, rows, owners, piece) for piece in chunks(span, chunk)]
 
-    def _plan_gather(self, part: Part, posts: Posts, into: Tensor) -> list[list[Operation]]:
+    def _plan_gather(self, part: RankPart, posts: Posts, into: Tensor) -> list[list[Operation]]:
         rows = [self._foreign(r, posts[r], into) if r in posts else [] for r in range(part.world)]
         chunk = max(1, CHUNK_BYTES // into.element_size())
         return [_complete_into(part, rows, into, piece) for piece in chunks((0, part.length), chunk)]
@@ -217,7 +217,7 @@ class Board:
 
 @torch.no_grad()
 def _complete(
-    part: Part, rows: Sequence[Sequence[Tensor]], listeners: Sequence[int], span: Span
+    part: RankPart, rows: Sequence[Sequence[Tensor]], listeners: Sequence[int], span: Span
 ) -> list[Operation]:
     """Add the partial sums over a chunk along the tree, then copy the result into every listener's row 0."""
     start, stop = span
@@ -232,7 +232,9 @@ def _complete(
 
 
 @torch.no_grad()
-def _complete_into(part: Part, rows: Sequence[Sequence[Tensor]], into: Tensor, span: Span) -> list[Operation]:
+def _complete_into(
+    part: RankPart, rows: Sequence[Sequence[Tensor]], into: Tensor, span: Span
+) -> list[Operation]:
     """Add the partial sums over a chunk along the tree; the last add writes into `into`."""
     start, stop = span
     operands = _operands(part)
@@ -246,11 +248,11 @@ def _complete_into(part: Part, rows: Sequence[Sequence[Tensor]], into: Tensor, s
     return [*((places[left].add_, places[right]) for left, right in before), (total, places[last[1]])]
 
 
-def _operands(part: Part) -> list[tuple[Node, int, int]]:
+def _operands(part: RankPart) -> list[tuple[TreeNode, int, int]]:
     """(node, rank, row) of every partial sum. Ranks own ascending shards, their rows ascend: the order of leaves."""
     return [(node, r, k) for r, nodes in enumerate(part.rows) for k, node in enumerate(nodes)]
 
 
-def _adds(part: Part, operands: Sequence[tuple[Node, int, int]]) -> list[tuple[int, int]]:
+def _adds(part: RankPart, operands: Sequence[tuple[TreeNode, int, int]]) -> list[tuple[int, int]]:
     """The adds that complete the tree, as (into, source) numbers of operands."""
     return fold(part.tree, [(node, place) for place, (node, _, _) in enumerate(operands)])

@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroupGloo
 from ringleader.comm.seal import TAG_BYTES, Seal, nonce
 from ringleader.comm.transports import sockets
 from ringleader.comm.transports.transport import Work
-from ringleader.comm.transports.words import Words
+from ringleader.comm.transports.words import MemberStore
 from ringleader.errors import ExchangeBroken, WordRefused
 
 PEER = b"peer"
@@ -87,7 +87,7 @@ class GlooTransport:
         self._over = ""
 
     @staticmethod
-    def join(words: Words, rank: int, size: int, deadline_s: float, host: str) -> "GlooTransport":
+    def join(words: MemberStore, rank: int, size: int, deadline_s: float, host: str) -> "GlooTransport":
         """Connect to every other member; all of them call this. Each asks each other one for a proof before anything
         else is read from it: gloo takes whoever comes to a port of its own with the number that it waits for.
 

@@ -14,11 +14,11 @@ from ringleader.comm.transports.flags import SUPPORTED
 from ringleader.comm.transports.gloo import GlooTransport, first_line
 from ringleader.comm.transports.mixed import MixedTransport
 from ringleader.comm.transports.nccl import NcclTransport, apart, own_device, stay_on, this_device
-from ringleader.comm.transports.shared import Place, SharedTransport
+from ringleader.comm.transports.shared import SharedPlace, SharedTransport
 from ringleader.comm.transports.staged import StagedTransport
 from ringleader.comm.transports.transport import Transport
-from ringleader.comm.transports.words import Corner, LibraryStore, Words
-from ringleader.comm.visitor import Visitor
+from ringleader.comm.transports.words import LibraryStore, MeetingStore, MemberStore
+from ringleader.comm.visitor import StoreConnection
 from ringleader.errors import ExchangeBroken, WordRefused
 
 SHARED, GLOO, NCCL = "shared", "gloo", "nccl"
@@ -38,7 +38,7 @@ MEET_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class MeetingCall:
     """Where and as whom to meet.
 
     Attributes:
@@ -64,10 +64,10 @@ class Call:
     store_folder: Path | None = None
 
 
-class Client(Protocol):
+class StoreClient(Protocol):
     """A connection to a store."""
 
-    def corner(self, prefix: str, patience_s: float, /) -> Corner:
+    def corner(self, prefix: str, patience_s: float, /) -> MeetingStore:
         """The part of the meeting of that name; waits there last so long."""
 
     @property
@@ -77,37 +77,37 @@ class Client(Protocol):
     def close(self) -> None: ...
 
 
-Connect = Callable[[Call, float], Client]
+Connect = Callable[[MeetingCall, float], StoreClient]
 """(call, patience in seconds) → a connection to its store. Raises RuntimeError, OSError or WordRefused."""
 
 
-def visit(call: Call, patience_s: float) -> Client:
+def visit(call: MeetingCall, patience_s: float) -> StoreClient:
     """The attempt's room in a `Rendezvous`. Asks again where it is turned away: strangers may crowd its door."""
     room, until = call.prefix.partition("/")[0], time.monotonic() + patience_s
     while True:
         try:
             place = call.store_host, call.store_port, patience_s
-            return Visitor(*place, room=room, secret=call.secret, folder=call.store_folder)
+            return StoreConnection(*place, room=room, secret=call.secret, folder=call.store_folder)
         except (ConnectionResetError, BrokenPipeError):
             if time.monotonic() > until:
                 raise
             time.sleep(POLL_S)
 
 
-def library(call: Call, patience_s: float) -> Client:
+def library(call: MeetingCall, patience_s: float) -> StoreClient:
     """A TCPStore, which takes words of anybody: for measurements and tests."""
     return LibraryStore(call.store_host, call.store_port, patience_s)
 
 
-class Clients:
+class StoreClients:
     """A process's connections to stores, used again: each begins with a proof on both sides."""
 
     def __init__(self, connect: Connect = visit) -> None:
         self._connect = connect
-        self._idle: dict[tuple[str, int], Client] = {}
+        self._idle: dict[tuple[str, int], StoreClient] = {}
         self._lock = threading.Lock()
 
-    def take(self, call: Call, patience_s: float) -> Client:
+    def take(self, call: MeetingCall, patience_s: float) -> StoreClient:
         """A connection that nobody uses. Raises RuntimeError or OSError when the store cannot be reached."""
         with self._lock:
             idle = self._idle.pop((call.store_host, call.store_port), None)
@@ -116,14 +116,14 @@ class Clients:
             idle = None
         return idle or self._connect(call, patience_s)
 
-    def give_back(self, call: Call, client: Client) -> None:
+    def give_back(self, call: MeetingCall, client: StoreClient) -> None:
         """Only when no call on it is under way."""
         with self._lock:
             self._idle[call.store_host, call.store_port] = client
 
 
 def meet(
-    call: Call, cancelled: Callable[[], bool] = lambda: False, clients: Clients | None = None
+    call: MeetingCall, cancelled: Callable[[], bool] = lambda: False, clients: StoreClients | None = None
 ) -> Transport:
     """Meet the other members of a generation and connect to each of them.
 
@@ -136,7 +136,7 @@ def meet(
         ValueError: the secret is none.
     """
     seal = Seal(call.secret, call.prefix)
-    meeting = _Meeting(call, seal, clients or Clients(), this_device() if NCCL in call.kinds else None)
+    meeting = _Meeting(call, seal, clients or StoreClients(), this_device() if NCCL in call.kinds else None)
     threading.Thread(target=meeting.hold, name=f"ringleader-meet-{call.rank}", daemon=True).start()
     return meeting.result(min(call.deadline_s, MEET_S), cancelled)
 
@@ -145,9 +145,9 @@ def meet(
 class _Meeting:
     """On a thread of its own: neither the store's waits nor gloo's constructor can be interrupted."""
 
-    call: Call
+    call: MeetingCall
     seal: Seal
-    clients: Clients
+    clients: StoreClients
     device: int | None = None
     transport: Transport | None = None
     why: str = ""
@@ -187,11 +187,11 @@ class _Meeting:
         raise ExchangeBroken(rank=self.call.rank, phase="connect", bucket=None, why=why or self.why)
 
 
-def _connect(call: Call, seal: Seal, clients: Clients) -> Transport:
+def _connect(call: MeetingCall, seal: Seal, clients: StoreClients) -> Transport:
     patience_s = min(call.deadline_s, MEET_S)
     client = clients.take(call, patience_s)
     try:
-        transport = _join(call, Words(client.corner(call.prefix, patience_s), seal))
+        transport = _join(call, MemberStore(client.corner(call.prefix, patience_s), seal))
     except BaseException:
         client.close()  # an answer may still be on its way
         raise
@@ -199,7 +199,7 @@ def _connect(call: Call, seal: Seal, clients: Clients) -> Transport:
     return transport
 
 
-def _join(call: Call, words: Words) -> Transport:
+def _join(call: MeetingCall, words: MemberStore) -> Transport:
     """Everybody comes to the same answer: it depends on what all have told all."""
     if NCCL in call.kinds:
         return _join_devices(call, words)
@@ -212,9 +212,9 @@ def _join(call: Call, words: Words) -> Transport:
         raise
 
 
-def _join_near(call: Call, words: Words, near: SharedTransport | None) -> Transport:
+def _join_near(call: MeetingCall, words: MemberStore, near: SharedTransport | None) -> Transport:
     told = _tell(call, words, "place", near.place.encode() if near else "")
-    mapped = near.attach([Place.decode(t) if t else None for t in told]) if near else frozenset()
+    mapped = near.attach([SharedPlace.decode(t) if t else None for t in told]) if near else frozenset()
     told = _tell(call, words, "mapped", " ".join(map(str, sorted(mapped))))
     groups = _groups([frozenset(map(int, t.split())) for t in told])
     if near is not None and len(groups) == 1:
@@ -233,7 +233,7 @@ def _join_near(call: Call, words: Words, near: SharedTransport | None) -> Transp
     return far if near is None else MixedTransport(near, far, groups)
 
 
-def _join_devices(call: Call, words: Words) -> Transport:
+def _join_devices(call: MeetingCall, words: MemberStore) -> Transport:
     """NCCL needs a device for each member; where two share one, or one has none, everything goes through the host."""
     devices = [told.decode() for told in _tell(call, words, "device", own_device())]
     far = GlooTransport.join(words, call.rank, call.size, call.deadline_s, call.host)
@@ -242,7 +242,7 @@ def _join_devices(call: Call, words: Words) -> Transport:
     return NcclTransport.join(PrefixStore(NCCL, words), far, call.deadline_s)
 
 
-def _open(call: Call, seal: Seal) -> SharedTransport | None:
+def _open(call: MeetingCall, seal: Seal) -> SharedTransport | None:
     try:
         return SharedTransport(call.rank, call.size, call.host, call.deadline_s, seal)
     except OSError:  # no memory left: the others learn that this member maps nobody
@@ -262,7 +262,7 @@ def _groups(mapped: list[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, groups))
 
 
-def _tell(call: Call, words: Words, topic: str, word: str) -> list[bytes]:
+def _tell(call: MeetingCall, words: MemberStore, topic: str, word: str) -> list[bytes]:
     """Everybody's word on a topic, by rank."""
     words.set(f"{topic}/{call.rank}", word)
     return words.read([f"{topic}/{rank}" for rank in range(call.size)])

@@ -39,7 +39,7 @@ LINGER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SharedPlace:
     """Where a member lives and where its control segment is found.
 
     Attributes:
@@ -52,8 +52,8 @@ class Place:
     nonce: int
 
     @staticmethod
-    def decode(told: bytes) -> "Place":
-        return Place(**json.loads(told))
+    def decode(told: bytes) -> "SharedPlace":
+        return SharedPlace(**json.loads(told))
 
     def encode(self) -> str:
         return json.dumps({"node": self.node, "pid": self.pid, "control": self.control, "nonce": self.nonce})
@@ -81,7 +81,7 @@ class SharedTransport:
         self._control = Segment.create(self._layout.words * WORD_BYTES)
         nonce = int.from_bytes(os.urandom(7))
         self._control.words()[NONCE] = nonce
-        self.place = Place(this_node(host), os.getpid(), self._control.descriptor, nonce)
+        self.place = SharedPlace(this_node(host), os.getpid(), self._control.descriptor, nonce)
         self._words: list[memoryview] = []
         self._peers: Any = None
         self._pids: list[int] = []
@@ -98,7 +98,7 @@ class SharedTransport:
         self._posts: dict[tuple[int, int, int], int] = {}
         self._shelf: dict[tuple[int, int, int], Tensor] = {}
 
-    def attach(self, places: Sequence[Place | None]) -> frozenset[int]:
+    def attach(self, places: Sequence[SharedPlace | None]) -> frozenset[int]:
         """Map the control segments of those who live here. Returns their ranks, this one among them."""
         near = []
         for rank, place in enumerate(places):
@@ -115,7 +115,7 @@ class SharedTransport:
             return frozenset()
         return frozenset(near)
 
-    def _map_control(self, rank: int, place: Place | None) -> memoryview | None:
+    def _map_control(self, rank: int, place: SharedPlace | None) -> memoryview | None:
         if place is None or place.node != self.place.node:
             return None
         try:

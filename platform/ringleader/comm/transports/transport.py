@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ringleader.comm.schedules.schedule import Part
+from ringleader.comm.schedules.schedule import RankPart
 from ringleader.comm.seal import Seal
 from ringleader.comm.segments import Address
 
@@ -21,19 +21,19 @@ class Work(Protocol):
         """Block until done. Raises ExchangeBroken when the peer is lost, the deadline passed, or `abort` was called."""
 
 
-class Board(Protocol):
+class SharedSums(Protocol):
     """Sums in the members' shared memory."""
 
-    def reduce(self, slot: int, part: Part, rows: Sequence[Tensor], addresses: Sequence[Address]) -> None:
+    def reduce(self, slot: int, part: RankPart, rows: Sequence[Tensor], addresses: Sequence[Address]) -> None:
         """Leave the canonical sum of everybody's rows in row 0 of everybody. Raises ExchangeBroken."""
 
     def offer(self, slot: int, addresses: Sequence[Address]) -> None:
         """Let others read what lies there. It stays as it is until all of them must have read it."""
 
-    def gather(self, slot: int, part: Part, into: Tensor) -> None:
+    def gather(self, slot: int, part: RankPart, into: Tensor) -> None:
         """Leave the canonical sum of the rows that the others offer in `into`. Raises ExchangeBroken."""
 
-    def spread(self, slot: int, part: Part, into: tuple[Tensor, Address], owners: Sequence[int]) -> None:
+    def spread(self, slot: int, part: RankPart, into: tuple[Tensor, Address], owners: Sequence[int]) -> None:
         """On every owner: leave the canonical sum of the rows that the others offer in `into` of all owners, which
         share the work. Raises ExchangeBroken."""
 
@@ -41,7 +41,7 @@ class Board(Protocol):
         """(length,) what `peer` offers next in that slot. Raises ExchangeBroken."""
 
 
-class Together(Protocol):
+class GroupedMessages(Protocol):
     """Messages between devices that are handed over together."""
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
@@ -65,7 +65,7 @@ class Transport(Protocol):
     """The ranks of each node; empty where all are on one, or nobody knows."""
 
     @property
-    def together(self) -> "Together | None":
+    def together(self) -> "GroupedMessages | None":
         """How tensors on devices go from one to the other; None where they have to go through the host."""
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
@@ -75,7 +75,7 @@ class Transport(Protocol):
     def native_all_reduce(self, tensor: Tensor) -> Work:
         """The library's own sum over all ranks, in place."""
 
-    def board(self, slots: int, rows: int) -> "Board | None":
+    def board(self, slots: int, rows: int) -> "SharedSums | None":
         """Where up to `rows` rows a member of `slots` buckets are summed in place, if the members share memory; else
         None. All members ask for the same, and again at the same moment: then nothing is under way on the one of
         before, which is over."""

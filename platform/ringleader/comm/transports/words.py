@@ -16,7 +16,7 @@ from ringleader.errors import WordRefused
 WORD = b"word"
 
 
-class Corner(Protocol):
+class MeetingStore(Protocol):
     """One meeting's part of a store."""
 
     def set(self, key: str, value: bytes, /) -> None: ...
@@ -25,14 +25,14 @@ class Corner(Protocol):
         """All of them; waits until they are there. Raises RuntimeError or OSError when that takes too long."""
 
 
-class Words(Store):
+class MemberStore(Store):
     """A corner of a store as members use it, and as gloo and NCCL do.
 
     Attributes:
         seal: of the meeting.
     """
 
-    def __init__(self, corner: Corner, seal: Seal) -> None:
+    def __init__(self, corner: MeetingStore, seal: Seal) -> None:
         super().__init__()
         self._corner = corner
         self.seal = seal
@@ -69,7 +69,7 @@ class LibraryStore:
     def __init__(self, host: str, port: int, patience_s: float) -> None:
         self._client: Any = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience_s))
 
-    def corner(self, prefix: str, patience_s: float) -> Corner:
+    def corner(self, prefix: str, patience_s: float) -> MeetingStore:
         store = PrefixStore(prefix, self._client)
         store.set_timeout(timedelta(seconds=patience_s))
         return _LibraryCorner(store)

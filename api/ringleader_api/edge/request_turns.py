@@ -1,0 +1,82 @@
+"""Turns: who asks much at once waits for themselves, and nobody else does."""
+
+import asyncio
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from starlette.types import Message, Receive, Send
+
+AT_ONCE = 4
+
+
+class RequestTurns:
+    """Of one credential so many requests are looked into at the same time, the others in the order in which they came.
+
+    Each takes threads, of which there are few, and time of the one interpreter. A turn is over when the answer begins,
+    or the body is asked for: a stream, or an upload, holds none. Safe between threads, and between event loops.
+    """
+
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._at_once = at_once
+        self._lock = threading.Lock()
+        self._taken: Counter[str] = Counter()
+        self._waiting: dict[str, deque[Future[None]]] = {}
+
+    async def begin(self, key: str) -> "RequestTurn":
+        """A turn, once it is there."""
+        with self._lock:
+            if self._taken[key] < self._at_once:
+                self._taken[key] += 1
+                return RequestTurn(lambda: self._end(key))
+            mine: Future[None] = Future()
+            self._waiting.setdefault(key, deque()).append(mine)
+        try:
+            await asyncio.wrap_future(mine)
+        except asyncio.CancelledError:
+            if mine.done() and not mine.cancelled():  # it came at this moment
+                self._end(key)
+            raise
+        return RequestTurn(lambda: self._end(key))
+
+    def _end(self, key: str) -> None:
+        """The next one's, or nobody's."""
+        with self._lock:
+            waiting = self._waiting.get(key, deque())
+            while waiting:
+                following = waiting.popleft()
+                if not waiting:
+                    del self._waiting[key]
+                if following.set_running_or_notify_cancel():
+                    following.set_result(None)
+                    return
+            self._taken[key] -= 1
+            if not self._taken[key]:
+                del self._taken[key]
+
+
+class RequestTurn:
+    """One turn. `end` may be called again."""
+
+    def __init__(self, let_go: Callable[[], None]) -> None:
+        self._let_go: Callable[[], None] | None = let_go
+
+    def end(self) -> None:
+        if self._let_go is not None:
+            let_go, self._let_go = self._let_go, None
+            let_go()
+
+    def reading(self, receive: Receive) -> Receive:
+        async def ended() -> Message:
+            self.end()
+            return await receive()
+
+        return ended
+
+    def answering(self, send: Send) -> Send:
+        async def ended(message: Message) -> None:
+            self.end()
+            await send(message)
+
+        return ended

@@ -1,0 +1,99 @@
+"""Attempts that do not start: what keeps them from it is told, and each is tried again after pauses that grow."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ringleader.errors import RingleaderError
+from ringleader.wire.states import Reason, State
+from ringleader.wire.views import Why
+from ringleader_api.backend import AttemptGone
+from ringleader_api.log import Log
+from ringleader_api.reconciling.launcher import AttemptLauncher
+from ringleader_api.reconciling.round_clock import Who
+from ringleader_api.store import LeaseLost, Transactions
+from ringleader_api.store.tables import Job
+
+log = Log("ringleader.starting")
+MOST_ROUNDS = 200
+"""Between two tries: about a minute."""
+TOLD = 500
+
+
+@dataclass(slots=True)
+class _Patience:
+    """How many rounds an attempt sits out; doubled with each failure. Rounds, not seconds: clocks jump."""
+
+    skip: int = 0
+    next_skip: int = 1
+    told: Why | None = None
+
+
+class AttemptStarter:
+    """Asks for the supervisors of stored attempts. Called by the reconciler only."""
+
+    def __init__(self, store: Transactions, launching: AttemptLauncher) -> None:
+        self._store = store
+        self._launching = launching
+        self._patience: dict[Who, _Patience] = {}
+
+    def begin_round(self, present: Collection[Who]) -> None:
+        """Forget attempts that are over."""
+        self._patience = {who: patience for who, patience in self._patience.items() if who in present}
+
+    def start(self, job_id: str, attempt: int) -> Why | None:
+        """Ask once, unless it is not due; an error becomes the job's `pending_reason`. Returns why the attempt is over
+        where it has had a supervisor, which is gone."""
+        who = (job_id, attempt)
+        patience = self._patience.get(who, _Patience())
+        if patience.skip > 0:
+            patience.skip -= 1
+            return None
+        try:
+            self._launching.start(job_id, attempt)
+        except AttemptGone as gone:
+            return Why(code=Reason.PLATFORM_ERROR, message=gone.message)
+        except LeaseLost:
+            raise
+        except Exception as error:  # whatever it is, it is this job's trouble, and no other's
+            self._failed(who, patience, error)
+            return None
+        self._patience.pop(who, None)
+        if patience.told is not None:
+            self._tell(who, None)
+        return None
+
+    def _failed(self, who: Who, patience: _Patience, error: Exception) -> None:
+        patience.skip, patience.next_skip = patience.next_skip - 1, min(MOST_ROUNDS, patience.next_skip * 2)
+        self._patience[who] = patience
+        why = _why(error)
+        if why == patience.told:
+            log.warning("attempt.not_started", job=who[0], attempt=who[1], why=why.message)
+            return
+        log.exception("attempt.not_started", job=who[0], attempt=who[1])
+        self._tell(who, why)
+        patience.told = why
+
+    def _tell(self, who: Who, why: Why | None) -> None:
+        job_id, attempt = who
+        with self._store.write() as session:
+            job = session.get(Job, job_id, with_for_update=True)
+            if job is not None and (job.attempt, job.state) == (attempt, State.STARTING):
+                job.pending_reason = why.model_dump() if why else None
+
+
+def with_cause(job: Job, why: Why) -> Why:
+    """Why an attempt is over; of one that never began with what kept it from that."""
+    if job.state is not State.STARTING or not job.pending_reason:
+        return why
+    cause = Why(**job.pending_reason)
+    return why.model_copy(update={"message": f"{why.message}: {cause.message}", "hint": cause.hint})
+
+
+def _why(error: Exception) -> Why:
+    if isinstance(error, RingleaderError):
+        return Why(code=error.code, message=error.message, hint=error.hint)
+    return Why(
+        code="start_failed",
+        message=f"its supervisor could not be started ({type(error).__name__}: {error})"[:TOLD],
+        hint="It is tried again, with growing pauses. The log of the control plane has the whole story.",
+    )

@@ -1,0 +1,122 @@
+"""What every route gets handed: the control plane, and who is asking, once they are permitted to.
+
+What needs no database is a coroutine, which no thread has to be found for.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import Depends, Request
+
+from ringleader.wire.access import EVERY
+from ringleader_api.control import Control
+from ringleader_api.edge.guard import PRINCIPAL
+from ringleader_api.problems import MEDIA_TYPE, Forbidden
+from ringleader_api.rights import Action, Caller, Principal, SupervisorCaller
+from ringleader_api.services.access import permit, permit_job, permit_somewhere
+
+_ANSWERED = "ringleader.rights"
+
+
+class Right:
+    """A right that a route asks for: a dependency that gives whoever has it. `routes.bodies.RightsFirst` asks it
+    before the body is read; it is asked once a request."""
+
+    def __init__(self, ask: Callable[[Request], Awaitable[Principal]]) -> None:
+        self._ask = ask
+
+    async def __call__(self, request: Request) -> Any:
+        """Raises Refused where the caller has it not."""
+        answered: dict[Right, Principal] = request.scope.setdefault(_ANSWERED, {})
+        if self not in answered:
+            answered[self] = await self._ask(request)
+        return answered[self]
+
+
+async def _control(request: Request) -> Control:
+    control: Control = request.app.state.control
+    return control
+
+
+async def _caller(request: Request) -> Caller:
+    who: Principal = request.scope[PRINCIPAL]
+    if not isinstance(who, Caller):
+        raise Forbidden("a supervisor's token is valid for its own ingest only.")
+    return who
+
+
+async def _supervisor(request: Request) -> SupervisorCaller:
+    who: Principal = request.scope[PRINCIPAL]
+    if not isinstance(who, SupervisorCaller) or who.job_id != request.path_params["job_id"]:
+        raise Forbidden("records are taken from the job's own supervisor only.")
+    return who
+
+
+def _everywhere(action: Action) -> Right:
+    async def permitted(request: Request) -> Caller:
+        who = await _caller(request)
+        permit(who, action, EVERY)
+        return who
+
+    return Right(permitted)
+
+
+def _in_project(action: Action) -> Right:
+    async def permitted(request: Request) -> Caller:
+        who = await _caller(request)
+        permit(who, action, request.path_params["project"])
+        return who
+
+    return Right(permitted)
+
+
+def _over_job(action: Action) -> Right:
+    async def permitted(request: Request) -> Caller:
+        who, here = await _caller(request), await _control(request)
+        await to_thread.run_sync(permit_job, here.store, who, action, request.path_params["job_id"])
+        return who
+
+    return Right(permitted)
+
+
+async def _submitter(request: Request) -> Caller:
+    """Somebody who may submit in some project: which one it is, only the body says, and packages belong to none."""
+    who = await _caller(request)
+    permit_somewhere(who, Action.SUBMIT)
+    return who
+
+
+Here = Annotated[Control, Depends(_control)]
+ByCaller = Annotated[Caller, Depends(Right(_caller))]
+"""Anybody who is known; the service decides what of it they may."""
+BySupervisor = Annotated[SupervisorCaller, Depends(Right(_supervisor))]
+ByReader = Annotated[Caller, Depends(_over_job(Action.READ))]
+BySteerer = Annotated[Caller, Depends(_over_job(Action.STEER))]
+ByBreaker = Annotated[Caller, Depends(_over_job(Action.BREAK))]
+BySubmitter = Annotated[Caller, Depends(Right(_submitter))]
+ByWatcher = Annotated[Caller, Depends(_everywhere(Action.WATCH))]
+ByTracker = Annotated[Caller, Depends(_everywhere(Action.TRACK))]
+ByFounder = Annotated[Caller, Depends(_everywhere(Action.FOUND))]
+ByAdmitter = Annotated[Caller, Depends(_everywhere(Action.ADMIT))]
+ByKeeper = Annotated[Caller, Depends(_in_project(Action.KEEP_SECRETS))]
+ByGranter = Annotated[Caller, Depends(_in_project(Action.GRANT))]
+
+
+def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The problem responses of a route, for the OpenAPI document."""
+    body = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    words = {
+        400: "No request that can be read.",
+        403: "Not permitted.",
+        404: "Not there, or not to be seen by the caller.",
+        409: "Not in this state.",
+        412: "Changed meanwhile.",
+        413: "Too large.",
+        415: "No JSON.",
+        422: "Wrong input.",
+        429: "Too many requests.",
+    }
+    with_body = (400, 413) if 415 in codes else ()
+    shown = sorted({401, 403, 429, *with_body, *codes})
+    return {code: {"description": words.get(code, "Refused."), **body} for code in shown}

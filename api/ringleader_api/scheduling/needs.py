@@ -1,0 +1,77 @@
+"""Room on nodes: which workers fit where. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+SLACK = 1e-9
+"""Resources are floats: 0.1 + 0.2 must still fit into 0.3."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShape:
+    """What a node has, or what of it is free."""
+
+    id: str
+    cpus: float
+    gpus: float
+    memory_gb: float
+
+    def without(self, taken: "WorkerNeed | None") -> "NodeShape":
+        """What is left of it."""
+        if taken is None:
+            return self
+        return NodeShape(
+            self.id, self.cpus - taken.cpus, self.gpus - taken.gpus, self.memory_gb - taken.memory_gb
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerNeed:
+    """What one worker needs."""
+
+    cpus: float
+    gpus: float
+    memory_gb: float
+
+    def __str__(self) -> str:
+        parts = [f"{self.cpus:g} CPU"]
+        if self.gpus:
+            parts.append(f"{self.gpus:g} GPU")
+        if self.memory_gb:
+            parts.append(f"{self.memory_gb:g} GB")
+        return ", ".join(parts)
+
+
+def place(nodes: Sequence[NodeShape], need: WorkerNeed, count: int) -> tuple[int, tuple[NodeShape, ...]]:
+    """Put up to `count` workers on the nodes, first fit.
+
+    Returns:
+        How many found a place, and the nodes with what is left on them.
+    """
+    placed = 0
+    left: list[NodeShape] = []
+    for node in nodes:
+        here = min(room(node, need), count - placed)
+        placed += here
+        left.append(
+            NodeShape(
+                node.id,
+                node.cpus - here * need.cpus,
+                node.gpus - here * need.gpus,
+                node.memory_gb - here * need.memory_gb,
+            )
+        )
+    return placed, tuple(left)
+
+
+def room(node: NodeShape, need: WorkerNeed) -> int:
+    """How many workers fit on one node; a worker that needs nothing fits any number of times."""
+    pairs = ((node.cpus, need.cpus), (node.gpus, need.gpus), (node.memory_gb, need.memory_gb))
+    return max(0, min((int((has + SLACK) // needs) for has, needs in pairs if needs > 0), default=1 << 30))
+
+
+def loss(taken: WorkerNeed, need: WorkerNeed) -> int:
+    """How many fewer workers of one shape fit once a worker of another has been put on their node, at most."""
+    pairs = ((taken.cpus, need.cpus), (taken.gpus, need.gpus), (taken.memory_gb, need.memory_gb))
+    return max((ceil(takes / needs - SLACK) for takes, needs in pairs if needs > 0), default=0)

@@ -1,0 +1,184 @@
+"""The control plane as a server: submissions, lists, followers, kills under load; real HTTP, a cluster in a folder."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from ringleader.bench.control_plane.assault import DATABASES, assault
+from ringleader.bench.control_plane.crowd import Caller, Plane, at_once, p99, plane
+from ringleader.bench.control_plane.followers import lateness
+from ringleader.bench.control_plane.history import fill
+from ringleader.bench.line import Figure, Target
+from ringleader.bench.processes.children import peer_answers
+from ringleader.bench.registry import Wish
+
+CASES = (
+    *("submissions", "submit-p99", "list-p99", "followers-500"),
+    *(f"kills-50-{database}" for database in DATABASES),
+)
+CLIENTS = 16
+EACH = 40
+HISTORY = 100_000
+FOLLOWERS = 500
+KILLS = 50
+PEER_DEADLINE_S = 180.0
+PLAIN = (
+    "SQLite with synchronous=FULL, one process, 16 kept connections, the scheduler at work on a full cluster"
+)
+
+
+def run(wish: Wish) -> Iterator[Figure]:
+    """Raises BrokenPromise where a job was lost, started twice or left behind."""
+    cases: dict[str, Callable[[Wish], Iterator[Figure]]] = {
+        "submissions": _submissions,
+        "submit-p99": _submit_p99,
+        "list-p99": _list_p99,
+        "followers-500": _followers,
+        **{f"kills-50-{database}": partial(_kills, database) for database in DATABASES},
+    }
+    for case in filter(wish.wants, CASES):
+        yield from cases[case](wish)
+
+
+def _submissions(wish: Wish) -> Iterator[Figure]:
+    """Both sides in turn, each on a server of its own that has taken a job before."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    for _ in range(6 if wish.full else 3):
+        ours += _rates(runs=2)
+        arguments = ["submissions", f"--clients={CLIENTS}", "--each=5", "--runs=2"]
+        answers = peer_answers("ringleader.bench.peers.ray_jobs", arguments, PEER_DEADLINE_S)
+        theirs += [answer["per_s"] for answer in answers]
+    yield Figure(
+        case="submissions",
+        unit="1/s",
+        better="higher",
+        ours=ours,
+        peers=theirs,
+        peer_name="ray_jobs" if theirs else None,
+        target=Target("ratio", ">=", 5),
+        settings=f"submissions: {CLIENTS} clients; ours: {PLAIN}; ray_jobs: JobSubmissionClient, entrypoint `true`, "
+        f"no runtime environment, in the memory of Ray's head",
+    )
+
+
+def _submit_p99(wish: Wish) -> Iterator[Figure]:
+    """Each client sends on its own schedule, so that a slow answer delays none but the client's own next one."""
+    del wish
+    with home_folder() as home, plane(home, cpus=1) as server, _callers(server) as callers:
+        callers[0].submit()
+        rate = _burst(callers) / 2
+        took: list[float] = []
+
+        def paced(number: int) -> None:
+            began = time.perf_counter() + number / rate
+            for n in range(EACH):
+                due = began + n * CLIENTS / rate
+                time.sleep(max(0.0, due - time.perf_counter()))
+                sent = time.perf_counter()
+                callers[number].submit()
+                took.append(time.perf_counter() - sent)
+
+        at_once(CLIENTS, paced)
+    yield Figure(
+        case="submit-p99",
+        unit="s",
+        better="lower",
+        ours=[p99(took)],
+        target=Target("ringleader", "<=", 0.1),
+        settings=f"submit-p99: {rate:.0f} submissions a second, half of what the same server took before; {PLAIN}",
+    )
+
+
+def _list_p99(wish: Wish) -> Iterator[Figure]:
+    with home_folder() as home:
+        fill(home, HISTORY)
+        with plane(home, cpus=1) as server, Caller(server.url, server.token) as caller:
+            asked = ("limit=50", "limit=50&state=succeeded", "limit=50&project=p3", "limit=50&name=n77")
+            took: list[float] = []
+            for _ in range(1 + (400 if wish.full else 100)):
+                for query in asked:
+                    sent = time.perf_counter()
+                    status, page = caller.call("GET", f"/api/v1/jobs?{query}")
+                    took.append(time.perf_counter() - sent)
+                    assert (status, len(page["items"])) == (200, 50), page
+    yield Figure(
+        case="list-p99",
+        unit="s",
+        better="lower",
+        ours=[p99(took[len(asked) :])],
+        target=Target("ringleader", "<=", 0.05),
+        settings=f"list-p99: {HISTORY:,} ended jobs in SQLite; all, by state, by project, by name, in turn, one "
+        f"client; the first page of each is not counted",
+    )
+
+
+def _followers(wish: Wish) -> Iterator[Figure]:
+    del wish
+    with home_folder() as home, plane(home, cpus=1) as server, Caller(server.url, server.token) as caller:
+        job_id = caller.submit()
+        measured = lateness(server, home, job_id, FOLLOWERS)
+    yield Figure(
+        case="followers-500",
+        unit="s",
+        better="lower",
+        ours=[measured.latest_s],
+        target=Target("ringleader", "<=", 1),
+        settings=f"followers-500: {measured.events} events at 20 a second, from the post to the last of {FOLLOWERS} "
+        f"followers in another process; every one got every event",
+    )
+    yield Figure(
+        case="followers-500-memory",
+        unit="B",
+        better="lower",
+        ours=[measured.grown_bytes],
+        target=Target("ringleader", "<=", 100e6),
+        settings="followers-500-memory: the most the API's process held beyond what it held before they came",
+    )
+
+
+def _kills(database: str, wish: Wish) -> Iterator[Figure]:
+    with home_folder() as home:
+        found = assault(home, database, KILLS, wish.seed)
+    yield Figure(
+        case=f"kills-50-{database}",
+        unit="jobs",
+        better="lower",
+        ours=[found.lost + found.twice + found.orphans],
+        target=Target("ringleader", "<=", 0),
+        settings=f"kills-50-{database}: {found.jobs} jobs accepted, {KILLS} times SIGKILL at random under load, "
+        f"{found.planes} process(es), seed {wish.seed}: {found.lost} lost, {found.twice} started twice, "
+        f"{found.orphans} orphans",
+    )
+
+
+def _rates(runs: int) -> list[float]:
+    with home_folder() as home, plane(home, cpus=1) as server, _callers(server) as callers:
+        callers[0].submit()
+        return [_burst(callers) for _ in range(runs)]
+
+
+def _burst(callers: list[Caller]) -> float:
+    """Submissions a second, all clients sending one after the other."""
+
+    def submit(number: int) -> None:
+        for _ in range(EACH):
+            callers[number].submit()
+
+    return CLIENTS * EACH / at_once(CLIENTS, submit)
+
+
+@contextmanager
+def _callers(server: Plane) -> Iterator[list[Caller]]:
+    with ExitStack() as opened:
+        yield [opened.enter_context(Caller(server.url, server.token)) for _ in range(CLIENTS)]
+
+
+@contextmanager
+def home_folder() -> Iterator[Path]:
+    """Of a control plane; its cluster lies beside it."""
+    with tempfile.TemporaryDirectory(prefix="rl-api-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder) / "home"

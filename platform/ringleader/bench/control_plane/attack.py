@@ -1,0 +1,190 @@
+"""An attack on a control plane, from a process of its own.
+
+`python -m ringleader.bench.control_plane.attack KIND URL TOKEN SECONDS JOB` prints {"began": true} once it is
+under way, and at its end how often it was answered with which status.
+"""
+
+import http.client
+import json
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from ringleader.bench.processes.children import die_with_parent
+
+CLIENTS, WRITERS, IDLE, FOLLOWERS = 4, 24, 3_000, 200
+FINDINGS = 50_000
+MIB = 1 << 20
+WAIT_S = 30.0
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+
+
+class Target(NamedTuple):
+    """Whom to attack, with which credential ("": none), until when by the monotonic clock, and which job."""
+
+    address: str
+    token: str
+    until_s: float
+    job_id: str
+
+    def going_on(self) -> bool:
+        return time.monotonic() < self.until_s
+
+
+class Blow(NamedTuple):
+    """A request to be sent again and again."""
+
+    method: str
+    path: str
+    body: bytes
+    kind: str = JSON
+
+
+def log_ins() -> list[Blow]:
+    """As large as they were taken once, and as they are taken now."""
+    large = Blow("POST", "/api/v1/login", b"a=1&" * (MIB // 4 - 1), FORM)
+    small = Blow("POST", "/api/v1/login", json.dumps({"token": "x" * 8000}).encode())
+    return [*[large] * CLIENTS, *[small] * CLIENTS]
+
+
+def bodies() -> list[Blow]:
+    """Of somebody without a role, to where an end of the address made a limit larger, and to where all may ask."""
+    large = [
+        Blow(method, f"/api/v1/{path}/ingest", b"[" + b"1," * (16 * MIB - 8) + b"1]")
+        for method, path in (("PATCH", "jobs"), ("PUT", "secrets/p"), ("PATCH", "projects"))
+    ]
+    return [*large, Blow("POST", "/api/v1/jobs", b"[" + b"1," * (MIB // 2 - 8) + b"1]")]
+
+
+def findings() -> list[Blow]:
+    """Job files in which everything is wrong, of somebody who may submit."""
+    unknown = json.dumps({f"k{n}": 1 for n in range(FINDINGS)}).encode()
+    twice = b"{" + b'"k":1,' * (3 * FINDINGS) + b'"k":1}'
+    return [Blow("POST", "/api/v1/jobs", unknown)] * 2 + [Blow("POST", "/api/v1/jobs", twice)] * 2
+
+
+def refused() -> list[Blow]:
+    return [Blow("POST", "/api/v1/projects", b'{"name": "x"}')] * WRITERS
+
+
+BLOWS: Mapping[str, Callable[[], list[Blow]]] = {
+    "login-flood": log_ins,
+    "big-bodies": bodies,
+    "findings": findings,
+    "refused-writes": refused,
+}
+
+
+def strike(target: Target, blows: list[Blow], began: Callable[[], None]) -> Counter[str]:
+    """Each blow from a client of its own, one after the other; how often which status came."""
+    told: Counter[str] = Counter()
+
+    def client(blow: Blow) -> None:
+        while target.going_on():
+            status = _sent(target, blow)
+            told[status] += 1
+            if status == "broken off":
+                time.sleep(0.01)  # a server that does not listen is no measurement
+
+    threads = [threading.Thread(target=client, args=(blow,), daemon=True) for blow in blows]
+    for thread in threads:
+        thread.start()
+    began()
+    for thread in threads:
+        thread.join(WAIT_S + target.until_s - time.monotonic())
+    return told
+
+
+def _sent(target: Target, blow: Blow) -> str:
+    headers = {"Content-Type": blow.kind}
+    headers |= {"Authorization": f"Bearer {target.token}"} if target.token else {}
+    connection = http.client.HTTPConnection(target.address, timeout=WAIT_S)
+    try:
+        connection.request(blow.method, blow.path, blow.body, headers)
+        answer = connection.getresponse()
+        answer.read()
+    except (OSError, http.client.HTTPException):
+        return "broken off"
+    finally:
+        connection.close()
+    return str(answer.status)
+
+
+def hold(target: Target, sent: list[bytes], began: Callable[[], None]) -> Counter[str]:
+    """Connections that send so much and read nothing, and are opened anew where they were closed."""
+    told: Counter[str] = Counter()
+    held: dict[int, socket.socket] = {}
+    began_already = False
+    while target.going_on():
+        for number, words in enumerate(sent):
+            if not target.going_on():
+                break
+            if number not in held or _closed(held[number]):
+                with suppress(OSError):
+                    held[number] = _dialled(target, words)
+                    told["opened"] += 1
+        if not began_already:
+            began()
+            began_already = True
+        time.sleep(0.05)
+    told["held at the end"] = sum(not _closed(one) for one in held.values())
+    return told
+
+
+def _dialled(target: Target, words: bytes) -> socket.socket:
+    host, _, port = target.address.rpartition(":")
+    made = socket.create_connection((host, int(port)), timeout=WAIT_S)
+    made.sendall(words)
+    made.setblocking(False)
+    return made
+
+
+def _closed(one: socket.socket) -> bool:
+    """What it was sent stays unread, as far as the system keeps it."""
+    try:
+        gone = one.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        gone = True
+    if gone:
+        one.close()
+    return gone
+
+
+def idle() -> list[bytes]:
+    """Nothing, and half a head."""
+    return [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: "] * (IDLE // 2)
+
+
+def followers(target: Target) -> list[bytes]:
+    asked = (
+        f"GET /api/v1/jobs/{target.job_id}/logs HTTP/1.1\r\nHost: {target.address}\r\n"
+        f"Authorization: Bearer {target.token}\r\nAccept: text/event-stream\r\n\r\n"
+    )
+    return [asked.encode()] * FOLLOWERS
+
+
+def main() -> None:
+    kind, url, token, seconds, job_id = (*sys.argv[1:], "")[:5]
+    target = Target(urlsplit(url).netloc, token, time.monotonic() + float(seconds), job_id)
+
+    def began() -> None:
+        print(json.dumps({"began": True}), flush=True)
+
+    if kind in BLOWS:
+        told = strike(target, BLOWS[kind](), began)
+    else:
+        told = hold(target, idle() if kind == "idle-connections" else followers(target), began)
+    print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main()

@@ -1,0 +1,196 @@
+"""What others wait for while somebody attacks the control plane: real HTTP, the attacker in a process of its own."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from ringleader.bench.broken import BrokenPromise, PeerFailed
+from ringleader.bench.control_plane.api import home_folder
+from ringleader.bench.control_plane.crowd import Caller, Plane, plane
+from ringleader.bench.line import Figure, Target
+from ringleader.bench.processes.children import Child
+from ringleader.bench.registry import Wish
+
+ATTACK_S, LONG_S = 6.0, 20.0
+EVERY_S = 0.02
+START_S = 90.0
+LINES, LINE_BYTES, A_POST = 20_000, 1_000, 4_000
+OTHERS_S, FOLLOWED_S = 0.25, 0.1
+MOST_TIMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """A case: what it does in words, with whose role ("": a stranger), what others waited before the defence.
+
+    Attributes:
+        roles: of the attacking user; None: no user at all.
+        target_s: that others may wait.
+    """
+
+    words: str
+    before: str
+    roles: dict[str, str] | None = field(default_factory=dict)
+    target_s: float = OTHERS_S
+
+
+ATTACKS = {
+    "login-flood": Attack(
+        "eight clients without a credential log in, four with 1 MiB of fields, four with 8 KB",
+        "median 0.84 s beside four of 1 MiB, 9.8 s on a loaded machine",
+        roles=None,
+    ),
+    "big-bodies": Attack(
+        "a user without a role sends 32 MiB to addresses that end in /ingest, and 1 MiB as a job",
+        "9 to 12 s for one request, 30 s on a loaded machine",
+    ),
+    "findings": Attack(
+        "a submitter sends job files with 50,000 unknown keys, and with a key named 150,000 times, four at a time",
+        "1.6 s for one request, answered with 35 MB",
+        roles={"default": "submitter"},
+    ),
+    "refused-writes": Attack(
+        "24 clients of a user without a role ask for what they may not do",
+        "a write of others took 0.392 s instead of 0.009 s",
+    ),
+    "idle-connections": Attack(
+        "a stranger holds 3,000 connections, half of them with half a head, and opens those anew that are closed",
+        "all were held for ever; with 1,024 descriptors nobody was answered until they left",
+        roles=None,
+    ),
+    "followers": Attack(
+        "200 followers of a job with 20 MB of lines read nothing",
+        "median 1.3 s",
+        roles={"default": "viewer"},
+        target_s=FOLLOWED_S,
+    ),
+}
+CASES = tuple(ATTACKS)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What others waited, seconds: `alone` and `beside` the attack; `told` is how the attacker was answered."""
+
+    alone: Sequence[float]
+    beside: Sequence[float]
+    told: str
+
+
+def run(wish: Wish) -> Iterator[Figure]:
+    """Raises BrokenPromise where others were refused."""
+    for case in filter(wish.wants, CASES):
+        with home_folder() as home, plane(home, cpus=1, requests_per_s=1000) as server:
+            waits = measured(server, home, case, LONG_S if wish.full else ATTACK_S)
+        yield from figures(case, waits)
+
+
+def figures(case: str, waits: Waits) -> Iterator[Figure]:
+    """Median and worst; of writes beside refused ones also how they compare with those alone."""
+    attack = ATTACKS[case]
+    said = f"{attack.words} ({waits.told}); others alone: median {median(waits.alone):.4f} s. Before: {attack.before}"
+    limit = Target("ringleader", "<=", attack.target_s)
+    yield Figure(
+        case=case,
+        unit="s",
+        better="lower",
+        ours=waits.beside,
+        target=limit,
+        settings=f"{case}, median of what others wait: {said}",
+    )
+    yield Figure(
+        case=f"{case}-worst",
+        unit="s",
+        better="lower",
+        ours=[max(waits.beside)],
+        target=limit,
+        settings=f"{case}-worst, the longest that anybody waits: {said}",
+    )
+    if case == "refused-writes":
+        yield Figure(
+            case=f"{case}-alone",
+            unit="s",
+            better="lower",
+            ours=waits.beside,
+            peers=waits.alone,
+            peer_name="alone",
+            target=Target("ratio", ">=", 1 / MOST_TIMES),
+            settings=f"{case}-alone, writes of others beside refused ones and without: {said}",
+        )
+
+
+def measured(server: Plane, home: Path, case: str, for_s: float) -> Waits:
+    """Others ask one after the other, each over a connection of its own."""
+    attack = ATTACKS[case]
+    with Caller(server.url, server.token) as admin:
+        job_id = admin.submit()
+        token = "" if attack.roles is None else _user(admin, attack.roles)
+        if case == "followers":
+            _fill(server, home, job_id)
+        ask = _write if case == "refused-writes" else _read
+        alone = _asked(server, ask, for_s / 2)
+        child = Child(
+            "ringleader.bench.control_plane.attack", [case, server.url, token, str(for_s + 1), job_id]
+        )
+        with child:
+            child.answer(0, START_S)
+            beside = _asked(server, ask, for_s)
+            told = child.answer(1, START_S)
+    return Waits(alone, beside, ", ".join(f"{count} {how}" for how, count in sorted(told.items())))
+
+
+def _asked(server: Plane, ask: Callable[[Caller], None], for_s: float) -> list[float]:
+    took = []
+    until_s = time.monotonic() + for_s
+    while time.monotonic() < until_s:
+        sent = time.perf_counter()
+        with Caller(server.url, server.token) as other:
+            ask(other)
+        took.append(time.perf_counter() - sent)
+        time.sleep(EVERY_S)
+    return took
+
+
+def _read(other: Caller) -> None:
+    status, told = other.call("GET", "/api/v1/jobs?limit=1")
+    if status != 200:
+        raise BrokenPromise(f"others were answered with {status}: {told}")
+
+
+def _write(other: Caller) -> None:
+    other.submit()
+
+
+def _user(admin: Caller, roles: dict[str, str]) -> str:
+    """The token of a new user."""
+    for path, body in (("users", {"name": "eve", "roles": roles}), ("tokens", {"name": "t", "user": "eve"})):
+        status, told = admin.call("POST", f"/api/v1/{path}", body)
+        if status != 201:
+            raise PeerFailed(f"POST {path} answered {status}: {told}")
+    return str(told["token"])
+
+
+def _fill(server: Plane, home: Path, job_id: str) -> None:
+    """Give the job its lines, as its supervisor would."""
+    file = home.parent / "cluster" / "alive" / f"{job_id}.1"
+    give_up_at = time.monotonic() + START_S
+    while not file.exists():
+        if time.monotonic() > give_up_at:
+            raise PeerFailed("the job was not started.")
+        time.sleep(0.02)
+    with Caller(server.url, json.loads(file.read_text())["token"]) as supervisor:
+        for first in range(0, LINES, A_POST):
+            records = [_line(seq) for seq in range(first + 1, first + A_POST + 1)]
+            body = {"attempt": 1, "records": records}
+            status, told = supervisor.call("POST", f"/api/v1/jobs/{job_id}/ingest", body)
+            if status != 200:
+                raise PeerFailed(f"ingest answered {status}: {told}")
+
+
+def _line(seq: int) -> dict[str, object]:
+    text = f"{seq:08} ".ljust(LINE_BYTES, "x")
+    place = {"stream": "logs", "seq": seq, "at": "2026-11-21T12:00:00Z"}
+    return {**place, "worker": "w0", "level": "info", "line": text}

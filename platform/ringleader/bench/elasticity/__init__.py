@@ -1,0 +1,1 @@
+"""Kills, joins, starts and checkpoints: what they cost a running job."""

@@ -1,0 +1,130 @@
+"""A worker of the checkpoint benchmark: a real session, whose commits are timed."""
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.harness import Nowhere, OneGeneration
+from ringleader.bench.training.workloads import Rows
+from ringleader.checkpoint.manifest import SavedPart
+from ringleader.spec import JobSpec
+from ringleader.train import Session
+from ringleader.train.run import run
+
+PIECES = "checkpoints"
+HELD = 3
+"""Kinds of turns: a checkpoint, the peer's, nothing."""
+APART = 32
+"""Steps between two turns: what a turn has begun is over by then, as a rule."""
+WIDTH, HIDDEN, BATCH = 1024, 2660, 16
+
+
+class Desk(Nowhere):
+    """Notes when a part of a checkpoint was written. As a supervisor does, it acknowledges records: all that are kept
+    are part of a checkpoint."""
+
+    def __init__(self) -> None:
+        self.written: dict[int, float] = {}
+        self.last: SavedPart | None = None
+        self._settled = 0
+
+    def saved(self, saved: SavedPart) -> None:
+        self.written[saved.position.step] = time.perf_counter()
+        self.last = saved
+
+    def settled(self, step: int) -> None:
+        self._settled = step
+
+    def recorded_step(self) -> int:
+        return self._settled
+
+
+class Timed:
+    """The training function: turns in the order of `HELD`, `rounds` of them."""
+
+    def __init__(self, rounds: int, path: Path | None) -> None:
+        self._steps = APART * (HELD * rounds + 1)
+        self._path = path
+        self.commits: list[float] = []
+
+    def __call__(self, session: Session) -> None:
+        net = session.model(
+            nn.Sequential(
+                nn.Linear(WIDTH, HIDDEN),
+                nn.ReLU(),
+                nn.Linear(HIDDEN, HIDDEN),
+                nn.ReLU(),
+                nn.Linear(HIDDEN, WIDTH),
+            )
+        )
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9))
+        session.on_commit(lambda: self._committed(net, optimizer))
+        x = torch.randn(BATCH * APART, WIDTH, generator=torch.Generator().manual_seed(1))
+        rows = Rows(x, x.roll(1, dims=1))
+        while session.global_step < self._steps:
+            for batch in session.batches(rows):
+                session.step(F.mse_loss(net(batch["x"]), batch["y"]))
+
+    def _committed(self, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.commits.append(time.perf_counter())
+        turn, rest = divmod(len(self.commits), APART)
+        if not rest and turn % HELD == 2 and self._path is not None:
+            torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, self._path)
+
+
+def job(world: int) -> JobSpec:
+    return JobSpec.parse(
+        {
+            "name": "bench",
+            "entrypoint": "ringleader.bench.elasticity.checkpoint_member:main",
+            "workers": {"min": world, "max": world},
+            "batch": {"global_size": BATCH, "logical_shards": world},
+            "checkpoint": {"every_steps": APART * HELD, "every_s": None},
+        }
+    )
+
+
+def main() -> None:
+    asked = _arguments()
+    torch.set_num_threads(1)
+    desk = Desk()
+    function = Timed(asked.rounds, asked.place / "peer.pt" if asked.rank == 0 else None)
+    run(
+        spec=job(asked.world),
+        function=function,
+        coordinator=OneGeneration(
+            store_port=asked.port,
+            side="ours",
+            rank=asked.rank,
+            world=asked.world,
+            servers=0,
+            shards=asked.world,
+        ),
+        outlet=desk,
+        server=False,
+        artifacts=asked.place,
+        checkpoints=str(asked.place / PIECES),
+    )
+    assert desk.last is not None
+    answer = {"commits": function.commits, "written": desk.written, "last": asdict(desk.last)}
+    print(json.dumps(answer), flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for name in ("port", "world", "rank", "rounds"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--place", type=Path, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main()

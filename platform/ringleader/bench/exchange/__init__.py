@@ -1,0 +1,1 @@
+"""Sums among processes and hosts: schedules, transports and codecs."""

@@ -1,0 +1,1 @@
+"""A benchmark's processes: started, given turns, watched, and gone at its end."""

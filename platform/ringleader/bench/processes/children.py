@@ -1,0 +1,144 @@
+"""Processes that a benchmark starts: with a deadline, dead with their parent, nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from ringleader.bench.broken import PeerFailed
+from ringleader.bench.processes.run_secret import run_secret
+from ringleader.lifeline import end_with_parent
+
+TAIL = 40
+
+
+def die_with_parent() -> None:
+    """Called first in a child: the kernel kills it when its parent dies, however that happens (Linux)."""
+    end_with_parent()
+    if os.getppid() == 1:
+        sys.exit("the parent is gone")
+
+
+class Child:
+    """`python -m module arguments…` in a session of its own; ended with its whole group.
+
+    `within` is put before the command, to run it on another host of a laboratory.
+
+    What it prints as JSON objects, one a line, are its answers; everything else is kept for error messages.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        within: Sequence[str] = (),
+    ) -> None:
+        self.module = module
+        self._said: list[str] = []
+        self._answers: list[dict[str, Any]] = []
+        self._news = threading.Condition()
+        run_secret()  # in the environment from here on
+        self._process = subprocess.Popen(
+            [*within, sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self, grace_s: float = 5) -> None:
+        """Ask the group to end, then kill it."""
+        for sign, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10)):
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, sign)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(wait_s)
+        self._reader.join(5)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def check(self) -> None:
+        """Raises PeerFailed when the process has ended with an error."""
+        if self._process.poll() not in {None, 0}:
+            raise PeerFailed(f"{self.module} ended with {self._process.returncode}:\n{self.tail()}")
+
+    def answer(self, number: int, deadline_s: float) -> dict[str, Any]:
+        """The `number`-th JSON line. Raises PeerFailed when it does not come in time."""
+        with self._news:
+            self._news.wait_for(lambda: len(self._answers) > number or self._ended(), deadline_s)
+            if len(self._answers) > number:
+                return self._answers[number]
+        self.check()
+        raise PeerFailed(f"{self.module} gave no answer {number} within {deadline_s:g} s:\n{self.tail()}")
+
+    def answers(self, deadline_s: float) -> list[dict[str, Any]]:
+        """All JSON lines of a process that ends by itself. Raises PeerFailed when it fails or is late."""
+        try:
+            self._process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise PeerFailed(f"{self.module} did not end within {deadline_s:g} s:\n{self.tail()}") from None
+        self._reader.join(10)
+        self.check()
+        return list(self._answers)
+
+    def tail(self) -> str:
+        """The last lines it printed that were no answers."""
+        return "".join(self._said[-TAIL:])
+
+    def _ended(self) -> bool:
+        return self._process.poll() is not None and not self._reader.is_alive()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            with self._news:
+                if line.startswith("{") and (found := _parsed(line)) is not None:
+                    self._answers.append(found)
+                else:
+                    self._said.append(line)
+                    del self._said[: -10 * TAIL]
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+
+def peer_answers(module: str, arguments: Sequence[str], deadline_s: float) -> list[dict[str, Any]]:
+    """What a peer measured. One that fails is said on standard error, with its last line, and has no answers: the
+    figure stays without a comparison."""
+    with Child(module, arguments) as peer:
+        try:
+            return peer.answers(deadline_s)
+        except PeerFailed as error:
+            last = str(error).strip().splitlines()[-1]
+            print(f"  {module.rpartition('.')[2]} failed: {last}", file=sys.stderr, flush=True)
+            return []
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

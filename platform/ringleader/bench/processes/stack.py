@@ -1,0 +1,122 @@
+"""The full stack for a benchmark: `ringleader up` in a temporary home, and a job that writes down its commits."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ringleader.bench.broken import BrokenPromise
+from ringleader.bench.elasticity.commits import Commits
+from ringleader.bench.elasticity.trained import ENTRYPOINT
+from ringleader.bench.processes.children import Child
+from ringleader.bench.training.workloads import PAUSE_S
+from ringleader.cli.stack.home import Home
+from ringleader.cli.stack.recipes import REAL
+from ringleader.cli.stack.service import Recipe
+from ringleader.cli.stack.stack import ForeignCluster, running
+from ringleader.client import Client, Job
+
+WORKERS = 3
+CPUS = 4
+WARM_DEADLINE_S = 150.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A control plane that is up, its Ray cluster, and a folder for what its jobs write."""
+
+    client: Client
+    folder: Path
+    home: Home
+    ray_address: str
+
+    def await_warm(self) -> None:
+        """Until a job's workers stand ready again, as they do for a user who comes by."""
+        arguments = [self.ray_address, f"--idle={WORKERS}"]
+        token = {"RAY_AUTH_TOKEN_PATH": str(self.home.ray_token)}
+        with Child("ringleader.bench.processes.warmth", arguments, token) as child:
+            child.answers(WARM_DEADLINE_S)
+
+    def submit(
+        self,
+        name: str,
+        *,
+        workload: str,
+        epochs: int,
+        sync: Mapping[str, object] | None = None,
+        workers: Mapping[str, int] | None = None,
+        pause_s: float = PAUSE_S,
+        loader_workers: int = 0,
+        lines_s: float = 0.0,
+    ) -> "Run":
+        """Submit the job, on three workers and at least two by default; `sync` and `workers` as in the job file. A
+        step sleeps `pause_s`, lines behind a loop `lines_s`."""
+        commits = self.folder / name
+        commits.mkdir()
+        spec = {
+            "name": name,
+            "entrypoint": ENTRYPOINT,
+            "params": {
+                "workload": workload,
+                "commits": str(commits),
+                "epochs": epochs,
+                "pause_s": pause_s,
+                "loader_workers": loader_workers,
+                "lines_s": lines_s,
+            },
+            "workers": dict(workers or {"min": 2, "max": WORKERS}),
+            "batch": {"global_size": 96},
+            "max_failures": 1000,
+            "debug": {"check": False},
+            **({"sync": dict(sync)} if sync else {}),
+        }
+        return Run(self.client.submit(spec), commits)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A submitted job and where its workers write their commits."""
+
+    job: Job
+    folder: Path
+
+    @property
+    def commits(self) -> Commits:
+        return Commits.read(self.folder)
+
+    def check(self) -> None:
+        """Raises BrokenPromise when the job has ended."""
+        if self.job.refresh().state.ended:
+            last = "; ".join(f"{e.time:%H:%M:%S} {e.type} {e.data}" for e in list(self.job.events())[-8:])
+            raise BrokenPromise(f"the job ended as {self.job.state}: {self.job.view.reason}. Last: {last}")
+
+
+@contextmanager
+def up(
+    num_cpus: int = CPUS, *, cluster: ForeignCluster | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[Stack]:
+    """Everything embedded, in a temporary home; stopped when the block is left.
+
+    Args:
+        cluster: a Ray cluster to use instead of one of its own.
+        settings: variables of the API's process.
+    """
+
+    def api(home: Home, port: int, ray_address: str, mlflow_url: str) -> Recipe:
+        usual = REAL.api(home, port, ray_address, mlflow_url)
+        return replace(usual, environ={**usual.environ, **(settings or {})})
+
+    with tempfile.TemporaryDirectory(prefix="rl", ignore_cleanup_errors=True) as folder:
+        home = Home(Path(folder) / "home")
+        with running(
+            home,
+            num_cpus=num_cpus,
+            say=lambda text: None,
+            recipes=replace(REAL, api=api),
+            cluster=cluster,
+        ) as started:
+            own = started.profile
+            address = cluster.address if cluster else str(started.services["ray"].said["address"])
+            with Client(own.url, own.token) as client:
+                yield Stack(client, Path(folder), home, address)

@@ -1,0 +1,1 @@
+"""Steps and whole runs in each way of keeping workers in step."""

@@ -1,0 +1,80 @@
+"""What a session costs over a bare loop with the same exchange, what reproducible sums cost over any sums, and what the
+comparison of members costs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ringleader.bench.line import Figure, Target
+from ringleader.bench.processes.gate import Side, court
+from ringleader.bench.registry import Wish
+from ringleader.bench.training import compared
+from ringleader.bench.training.step import HARNESS, START_DEADLINE_S, take_turns
+from ringleader.comm.tree import tree_over
+from ringleader.elastic.plan import owned
+
+BARE = "ringleader.bench.peers.bare"
+ELASTIC = "elastic"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One line: CIFAR on `world` workers, L = `shards`, beside a bare loop or beside `reproducible: false`."""
+
+    name: str
+    world: int
+    shards: int
+    target: Target | None = None
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Ours and the other."""
+        words = ["--workload=cifar", f"--shards={self.shards}", f"--block-steps={BLOCK_STEPS}"]
+        if self.name == ELASTIC:
+            return Side("session", HARNESS, words), Side("bare", BARE, words)
+        return Side("true", HARNESS, words), Side("false", HARNESS, [*words, "--free"])
+
+    @property
+    def sums(self) -> float:
+        """Partial sums that a worker brings to the canonical sum of a step, on average: in messages so many times
+        the gradient's bytes go round, where any sum would do once."""
+        tree = tree_over(self.shards, frozenset(range(self.shards)))
+        shares = [tree.partials(owned(rank, self.world, self.shards)) for rank in range(self.world)]
+        return sum(map(len, shares)) / self.world
+
+
+BLOCK_STEPS = 10
+_CASES = (
+    Case(ELASTIC, world=2, shards=2, target=Target("ratio", ">=", 0.97)),
+    Case("reproducible-L", world=2, shards=2, target=Target("ratio", ">=", 0.95)),
+    Case("reproducible-half", world=2, shards=4, target=Target("ratio", ">=", 0.90)),
+    Case("reproducible-w3", world=3, shards=8),
+    Case("reproducible-w5", world=5, shards=8),
+)
+CASES = (*(case.name for case in _CASES), compared.NAME)
+
+
+def run(wish: Wish) -> Iterator[Figure]:
+    """Seconds a step on rank 0; both sides of a case stay up and measure by turns."""
+    for case in _CASES:
+        if wish.wants(case.name):
+            yield _measure(case, blocks=16 if wish.full else 6)
+    if wish.wants(compared.NAME):
+        yield compared.measure(rounds=40 if wish.full else 20)
+
+
+def _measure(case: Case, blocks: int) -> Figure:
+    ours, other = case.sides
+    with court([ours, other], case.world, START_DEADLINE_S) as opened:
+        took = take_turns(opened, [ours.name, other.name], blocks)
+        opened.finish(START_DEADLINE_S)
+    return Figure(
+        case=case.name,
+        unit="s",
+        better="lower",
+        ours=took[ours.name],
+        peers=took[other.name],
+        peer_name=other.name if case.name == ELASTIC else "itself, reproducible: false",
+        target=case.target,
+        settings=f"{case.name}: the image recipe's network, SGD with momentum, global batch 256, {case.world} workers "
+        f"of 1 thread, L = {case.shards}; {case.sums:.2f} partial sums a worker",
+    )

@@ -1,0 +1,121 @@
+"""What a training step needs from a way of synchronising: slice gradients go in, the next weights come out."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from ringleader.comm.buckets import Buckets
+from ringleader.comm.communicator import Communicator
+from ringleader.comm.seal import Seal
+from ringleader.comm.simulator import ClusterCosts
+
+Check = Callable[[Tensor], bool]
+
+
+def accept(_: Tensor) -> bool:
+    """Any word is fine."""
+    return True
+
+
+class Exchange(Protocol):
+    """One generation's exchange among the members of a plan. Called from the training thread only, but for `abort`.
+
+    A step is `begin_step`, then `begin_slice`, backward, `end_slice` for each owned shard that is present, then
+    `finish`, the update, `publish`. A member that owns no present shard calls `begin_step`, `finish`, `publish`.
+    Every wait ends by a deadline, a broken peer or `abort`, with `ExchangeBroken`.
+    """
+
+    updates: bool
+    """Whether this member's optimiser makes the next weights: every worker of a ring, only the servers otherwise."""
+
+    @property
+    def part(self) -> list[Parameter] | None:
+        """What this member updates, one server of several; None: all that anybody updates."""
+
+    @property
+    def used(self) -> list[bool]:
+        """Per parameter: whether any slice of this step gave it a gradient on this member."""
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds the training thread was blocked on communication since the exchange was opened."""
+
+    @property
+    def communicator(self) -> Communicator | None:
+        """The threads and links of this generation; None for a member that is alone."""
+
+    @property
+    def buckets(self) -> Buckets:
+        """Handed to `open_exchange` for the next generation, which uses their memory again where that is safe."""
+
+    def lay(self, buckets: Buckets) -> None:
+        """From the next step on these are exchanged, in memory of the same kind. All members call this at the same
+        point, with the same layout; no step is open."""
+
+    def begin_step(self, present: frozenset[int]) -> None:
+        """Open a step. `present` are the shards of the whole batch with rows; absent ones are skipped in the sum."""
+
+    def begin_slice(self, shard: int) -> None:
+        """The next backward computes the gradient of `shard`, from zero. Shards come in ascending order."""
+
+    def end_slice(self) -> None:
+        """The backward is done; parameters it did not reach count as zero. After the last present owned shard
+        every bucket is on its way (most left during the backward)."""
+
+    def meet(self, word: Tensor) -> Tensor:
+        """The sum of the members' control words without any gradient: the head of an evaluation or a barrier."""
+
+    def finish(self, word: Tensor, check: Check = accept) -> Tensor:
+        """Wait until all buckets and the control word are reduced.
+
+        Args:
+            check: gets the summed word as soon as it is there and says whether the sum will be applied; what it raises
+                ends the wait for the buckets, which never come from a member that is somewhere else in the program.
+            word: (word_length,) float32. Members write disjoint entries and zeros elsewhere, so its sum is exact in
+                any order.
+
+        Returns:
+            the summed word. Where `updates`, every parameter's `.grad` is then the sum over all present shards in
+            the canonical order (or the schedule's order where the job is not reproducible); None outside `part`.
+        """
+
+    def complete(self, values: Tensor) -> Tensor:
+        """Between `finish` and the update, by every member that updates: what each says of its part put together, a
+        float64 tensor without negative entries, zeros elsewhere; the values themselves where there is one part."""
+
+    def publish(self) -> None:
+        """After the update: servers send their weights, everybody receives them; a ring has nothing to do."""
+
+    def all_reduce(self, values: Tensor) -> Tensor:
+        """Sum of a small float64 tensor whose non-zero entries are disjoint between members. Blocks."""
+
+    @property
+    def seal(self) -> Seal:
+        """What objects carry that go to members of this generation: `comm.objects` makes payloads with it."""
+
+    def send_state(self, rank: int, payload: Tensor) -> None:
+        """Send (n,) uint8 to another member."""
+
+    def receive_state(self, rank: int) -> Tensor:
+        """Receive what `send_state` sent: (n,) uint8."""
+
+    def measure(self, known: ClusterCosts | None = None) -> ClusterCosts | None:
+        """What the links and adds cost, the same for all members, who call this together.
+
+        Args:
+            known: what this member knows of before; where all know the same, or nothing is chosen by it, that stays.
+        """
+
+    def go_by(self, costs: ClusterCosts | None) -> None:
+        """Choose algorithms by these costs, which are the same for all members."""
+
+    def chosen(self) -> dict[str, Any] | None:
+        """How buckets are summed, as `ways.told` says it; None where nothing is sent, or there is nothing to choose."""
+
+    def abort(self) -> None:
+        """From any thread: end every wait of this generation soon."""
+
+    def close(self) -> None:
+        """Release sockets and threads; idempotent. Parameters keep their values."""

@@ -1,0 +1,188 @@
+"""The registry of exchanges: from the words of the job file to what a session talks to."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from torch.nn import Parameter
+
+from ringleader.comm.buckets import Buckets
+from ringleader.comm.schedules import SCHEDULES
+from ringleader.comm.schedules.direct import DIRECT
+from ringleader.comm.schedules.schedule import always
+from ringleader.comm.timeline import Timeline
+from ringleader.comm.transports import Transport
+from ringleader.elastic import Plan
+from ringleader.exchange.coded_sums import Coding
+from ringleader.exchange.exchange import Exchange
+from ringleader.exchange.local_sums import reusable
+from ringleader.exchange.parameter_server import ParameterServer
+from ringleader.exchange.partition import share_out
+from ringleader.exchange.ring import AUTO, NATIVE, Ring
+from ringleader.exchange.routes import (
+    MakeRoutes,
+    between_copies,
+    nodes_of,
+    through_aggregators,
+    through_rings,
+)
+
+NO_TABLES: Mapping[int, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeOpening:
+    """Everything an architecture needs to open its exchange of one generation."""
+
+    algorithm: str
+    same_bits: bool
+    plan: Plan
+    rank: int
+    transport: Transport | None
+    parameters: Sequence[Parameter]
+    word_length: int
+    buckets: Buckets
+    coding: Coding | None
+    timeline: Timeline | None
+
+
+def open_exchange(
+    *,
+    architecture: str,
+    algorithm: str,
+    same_bits: bool,
+    plan: Plan,
+    rank: int,
+    transport: Transport | None,
+    parameters: list[Parameter],
+    word_length: int,
+    buckets: Buckets | None,
+    coding: Coding | None = None,
+    tables: Mapping[int, str] = NO_TABLES,
+    timeline: Timeline | None = None,
+    leased: bool = False,
+    active: Sequence[int] | None = None,
+    later: Collection[int] = (),
+) -> Exchange:
+    """Open one generation's exchange.
+
+    Args:
+        architecture: as `Sync.architecture` names it, one of `ARCHITECTURES`; the outer sum of `local_sgd` is a ring's,
+            and the tokens of `token_ring` use the links of a ring without parameters.
+        algorithm: a registered schedule, `native`, or `auto`; where there are servers it is not used.
+        same_bits: one slice per logical shard in canonical order. False: a worker's rows come as one merged slice,
+            and `present` and `begin_slice` speak of ranks instead of shards.
+        transport: None for a world of one.
+        buckets: the exchange of the generation before's `.buckets`, or None; used again where that is safe.
+        coding: how gradients are coded; the same object in every generation of a worker, which keeps what it owes.
+        tables: the names of the parameters whose gradients come as rows, by number; the same in every generation.
+        timeline: where to write down when what is exchanged; None: nowhere.
+        leased: workers push and pull in their own time, so what all of them do together goes in messages.
+        active: the numbers of the parameters whose gradients travel, until the exchange is laid anew; None: of those
+            that are trainable.
+        later: the numbers of those that are not trained at first; the same in every generation.
+    """
+    refuse_coding(coding, architecture, algorithm, same_bits=same_bits)
+    messages = (not plan.servers and algorithm != AUTO) or coding is not None or leased
+    in_place = not messages and transport is not None and transport.shared
+    owners = share_out(parameters, _shares(architecture, plan), later)
+    opening = ExchangeOpening(
+        admit(algorithm, same_bits=same_bits),
+        same_bits,
+        plan,
+        rank,
+        transport,
+        parameters,
+        word_length,
+        reusable(buckets, parameters, owners, tables, shared=in_place, active=active),
+        coding,
+        timeline,
+    )
+    return ARCHITECTURES[architecture](opening)
+
+
+def admit(algorithm: str, *, same_bits: bool) -> str:
+    """The algorithm itself.
+
+    Raises:
+        ValueError: it does not exist, or its bits depend on the world although they may not.
+    """
+    if algorithm not in {AUTO, NATIVE, *SCHEDULES}:
+        raise ValueError(
+            f"there is no algorithm {algorithm!r}; allowed: {AUTO}, {NATIVE}, {', '.join(SCHEDULES)}"
+        )
+    if (
+        same_bits
+        and algorithm != AUTO
+        and (algorithm == NATIVE or SCHEDULES[algorithm].canonical is not always)
+    ):
+        raise ValueError(
+            f"{algorithm} does not add in canonical order at every world; use direct, or give up the same bits"
+        )
+    return algorithm
+
+
+def refuse_coding(coding: Coding | None, architecture: str, algorithm: str, *, same_bits: bool) -> None:
+    """Raises ValueError where gradients cannot be coded; the job file is refused with the reasons before."""
+    if coding is None:
+        return
+    if architecture != "ring" or algorithm not in {AUTO, DIRECT.name} or same_bits:
+        raise ValueError(
+            f"{coding.codec} is coded by the owner of a span: use a ring, direct, and give up the same bits"
+        )
+
+
+def _ring(opening: ExchangeOpening) -> Exchange:
+    return Ring(
+        plan=opening.plan,
+        rank=opening.rank,
+        algorithm=opening.algorithm,
+        same_bits=opening.same_bits,
+        transport=opening.transport,
+        buckets=opening.buckets,
+        coding=opening.coding,
+        timeline=opening.timeline,
+    )
+
+
+def _with_servers(make_routes: MakeRoutes, opening: ExchangeOpening) -> Exchange:
+    plan, copies = opening.plan, make_routes is between_copies
+    left = not (plan.servers if copies else all(plan.held_by))
+    if left or len(plan.members) == 1:
+        # Somebody passed the last barrier, and servers have left; or no worker is left: words are all that is to come.
+        return _ring(opening)
+    if opening.transport is None:
+        raise ValueError(
+            "a parameter server and its workers are at least two members; this one has no transport"
+        )
+    return ParameterServer(
+        plan=opening.plan,
+        rank=opening.rank,
+        same_bits=opening.same_bits,
+        transport=opening.transport,
+        buckets=opening.buckets,
+        timeline=opening.timeline,
+        routes=make_routes(opening.plan, nodes_of(opening.transport), opening.same_bits),
+    )
+
+
+def _shares(architecture: str, plan: Plan) -> int:
+    """Into how many parts the parameters are cut."""
+    return 1 if architecture in COPYING else plan.parts or plan.servers
+
+
+ARCHITECTURES: dict[str, Callable[[ExchangeOpening], Exchange]] = {
+    "ring": _ring,
+    "local_sgd": _ring,
+    "token_ring": _ring,
+    "token_ring/ring": _ring,
+    "token_ring/parameter_server": _ring,
+    "parameter_server/token_ring": _ring,
+    "parameter_server": partial(_with_servers, through_aggregators),
+    "parameter_server/ring": partial(_with_servers, through_rings),
+    "ring/parameter_server": partial(_with_servers, between_copies),
+}
+"""By name: the one word for between and inside nodes, or both as `inter_node/intra_node`."""
+
+COPYING = frozenset({"ring/parameter_server"})
+"""Where every server keeps all parameters."""

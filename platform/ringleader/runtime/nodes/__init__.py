@@ -1,0 +1,1 @@
+"""The nodes of the cluster: what runs on them beside members, and how they start fast."""

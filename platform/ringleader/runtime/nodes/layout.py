@@ -1,0 +1,119 @@
+"""Where things are on the cluster: the nodes, the places that attempts have there, and what others use."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ringleader.runtime.messages import parse_name
+
+_GROUP = re.compile(r"(?P<attempt>job-.+-a\d+)-(floor|surplus-(?P<worker>.+))")
+_PLACED = ("CREATED", "RESCHEDULING")
+RAY_UNITS = {"CPU": 1.0, "GPU": 1.0, "memory": 1.0 / (1 << 30)}
+_NOISE = 1e-3
+
+Amounts = tuple[float, float, float]
+"""CPUs, GPUs, GB of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLayout:
+    """Attributes:
+    nodes: what each living node has in total, by its id; nothing where it is being drained.
+    others: what is used there by those who are no attempts.
+    places: of each (job id, attempt) the nodes of its members, the gang's first, then the surplus as it came.
+    servers: the same of those that have another shape than the first worker.
+    """
+
+    nodes: Mapping[str, Amounts]
+    others: Mapping[str, Amounts]
+    places: Mapping[tuple[str, int], "Spots"]
+    servers: Mapping[tuple[str, int], "Spots"] = field(default_factory=dict)
+
+
+Spots = tuple[tuple[str, int], ...]
+"""(node, how many places there)"""
+
+
+def look() -> ClusterLayout:
+    """Ask Ray. What is free lags a little behind: `others` may hold what attempts have just let go of."""
+    import ray
+    from ray._private.state import available_resources_per_node, state
+    from ray.util.placement_group import placement_group_table
+
+    free = {node: _amounts(resources) for node, resources in available_resources_per_node().items()}
+    groups = [g for g in placement_group_table().values() if g["state"] in _PLACED]
+    draining = state.get_draining_nodes()
+    alive = {n["NodeID"]: _amounts(n["Resources"]) for n in ray.nodes() if n["Alive"]}
+    used: dict[str, Amounts] = dict.fromkeys(alive, (0.0, 0.0, 0.0))
+    for group in groups:
+        if _GROUP.fullmatch(group["name"]):
+            for bundle, node in group["bundles_to_node_id"].items():
+                if node in used:
+                    used[node] = _sum(used[node], _amounts(group["bundles"][bundle]))
+    others = {
+        node: tuple(max(0.0, t - f - u) for t, f, u in zip(total, free[node], used[node], strict=True))
+        for node, total in alive.items()
+        if node in free
+    }
+    places, servers = places_of(groups)
+    return ClusterLayout(
+        nodes={node: (0.0, 0.0, 0.0) if node in draining else total for node, total in alive.items()},
+        others={node: (c, g, m) for node, (c, g, m) in others.items() if max(c, g, m) > _NOISE},
+        places=places,
+        servers=servers,
+    )
+
+
+def lasting(before: ClusterLayout | None, now: ClusterLayout) -> Mapping[str, Amounts]:
+    """What others use in both looks: what has just been let go of shows in one of them only."""
+    if before is None:
+        return {}
+    return {
+        node: (min(amounts[0], was[0]), min(amounts[1], was[1]), min(amounts[2], was[2]))
+        for node, amounts in now.others.items()
+        if (was := before.others.get(node)) is not None
+    }
+
+
+def places_of(
+    groups: Iterable[Mapping[str, Any]],
+) -> tuple[dict[tuple[str, int], Spots], dict[tuple[str, int], Spots]]:
+    """By (job id, attempt): the nodes of the gang, then those of the surplus in the order of their workers; and beside
+    them the same of servers that need something else than a worker."""
+    found: dict[tuple[str, int], list[tuple[tuple[int, str], Mapping[str, Any]]]] = {}
+    for group in groups:
+        match = _GROUP.fullmatch(group["name"])
+        who = parse_name(match["attempt"]) if match else None
+        if match is None or who is None:
+            continue
+        worker = match["worker"] or ""
+        found.setdefault(who, []).append(((len(worker), worker), group))
+    places, servers = {}, {}
+    for who, parts in found.items():
+        gang, *surplus = [group for _, group in sorted(parts, key=lambda part: part[0])]
+        first = gang.get("bundles", {}).get(0)  # the gang's first bundle is a worker's
+        places[who] = _spots([gang, *surplus], first, same=True)
+        servers[who] = _spots([gang, *surplus], first, same=False)
+    return places, {who: spots for who, spots in servers.items() if spots}
+
+
+def _spots(groups: Iterable[Mapping[str, Any]], shape: object, *, same: bool) -> Spots:
+    """Where the bundles of that shape are, or of another one, group by group."""
+    found: list[tuple[str, int]] = []
+    for group in groups:
+        bundles = group.get("bundles", {})
+        on = group["bundles_to_node_id"].items()
+        nodes = [node for number, node in on if (bundles.get(number) == shape) == same]
+        found += Counter(str(node) for node in nodes if node).items()
+    return tuple(found)
+
+
+def _amounts(resources: Mapping[str, float]) -> Amounts:
+    cpus, gpus, memory_gb = (float(resources.get(name, 0)) * unit for name, unit in RAY_UNITS.items())
+    return cpus, gpus, memory_gb
+
+
+def _sum(one: Amounts, other: Amounts) -> Amounts:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]

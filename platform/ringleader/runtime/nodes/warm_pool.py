@@ -1,0 +1,228 @@
+"""Idle worker processes with torch imported on every node that can take workers, and the store where members meet."""
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+from typing import Any
+
+import ray
+from ray._private.state import available_resources_per_node
+from ray.exceptions import RayError
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ringleader.comm.rendezvous import Rendezvous
+from ringleader.runtime.messages import NAMESPACE, WORKER_THREADS, ProcessIdentity
+from ringleader.runtime.nodes.ray_folder import rays_sockets
+from ringleader.runtime.supervisor.placement import here
+
+NAME = "warm-pool"
+REFILL_AFTER_S = 1.0
+LOOK_S = 0.25
+AT_ONCE = 2
+ASKED_AGAIN_S = 120.0
+_PER_NODE = b"ringleader/warm/per_node"
+_IDLE_S = b"ringleader/warm/idle_s"
+
+
+@dataclass(slots=True)
+class _Idle:
+    """A process on its way or ready: `started` resolves to its identity when torch is imported."""
+
+    handle: Any
+    started: Any
+    node: str
+
+
+class GivenProcesses:
+    """The processes that were given out lately, by whom they are for."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, tuple[Any, float]] = {}
+
+    def note(self, worker: str, handle: Any, now: float) -> None:
+        self._given[worker] = handle, now
+
+    def of(self, worker: str) -> Any:
+        """The one that this worker was given; None where it was given none, or long ago."""
+        return self._given.get(worker, (None, 0.0))[0]
+
+    def end_unused(self, now: float) -> None:
+        """Whoever has not asked again in `ASKED_AGAIN_S` has given its process work, or never will."""
+        for worker, (handle, at) in list(self._given.items()):
+            if now - at >= ASKED_AGAIN_S:
+                del self._given[worker]
+                handle.end_unless_busy.remote()
+
+
+class WarmPool:
+    """A detached actor. Processes it keeps are detached too: who takes one owns it. Refills a moment after a take,
+    so that importing torch does not compete with the job that was just started."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[str, deque[_Idle]] = {}
+        self._per_node = int(_internal_kv_get(_PER_NODE) or 0)
+        self._idle_s = float(_internal_kv_get(_IDLE_S) or "inf")
+        self._used_at: dict[str, float] = {}
+        self._home = str(ray.get_runtime_context().get_node_id())
+        self._wanted: list[_Idle] = []
+        self._given = GivenProcesses()
+        self._quiet_until = 0.0
+        host = ray.util.get_node_ip_address()
+        self._store = Rendezvous(host, rays_sockets())
+        self._address = f"{host}:{self._store.port}"
+        self._me = ray.get_runtime_context().current_actor
+        threading.Thread(target=self._refill, name="refill", daemon=True).start()
+
+    def room(self, attempt: str, secret: bytes) -> str:
+        """Keep a room of the rendezvous store open to the members of this attempt. Returns the store's host:port."""
+        self._store.admit(attempt, secret)
+        return self._address
+
+    def alive(self) -> None:
+        """Answers as long as the pool lives."""
+
+    def keep(self, per_node: int, idle_s: float | None = None) -> None:
+        """Keep so many processes idle on each node, but for those that nobody has used for `idle_s`; the pool after
+        this one does too."""
+        self._per_node, self._idle_s = per_node, inf if idle_s is None else idle_s
+        _internal_kv_put(_PER_NODE, str(per_node).encode(), overwrite=True)
+        _internal_kv_put(_IDLE_S, str(self._idle_s).encode(), overwrite=True)
+
+    def ready(self) -> dict[str, int]:
+        """How many processes are ready, by node."""
+        with self._lock:
+            return {node: sum(_done(i) for i in idle) for node, idle in self._idle.items()}
+
+    def take(self, node: str, worker: str) -> tuple[Any, ProcessIdentity | None]:
+        """A process on `node` for one attempt: a ready one, else one that is still starting (identity unknown).
+
+        Args:
+            worker: for whom, a name of its own in the cluster: who asks again within `ASKED_AGAIN_S`, because the
+                answer was lost with its process, gets the same one. Then it ends, unless it has work.
+        """
+        with self._lock:
+            before = self._given.of(worker)
+        if before is not None:
+            return before, None
+        handle, identity = self._give(node)
+        with self._lock:
+            self._given.note(worker, handle, monotonic())
+        return handle, identity
+
+    def _give(self, node: str) -> tuple[Any, ProcessIdentity | None]:
+        self._quiet_until = monotonic() + REFILL_AFTER_S
+        while (idle := self._pop(node)) is not None:
+            if not _done(idle):
+                return self._awaited(idle).handle, None
+            try:
+                return idle.handle, ray.get(idle.handle.who.remote(), timeout=2)
+            except RayError:
+                ray.kill(idle.handle)
+        return self._awaited(self._spawn(node)).handle, None
+
+    def _awaited(self, idle: _Idle) -> _Idle:
+        """A job waits for this process: nothing else is started beside it."""
+        with self._lock:
+            self._wanted = [w for w in self._wanted if not _done(w)] + [idle]
+        return idle
+
+    def _pop(self, node: str) -> _Idle | None:
+        with self._lock:
+            idle = self._idle.get(node)
+            if not idle:
+                return None
+            ready = next((i for i in idle if _done(i)), idle[0])
+            idle.remove(ready)
+            return ready
+
+    def _spawn(self, node: str) -> _Idle:
+        from ringleader.runtime.worker.actor import WorkerActor
+
+        handle = (
+            ray.remote(WorkerActor)
+            .options(
+                name=f"worker-{uuid.uuid4().hex[:12]}",
+                namespace=NAMESPACE,
+                lifetime="detached",
+                num_cpus=0,
+                max_concurrency=WORKER_THREADS,
+                max_restarts=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            )
+            .remote()
+        )
+        handle.idle.remote(self._me)
+        return _Idle(handle, handle.warm.remote(), node)
+
+    def _refill(self) -> None:
+        pause = threading.Event()
+        while True:
+            pause.wait(LOOK_S)
+            with self._lock:
+                self._given.end_unused(monotonic())
+            if monotonic() < self._quiet_until or not all(_done(w) for w in list(self._wanted)):
+                continue
+            alive = {n["NodeID"]: n["Resources"] for n in ray.nodes() if n["Alive"]}
+            nodes = [node for node, has in alive.items() if has.get("CPU")]
+            cold = self._cold(alive) if self._idle_s < inf else set()
+            for node in nodes:
+                self._level(node, 0 if node in cold else self._per_node)
+
+    def _cold(self, alive: Mapping[str, Mapping[str, float]]) -> set[str]:
+        """Nodes of which nobody has used anything for a while: they may be taken off the cluster."""
+        now, free = monotonic(), available_resources_per_node()
+        self._used_at = {
+            node: self._used_at.get(node, now) if _unused(has, free.get(node, {})) else now
+            for node, has in alive.items()
+        }
+        return {node for node, at in self._used_at.items() if now - at >= self._idle_s and node != self._home}
+
+    def _level(self, node: str, per_node: int) -> None:
+        with self._lock:
+            at_once = AT_ONCE if node in self._idle else per_node  # nobody is at work on a new node yet
+            idle = self._idle.setdefault(node, deque())
+            missing = per_node - len(idle)
+            surplus = [idle.pop() for _ in range(-missing)] if missing < 0 else []
+            missing = min(missing, at_once - sum(not _done(i) for i in idle))
+        for one in surplus:
+            ray.kill(one.handle)
+        for _ in range(missing):
+            with self._lock:  # who takes one meanwhile is given this one, and no other is started
+                if monotonic() < self._quiet_until:
+                    return
+                idle.append(self._spawn(node))
+
+
+def _unused(has: Mapping[str, float], free: Mapping[str, float]) -> bool:
+    return all(free.get(name, 0) >= has[name] for name in ("CPU", "GPU") if name in has)
+
+
+def _done(idle: _Idle) -> bool:
+    ready, _ = ray.wait([idle.started], timeout=0)
+    return bool(ready)
+
+
+def pool(*, create: bool = True) -> Any:
+    """The cluster's one pool, made if there is none: on this node, so that a lost worker's node costs no store."""
+    if not create:
+        return ray.get_actor(NAME, namespace=NAMESPACE)
+    return (
+        ray.remote(WarmPool)
+        .options(
+            name=NAME,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_concurrency=16,
+            max_restarts=0,
+            scheduling_strategy=here(soft=True),
+        )
+        .remote()
+    )

@@ -1,0 +1,1 @@
+"""Settled records on their way to the control plane."""

@@ -1,0 +1,207 @@
+"""The supervisor's part in checkpoints: what all writers have written becomes one when its step is settled."""
+
+import pickle
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from ringleader.accounts import files_as
+from ringleader.checkpoint.manifest import CheckpointPosition, SavedPart
+from ringleader.runtime.messages import AttemptLaunch, Heartbeat
+
+if TYPE_CHECKING:
+    from ringleader.checkpoint.committer import Committer
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFiles:
+    """Files that were written, and the step up to which nothing can be taken back."""
+
+    saved: tuple[SavedPart, ...]
+    settled: int
+
+
+Tell = Callable[[str, int, dict[str, Any]], None]
+LAST_S = 60.0
+"""How long the end of an attempt waits for its last checkpoint."""
+AGAIN_S = (1.0, 2.0, 4.0)
+"""After so long what could not be committed at the end is tried again: there is no later one."""
+
+
+class AttemptCheckpoints:
+    """A thread of its own talks to the file system. `take` from any thread.
+
+    Args:
+        kept: what the supervisor before this one had `kept`.
+
+    Attributes:
+        slowest_s: how long a writer took for the copy and the writing, at most so far.
+    """
+
+    def __init__(self, launch: AttemptLaunch, tell: Tell, *, kept: bytes | None = None) -> None:
+        self._launch = launch
+        self._account = launch.run_as.account if launch.run_as else None
+        self._tell = tell
+        self._queue: queue.SimpleQueue[WrittenFiles | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._step = self._settled = self._recorded = 0
+        self._heard = threading.Condition()
+        self._parts: dict[CheckpointPosition, int] = {}  # how many writers are still to be heard of
+        self._open: tuple[SavedPart, ...] = ()
+        self.newest_uri, self.slowest_s = "", 0.0
+        self._why = ""
+        if kept is not None:
+            self._open, self._parts, self.newest_uri, self.slowest_s, self._recorded = pickle.loads(kept)  # noqa: S301 - our own file
+        if self._open:
+            self._begin()
+            self._queue.put(WrittenFiles(self._open, _settled(self._open)))
+
+    def kept(self) -> bytes:
+        """What the supervisor after this one has to know: files that are no checkpoint yet, who has still to write, and
+        what is recorded."""
+        with self._heard:
+            return pickle.dumps((self._open, self._parts, self.newest_uri, self.slowest_s, self._recorded))
+
+    def take(self, beat: Heartbeat, recorded_step: int) -> bool:
+        """What a heartbeat says of checkpoints: files written, and steps that others have gone beyond. Returns whether
+        there is more to be `kept`.
+
+        Args:
+            recorded_step: the records of all steps below it are here: a checkpoint must not know more than they do.
+        """
+        if beat.saved:
+            self._begin()
+        news = self._listen(beat, recorded_step)
+        self._step = max(self._step, beat.step)
+        # Whoever has applied a step had everybody's contribution to it: all had applied the one before.
+        settled = max(min(self._step, recorded_step) - 1, _settled(beat.saved))
+        if beat.saved or (self._thread is not None and settled > self._settled):
+            self._settled = settled
+            self._queue.put(WrittenFiles(beat.saved, settled))
+        return news
+
+    def began_with(self, step: int) -> None:
+        """It goes on from there: steps up to this were recorded by the attempts, or the supervisor, before it."""
+        with self._heard:
+            self._recorded = max(self._recorded, step + 1)
+            self._heard.notify_all()
+
+    def await_complete(self, generation: int) -> None:
+        """Until all writers of that generation have written and the records of its step are here, for `LAST_S`."""
+        with self._heard:
+            self._heard.wait_for(lambda: self._complete(generation), LAST_S)
+
+    def finish(self) -> str:
+        """Everybody passed the last barrier. Returns the newest checkpoint's URI, or nothing."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(LAST_S)
+        return self.newest_uri
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="checkpoints", daemon=True)
+            self._thread.start()
+
+    def _listen(self, beat: Heartbeat, recorded_step: int) -> bool:
+        with self._heard:
+            self._recorded = max(self._recorded, recorded_step)
+            self._heard.notify_all()
+        if not beat.saved:
+            return False
+        with self._heard:
+            self._open += beat.saved
+            self.slowest_s = max([self.slowest_s, *(one.copied_s + one.written_s for one in beat.saved)])
+            self._count(beat.saved)
+            self._heard.notify_all()
+        return True
+
+    def _count(self, saved: tuple[SavedPart, ...]) -> None:
+        for one in saved:
+            self._parts = {at: left for at, left in self._parts.items() if at.step >= one.position.step}
+            self._parts[one.position] = self._parts.get(one.position, one.count) - 1
+
+    def _complete(self, generation: int) -> bool:
+        written = (at for at, left in self._parts.items() if at.generation == generation and not left)
+        return any(at.step < self._recorded for at in written)
+
+    def _serve(self) -> None:
+        committer: Committer | None = None
+        early: list[SavedPart] = []
+        while (news := self._queue.get()) is not None:
+            early += news.saved
+            committer = committer or self._committer(told=not news.saved)
+            if committer is not None:
+                _add(committer, early)
+                self._settle(committer, news.settled)
+        committer = committer or self._committer()
+        if committer is not None:
+            _add(committer, early)
+            for again_s in (*AGAIN_S, None):
+                if self._settle(committer, inf) or again_s is None:
+                    break
+                time.sleep(again_s)
+
+    def _committer(self, *, told: bool = False) -> "Committer | None":
+        """None: the place does not answer. Files there become a checkpoint once it does.
+
+        Args:
+            told: somebody was told so.
+        """
+        # Only now: the file systems' library takes its time, and a supervisor starts fast.
+        from ringleader.checkpoint.committer import Committer
+        from ringleader.checkpoint.folder import Folder
+
+        spec = self._launch.spec
+        try:
+            with files_as(self._account):
+                folder = Folder(self._launch.checkpoints)
+        except Exception as error:  # of whatever file system
+            if not told:
+                self._tell("checkpoint.failed", 0, {"why": str(error)})
+            return None
+        return Committer(folder, keep=spec.checkpoint.keep, spec=spec.model_dump(mode="json"))
+
+    def _settle(self, committer: "Committer", step: float) -> bool:
+        """Whether nothing is left to be done. The same failure is told once."""
+        try:
+            with files_as(self._account):
+                committed = committer.settle(step)
+        except Exception as error:  # of whatever file system: it may be done with the next news
+            if (why := str(error)) != self._why:
+                self._tell("checkpoint.failed", 0, {"why": why})
+            self._why = why
+            return False
+        self._why = ""
+        if committed is None:
+            return True
+        with self._heard:
+            self.newest_uri = committed.uri
+            self._open = tuple(s for s in self._open if s.position.order > committed.manifest.position.order)
+        data = {
+            "step": committed.manifest.position.step,
+            "uri": committed.uri,
+            "size_bytes": committed.size_bytes,
+            "copied_s": round(committed.copied_s, 4),
+            "removed": list(committed.removed),
+        }
+        if committed.not_removed:
+            data["not_removed"] = committed.not_removed
+        self._tell("checkpoint.saved", committed.manifest.position.generation, data)
+        return True
+
+
+def _settled(written: tuple[SavedPart, ...]) -> int:
+    """The newest step that nothing takes back, by what its writers say. Records that are not here yet are in it."""
+    return max((saved.position.step for saved in written if saved.settled), default=0)
+
+
+def _add(committer: "Committer", written: list[SavedPart]) -> None:
+    """Nothing is left in `written`."""
+    for saved in written:
+        committer.add(saved)
+    written.clear()

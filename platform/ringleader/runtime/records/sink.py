@@ -1,0 +1,282 @@
+"""The supervisor's outlet: what workers report becomes numbered records in the spool, posted until acknowledged."""
+
+import math
+import shutil
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ringleader.comm.chrome import TraceFile
+from ringleader.comm.seal import new_secret
+from ringleader.elastic.instructions import SAVED, End
+from ringleader.runtime.messages import AttemptLaunch, Heartbeat, PrintedLine, SettledMetrics
+from ringleader.runtime.records.checkpoints import AttemptCheckpoints
+from ringleader.runtime.records.printed_once import PrintedOnce, Said
+from ringleader.runtime.records.row_ledger import RowLedger
+from ringleader.runtime.records.spool import Spool
+from ringleader.runtime.records.uploader import Uploader
+from ringleader.runtime.worker.account_files import fetch
+from ringleader.wire.ingest import Status
+from ringleader.wire.masking import masked, masks_of
+from ringleader.wire.views import Result
+
+WEIGHTS = "weights.safetensors"
+RESTORED, NOTHING = "checkpoint.restored", "checkpoint.none"
+START, METRICS, HEARD, OUTCOME, CHECKPOINTS = "start", "metrics", "heard/", "outcome", "checkpoints"
+PROOF, TOLD = "proof", "told"
+"""What is noted: the number of the start, the newest step with metrics, the newest heartbeat of each worker, how the
+attempt ended, files of checkpoints that are none yet, with what members prove that they are, the newest line
+that all of them print."""
+
+
+class RecordLog:
+    """Takes from many threads. A step that came in already (a new rank 0 tells again) is not taken twice, nor what a
+    worker told to the process before this one: what was answered is on disk.
+
+    Attributes:
+        start: which start of the supervisor this is; on disk before anything is sent with it.
+        secret: with what members prove that they are: drawn once for the attempt, for their ears alone.
+    """
+
+    def __init__(self, launch: AttemptLaunch, status: Callable[[], Status | None]) -> None:
+        self._launch = launch
+        self._taking = threading.Lock()
+        self._spool = Spool(launch.spool)
+        notes = self._spool.notes
+        self._masks: list[str] = []
+        self._told = PrintedOnce(notes.get(TOLD), begun=launch.attempt == 1)
+        self.start = int(notes.get(START, b"0")) + 1
+        self.note(START, str(self.start).encode())
+        self.secret = notes.get(PROOF) or new_secret()
+        self.note(PROOF, self.secret)
+        self.write()
+        self._last_step = int(notes.get(METRICS, b"0"))
+        self._heard = {n.removeprefix(HEARD): int(v) for n, v in notes.items() if n.startswith(HEARD)}
+        open_ended = OUTCOME not in notes
+        self._ledger = (
+            RowLedger(launch.ledgers, launch.attempt) if launch.spec.debug.ledger and open_ended else None
+        )
+        self._trace = TraceFile(launch.spool) if launch.spec.debug.trace and open_ended else None
+        with self.together():  # what the checkpoints of the process before tell at once comes after this
+            self._checkpoints = AttemptCheckpoints(launch, self._committed, kept=notes.get(CHECKPOINTS))
+            self._checkpoints.began_with(self.recorded_step - 1)
+            self.poster = Uploader(
+                url=launch.ingest_url,
+                token=launch.ingest_token,
+                attempt=launch.attempt,
+                spool=self._spool,
+                status=status,
+            )
+
+    @property
+    def recorded_step(self) -> int:
+        """Metrics and ledger rows of all steps below this are here."""
+        last = self._last_step if self._ledger is None else min(self._last_step, self._ledger.last_step)
+        return last + 1
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        return self._spool.dropped
+
+    def noted(self, name: str) -> bytes | None:
+        """What this supervisor, or the process before it, has noted under a name."""
+        return self._spool.notes.get(name)
+
+    def notes(self, kind: str) -> dict[str, bytes]:
+        """All whose names begin so, by the rest of their names."""
+        return {n.removeprefix(kind): value for n, value in self._spool.notes.items() if n.startswith(kind)}
+
+    def note(self, name: str, value: bytes) -> None:
+        self._spool.note(name, value)
+
+    def together(self) -> AbstractContextManager[Any]:
+        """What is told and noted in such a block comes to disk at once or not at all."""
+        return self._spool.together()
+
+    def write(self) -> None:
+        """Bring to disk what was told and noted."""
+        self._spool.flush()
+
+    def beat(self, beat: Heartbeat) -> None:
+        """Take what a worker's heartbeat brought; it is on disk when this returns."""
+        brings = _brings(beat)
+        with self._taking:
+            if beat.number and beat.number <= self._heard.get(beat.worker, 0):
+                beat = replace(
+                    beat, metrics=(), rows=(), events=(), stretches=(), saved=(), lines=(), lines_dropped=0
+                )
+            if self._ledger is not None:
+                for rows in beat.rows:
+                    self._ledger.add(rows)
+            with self.together():
+                self._take(beat)
+                if _brings(beat):
+                    self.note(HEARD + beat.worker, str(beat.number).encode())
+            self._heard[beat.worker] = beat.number
+            if brings:  # also what is told again because the disk did not take it
+                self.write()
+
+    def _take(self, beat: Heartbeat) -> None:
+        for metrics in beat.metrics:
+            self._metrics(metrics)
+        if self._trace is not None:
+            for stretch in beat.stretches:
+                self._trace.add(beat.worker, stretch)
+            self._trace.flush()
+        if self._checkpoints.take(beat, self.recorded_step):
+            self.note(CHECKPOINTS, self._checkpoints.kept())
+        for happened in beat.events:
+            if happened.kind in (RESTORED, NOTHING):
+                self._lines(self._told.begin(happened.data.get("calls", 0)))
+            if happened.kind == RESTORED:
+                self._checkpoints.began_with(happened.data["step"])
+                self.note(CHECKPOINTS, self._checkpoints.kept())
+                if self._ledger is not None:
+                    self._ledger.began_with(happened.data["step"], happened.data["attempt"])
+            self.event(happened.kind, happened.generation, happened.data)
+        self._lines([said for line in beat.lines for said in self._told.take(beat.worker, line)])
+        if beat.lines_dropped:
+            text = f"[{beat.lines_dropped} earlier lines of this worker were dropped: it prints too fast]"
+            self._line(beat.worker, PrintedLine(datetime.now(UTC).timestamp(), "error", text))
+
+    def _lines(self, told: list[Said]) -> None:
+        for worker, line in told:
+            self._line(worker, line)
+        if any(line.before is not None for _, line in told) and (note := self._told.note()) is not None:
+            self.note(TOLD, note)
+
+    def _committed(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        with self.together():
+            self.note(CHECKPOINTS, self._checkpoints.kept())
+            self.event(kind, generation, data)
+
+    @property
+    def saving_s(self) -> float:
+        """How long the writing of a checkpoint has taken so far, at most."""
+        return self._checkpoints.slowest_s
+
+    def await_saved(self, generation: int) -> None:
+        """Until the members of that generation have told of the checkpoint that they have written, or cannot write."""
+        self._checkpoints.await_complete(generation)
+
+    def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        self._spool.put("events", {"at": _now(), "generation": generation, "type": kind, "data": data})
+        self.poster.hurry()
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Black these out in what the supervisor says itself: a traceback may hold one just where a line is cut."""
+        self._masks = masks_of(secrets)
+
+    def say(self, text: str) -> None:
+        """A line of the supervisor's own."""
+        with self._taking:
+            for line in masked(text, self._masks).splitlines():
+                self._line("supervisor", PrintedLine(datetime.now(UTC).timestamp(), "error", line))
+
+    def outcome(self, end: End, finished: dict[str, Any] | None) -> None:
+        """The last record. Artifacts are in place before it; where that fails, the attempt failed."""
+        if self.over:
+            return
+        try:
+            self._end(end, finished)
+        except Exception:  # whatever it was, the control plane has to hear of an end
+            self._end(End("failed", "platform_error", traceback.format_exc()), None)
+        self.write()
+        self.poster.hurry()
+
+    @property
+    def over(self) -> bool:
+        """The outcome is on disk."""
+        return OUTCOME in self._spool.notes
+
+    def discard(self) -> None:
+        """Stop posting, and remove the spool, unless something waits there that the control plane may want: it takes
+        that in itself."""
+        self.poster.close()
+        if self._spool.notes.get(OUTCOME) == b"succeeded":  # nothing goes on from here
+            shutil.rmtree(self._launch.ledgers, ignore_errors=True)
+        if self._ledger is not None:
+            self._ledger.close()
+        if self._trace is not None:
+            self._trace.close()
+        unwanted = self.poster.stale or self.poster.silent_s > self._launch.api_gone_s
+        if unwanted or self._spool.empty:
+            self._spool.discard()
+        else:
+            self._spool.close()
+
+    def _end(self, end: End, finished: dict[str, Any] | None) -> None:
+        newest = self._checkpoints.finish() if end.outcome in ("succeeded", *SAVED) else ""
+        reason = None
+        with self._taking:  # also of an attempt that failed or was cancelled
+            trace = self._trace.finish(self._launch.artifacts).as_uri() if self._trace is not None else ""
+        if end.reason:
+            reason = {"code": end.reason, "message": end.message, "hint": end.hint}
+        result = None
+        if end.outcome == "succeeded" and finished is not None:
+            fetch(self._launch, WEIGHTS)
+            result = self._result(finished, trace, newest).model_dump(mode="json")
+        record = {"at": _now(), "outcome": end.outcome, "reason": reason, "result": result}
+        with self._taking, self.together():
+            self._lines(self._told.end())
+        with self.together():
+            self._spool.put("outcome", record)
+            self.note(OUTCOME, end.outcome.encode())
+
+    def _metrics(self, metrics: SettledMetrics) -> None:
+        if metrics.step <= self._last_step:
+            return
+        self._last_step = metrics.step
+        values = {k: (v if math.isfinite(v) else None) for k, v in metrics.values.items()}
+        record = {"at": _now(), "generation": metrics.generation, "step": metrics.step, "values": values}
+        self._spool.put("metrics", record)
+        self.note(METRICS, str(metrics.step).encode())
+
+    def _line(self, worker: str, line: PrintedLine) -> None:
+        at = datetime.fromtimestamp(line.at, UTC).isoformat()
+        self._spool.put("logs", {"at": at, "worker": worker, "level": line.level, "line": line.text[:16_000]})
+
+    def _result(self, finished: dict[str, Any], trace: str, checkpoint_uri: str) -> Result:
+        artifacts = self._launch.artifacts
+        weights = artifacts / WEIGHTS
+        loss = finished.get("loss")
+        return Result(
+            steps=finished["steps"],
+            samples=finished["samples"],
+            loss=loss if loss is not None and math.isfinite(loss) else None,
+            scores=self._finite(finished["scores"]),
+            generations=finished["generations"],
+            reproducible=finished["reproducible"],
+            reproducible_why=finished["reproducible_why"],
+            weights_sha256=finished["digest"],
+            weights_uri=weights.as_uri() if weights.exists() else "",
+            checkpoint_uri=checkpoint_uri,
+            ledger_uri=self._ledger.finish(artifacts).as_uri() if self._ledger is not None else "",
+            trace_uri=trace,
+            wall_s=finished["wall_s"],
+            compute_s=finished["compute_s"],
+            exposed_communication_s=finished["exposed_s"],
+            idle_s=finished["idle_s"],
+            recovery_s=finished["recovery_s"],
+            staleness=finished.get("staleness", []),
+            skipped_updates=finished.get("skipped_updates", 0),
+        )
+
+    def _finite(self, scores: dict[str, float]) -> dict[str, float]:
+        """The scores that are numbers; the others are named in the log."""
+        for name, value in scores.items():
+            if not math.isfinite(value):
+                self.say(f"The score {name!r} is {value}: it is left out of the result.")
+        return {name: value for name, value in scores.items() if math.isfinite(value)}
+
+
+def _brings(beat: Heartbeat) -> bool:
+    return bool(beat.records or beat.lines or beat.lines_dropped)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

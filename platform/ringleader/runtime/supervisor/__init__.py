@@ -1,0 +1,1 @@
+"""The supervisor of an attempt: who belongs, where they run, who is frozen or slow."""

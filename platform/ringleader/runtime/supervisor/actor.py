@@ -1,0 +1,250 @@
+"""The supervisor actor of one attempt: the only one that decides who belongs. Detached, named; Ray starts it again when
+its process dies, and it goes on from what it had written down."""
+
+import pickle
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayError
+
+from ringleader.elastic import Meeting
+from ringleader.elastic import events as ev
+from ringleader.elastic.events import Returned
+from ringleader.elastic.instructions import SAVED, End
+from ringleader.elastic.state import Membership
+from ringleader.runtime.messages import AttemptLaunch, Heartbeat, ParkMessage, SecretsAnswer
+from ringleader.runtime.nodes.notices import DrainNotices, draining_nodes
+from ringleader.runtime.records.sink import RecordLog
+from ringleader.runtime.supervisor import attempt_registry
+from ringleader.runtime.supervisor.attempt import MEMBERSHIP, Attempt, server_count
+from ringleader.runtime.supervisor.fault_injection import FaultOutcome
+from ringleader.runtime.supervisor.placement import BundlePlaces, remove_leftovers
+from ringleader.runtime.supervisor.worker_group import WorkerGroup
+from ringleader.runtime.supervisor.worker_handle import parked
+from ringleader.runtime.worker.job_secrets import SecretCache
+
+THREADS = 16
+LIVES = 100
+"""How often Ray starts it again: a process that keeps dying is not mended by that."""
+PLACES, HANDS = "places", "hand/"
+RELEASE_S = 60.0
+COMING_S = 10.0
+POOL_S = 1.0
+NODES_S = 1.0
+POOL_DEADLINE_S = 90.0
+Answer = TypeVar("Answer")
+
+
+class Supervisor:
+    """Methods put events on the attempt's queue. A thread of its own runs the attempt, posts the outcome, waits to be
+    released, and ends this actor."""
+
+    def __init__(self, launch: AttemptLaunch) -> None:
+        self._launch = launch
+        self._me = ray.get_runtime_context().current_actor
+        self._address = ""
+        self._pool: Any = None
+        self._crew: WorkerGroup | None = None
+        self._draining: Mapping[str, float] = {}
+        self._released = threading.Event()
+        self._there = threading.Event()
+        self._forgetting = threading.Lock()
+        self._forgotten = not attempt_registry.claim(launch.job_id, launch.attempt)
+        if self._forgotten:  # killed after the end: there is nothing left to do
+            threading.Thread(target=lambda: ray.kill(self._me), name="over", daemon=True).start()
+            return
+        self._attempt = Attempt(launch, self._meeting)
+        self._outlet = RecordLog(launch, self._attempt.status)
+        self._vault = SecretCache(launch)
+        threading.Thread(target=self._live, name="attempt", daemon=True).start()
+
+    # --- workers --------------------------------------------------------------------------------------------------
+
+    def parked(self, standing: ParkMessage) -> None:
+        if self._crew is not None:
+            self._crew.met(standing.worker, standing.identity)
+            self._attempt.post(parked(standing, monotonic()))
+
+    def level(self, worker: str, pair: int) -> None:
+        self._attempt.post(ev.CaughtUp(worker, monotonic(), pair))
+
+    def seated(self, worker: str, generation: int) -> None:
+        self._attempt.post(ev.Seated(worker, generation, monotonic()))
+
+    def beat(self, beat: Heartbeat) -> int | None:
+        return self._attempt.beat(beat)
+
+    def secrets(self) -> SecretsAnswer | None:
+        """The environment variables that the job's secrets become; None: ask again."""
+        begun = self._outlet.start > 1 or self._attempt.generation > 0
+        handed = self._vault.open(begun=begun)
+        if handed is not None:
+            self._outlet.hide(handed.values.values())
+        return handed
+
+    # --- control plane --------------------------------------------------------------------------------------------
+
+    def resize(self, minimum: int, maximum: int) -> None:
+        self._attempt.tell(ev.Resize(minimum, maximum, monotonic()))
+
+    def cancel(self, grace_s: float) -> None:
+        self._attempt.tell(ev.Cancel(grace_s, monotonic()))
+
+    def pause(self, grace_s: float) -> None:
+        self._attempt.tell(ev.Pause(grace_s, monotonic()))
+
+    def drain(self, worker: str, grace_s: float, why: str = "") -> None:
+        now = monotonic()
+        self._attempt.tell(ev.Drain(worker, now + grace_s, now, why))
+
+    def fault(self, fault: str, worker: str | None, for_s: float) -> FaultOutcome:
+        return self._attempt.fault(fault, worker, for_s)
+
+    def release(self) -> None:
+        """Free everything; the caller ends this actor then. One that is just coming back has to know its workers."""
+        self._released.set()
+        if not self._forgotten:
+            self._there.wait(COMING_S)
+        if self._crew is not None:
+            self._crew.close()
+        self._forget()
+
+    # --------------------------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        if not self._outlet.over:
+            self._work()
+        self._there.set()
+        self._leave()
+
+    def _work(self) -> None:
+        try:
+            end, finished = self._run()
+        except Exception:  # whatever it was, the control plane has to hear of it
+            end, finished = End("failed", "platform_error", traceback.format_exc()), None
+        if end.outcome in SAVED and (saving := self._attempt.saving):
+            self._outlet.await_saved(saving)
+        if self._crew is not None:
+            self._crew.close()
+        else:
+            remove_leftovers(self._launch.name)
+        if not self._released.is_set():  # an end that comes of that is not the attempt's own
+            self._outlet.outcome(end, finished)
+
+    def _run(self) -> tuple[End, dict[str, Any] | None]:
+        self._patiently(self._find_pool)
+        threading.Thread(target=self._keep_pool, name="pool", daemon=True).start()
+        threading.Thread(target=self._watch_nodes, name="nodes", daemon=True).start()
+        launch, outlet = self._launch, self._outlet
+        kept = outlet.noted(PLACES)
+        places = BundlePlaces(
+            launch.name,
+            launch.spec.workers,
+            servers=server_count(launch),
+            each_server=launch.spec.each_server,
+            keep=lambda reserved: self._note(PLACES, pickle.dumps(reserved)),
+            kept=pickle.loads(kept) if kept is not None else None,  # noqa: S301 - our own file
+            draining=lambda: self._draining,
+        )
+        crew = WorkerGroup(
+            launch,
+            places,
+            self._me,
+            self._take,
+            self._attempt.post,
+            start=outlet.start,
+            note=lambda worker, hand: self._note(HANDS + worker, hand),
+        )
+        self._crew = crew
+        if outlet.noted(MEMBERSHIP) is None:
+            self._there.set()
+
+        def returned(state: Membership) -> Returned:
+            roles = {worker.id: worker.role for worker in state.workers}
+            found = crew.adopt(outlet.notes(HANDS), roles)
+            self._there.set()
+            return Returned(outlet.start, found, monotonic())
+
+        return self._attempt.run(crew, outlet, returned)
+
+    def _meeting(self) -> Meeting:
+        return Meeting(self._address, self._outlet.secret)
+
+    def _room(self, within_s: float) -> str:
+        """Where the store is, with a room for this attempt."""
+        asked = self._pool.room.remote(self._launch.name, self._outlet.secret)
+        return str(ray.get(asked, timeout=within_s))
+
+    def _note(self, name: str, value: bytes) -> None:
+        """It is on disk when this returns, if the disk takes it."""
+        self._outlet.note(name, value)
+        with suppress(
+            OSError
+        ):  # a full disk costs the way back, not the attempt; it comes there with the next words
+            self._outlet.write()
+
+    def _leave(self) -> None:
+        """Until the outcome is stored and somebody released this attempt, at most `RELEASE_S` after that."""
+        poster = self._outlet.poster
+        while not (self._released.is_set() or poster.stale or poster.silent_s > self._launch.api_gone_s):
+            if poster.drained(timeout_s=1.0):
+                self._forget()
+                self._released.wait(RELEASE_S)
+                break
+        self._forget()
+        ray.kill(self._me)
+
+    def _forget(self) -> None:
+        """Nobody goes on with this attempt. What is not stored yet is left in the spool, if anybody wants it."""
+        with self._forgetting:
+            if not self._forgotten:
+                self._forgotten = True
+                attempt_registry.give_up(self._launch.job_id, self._launch.attempt)
+                self._outlet.discard()
+
+    def _take(self, node: str, worker: str) -> Any:
+        return self._patiently(lambda: ray.get(self._pool.take.remote(node, worker), timeout=60))
+
+    def _patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """The pool may be being replaced, and the dead one still have the name."""
+        until = monotonic() + POOL_DEADLINE_S
+        while True:
+            try:
+                return ask()
+            except (RayError, ValueError):
+                if monotonic() > until or self._released.wait(POOL_S):
+                    raise
+
+    def _find_pool(self) -> None:
+        from ringleader.runtime.nodes.warm_pool import pool
+
+        self._pool = pool()
+        self._address = self._room(within_s=60)
+
+    def _watch_nodes(self) -> None:
+        """Members on a node that Ray drains leave at a boundary."""
+        drained = DrainNotices()
+        while not self._released.wait(NODES_S):
+            if self._crew is not None:
+                with suppress(Exception):  # Ray's control store is away: the next look may find it
+                    self._draining = draining_nodes()
+                    drained.tell(
+                        drained.news(self._draining, self._crew.nodes()),
+                        lambda worker, for_s: self.drain(worker, for_s, "its node is drained"),
+                    )
+
+    def _keep_pool(self) -> None:
+        """The pool holds the store where members meet: when it is lost, there has to be a new one."""
+        while not self._released.wait(POOL_S):
+            try:
+                self._address = self._room(within_s=10)
+            except RayError:
+                try:
+                    self._find_pool()
+                except (RayError, ValueError):  # the dead one still has the name
+                    continue

@@ -1,0 +1,428 @@
+"""One attempt from its first worker to its outcome: a queue of events; one thread decides, writes down and acts."""
+
+import pickle
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from ringleader.elastic import AttemptRules, Meeting, Membership, Plan, begin, handle
+from ringleader.elastic import events as ev
+from ringleader.elastic import instructions as do
+from ringleader.elastic.state import PAUSE, Phase
+from ringleader.runtime.messages import AttemptLaunch, Heartbeat
+from ringleader.runtime.records.sink import RecordLog
+from ringleader.runtime.supervisor.attempt_times import Times, in_finished, of_finished
+from ringleader.runtime.supervisor.failure_detector import FailureDetector
+from ringleader.runtime.supervisor.fault_injection import FaultOutcome, strike
+from ringleader.runtime.supervisor.stragglers import StragglerDetector
+from ringleader.runtime.supervisor.worker_group import WorkerGroup
+from ringleader.runtime.supervisor.worker_handle import parked
+from ringleader.wire.ingest import Status
+from ringleader.wire.states import State
+from ringleader.wire.views import Progress, Spent, WorkerView
+
+TICK_S = 0.1
+MEMBERSHIP, TIMES = "membership", "times"
+TOLD_S = 5.0
+CALM_S = 1.0
+"""A new process takes a core for as long as its imports last: those who are left recover first, for so long."""
+
+
+def server_count(launch: AttemptLaunch) -> int:
+    return launch.spec.sync.server_count
+
+
+class Attempt:
+    """Owns the membership state. `post` takes events from any thread, `run` decides on one.
+
+    Args:
+        meeting: where members meet as it is now, whoever they are.
+    """
+
+    def __init__(self, launch: AttemptLaunch, meeting: Callable[[], Meeting]) -> None:
+        self._launch = launch
+        self._meeting = meeting
+        self._events: queue.SimpleQueue[ev.Event | threading.Event] = queue.SimpleQueue()
+        self._watch = FailureDetector(launch.spec.policy.stall_timeout_s)
+        self._pace = StragglerDetector()
+        self._phases: dict[str, str] = {}
+        self._beats: queue.SimpleQueue[tuple[Heartbeat, float]] = queue.SimpleQueue()
+        self._newest: Heartbeat | None = None
+        self._times = Times()
+        self._taking: list[str] = []
+        self._state: Membership | None = None
+        self._crew: WorkerGroup | None = None
+        self._outlet: RecordLog | None = None
+        self._held: dict[str, float] = {}
+
+    def post(self, event: ev.Event) -> None:
+        self._events.put(event)
+
+    def tell(self, event: ev.Event) -> None:
+        """The same, and wait until it is written down, if this attempt has begun and is not over. Raises TimeoutError:
+        it may be or not."""
+        written = threading.Event()
+        self._events.put(event)
+        self._events.put(written)
+        if self._state is None or self._state.ended is not None:
+            return
+        if not written.wait(TOLD_S):
+            raise TimeoutError(f"the supervisor of {self._launch.name} is busy: tell it again.")
+
+    def beat(self, beat: Heartbeat) -> int | None:
+        """A worker's heartbeat. Returns below which step its records are here; -1 tells it that it is not wanted, None
+        that this supervisor does not know its workers yet."""
+        crew, outlet, now = self._crew, self._outlet, monotonic()
+        if crew is None or outlet is None:
+            return None
+        if not crew.knows(beat.worker):
+            return -1
+        self._taking.append(beat.worker)
+        try:
+            crew.met(beat.worker, beat.identity)
+            outlet.beat(beat)
+        finally:  # it lives, however long the disk takes for what it told, and whether or not it takes it
+            self._watch.beat(
+                beat.worker,
+                generation=beat.generation,
+                moves=beat.moves,
+                phase=beat.phase,
+                step=beat.step,
+                now=monotonic(),
+            )
+            self._taking.remove(beat.worker)
+        self._phases[beat.worker] = beat.phase
+        self._beats.put((beat, now))
+        if self._newest is None or (beat.generation, beat.step) >= (
+            self._newest.generation,
+            self._newest.step,
+        ):
+            self._newest = beat
+        if beat.standing is not None:
+            self.post(parked(beat.standing, now))
+        if beat.healed_ago_s is not None:
+            self.post(ev.Healed(beat.worker, beat.generation, now - beat.healed_ago_s))
+        if beat.generation:
+            since = beat.committed_ago_s or 0.0
+            self.post(ev.Committed(beat.worker, beat.generation, beat.step, now - since))
+        return outlet.recorded_step
+
+    @property
+    def generation(self) -> int:
+        """The last one that was formed."""
+        return self._state.generation if self._state is not None else 0
+
+    @property
+    def saving(self) -> int:
+        """The generation whose members write what they held when it ended; 0: nobody is left who does."""
+        state = self._state
+        if state is None or state.plan is None or state.plan.cause != PAUSE:
+            return 0
+        return state.generation if any(m.phase is not Phase.CONDEMNED for m in state.members) else 0
+
+    def run(
+        self, crew: WorkerGroup, outlet: RecordLog, returned: Callable[[Membership], ev.Returned]
+    ) -> tuple[do.End, dict[str, Any] | None]:
+        """Until the attempt is over. Returns how it ended, and what the lowest rank that finished knows.
+
+        Args:
+            returned: looks for the workers of a membership that the supervisor before this one wrote down.
+        """
+        written = outlet.noted(MEMBERSHIP)
+        if written is None:
+            self._crew, self._outlet = crew, outlet
+            self._begin()
+        else:
+            state: Membership = pickle.loads(written)  # noqa: S301 - the supervisor's own file
+            back = returned(state)
+            for found in back.found:
+                if found.process in ("here", "silent"):
+                    self._watch.expect(found.worker, back.now)
+            self._state, self._crew, self._outlet = state, crew, outlet
+            if (times := outlet.noted(TIMES)) is not None:
+                self._times = pickle.loads(times)  # noqa: S301 - the supervisor's own file
+            self._take(back)
+        return self._decide()
+
+    def _begin(self) -> None:
+        workers, launch, now = self._launch.spec.workers, self._launch, monotonic()
+        rules = AttemptRules(
+            attempt=launch.attempt,
+            shards=launch.spec.shards,
+            servers=server_count(launch),
+            copies=launch.spec.sync.servers_are_copies,
+            backups=launch.spec.sync.server_backups or 0,
+            shadows=launch.spec.briefed,
+            unlevelled=launch.spec.sync.circulates,
+            secures=launch.spec.checkpoint.every_s is not None,
+            max_failures=launch.spec.max_failures,
+        )
+        self._state, out = begin(rules, minimum=workers.min, maximum=workers.max, now=now)
+        self._write(None, out)
+        self._act(out, now)
+
+    def _decide(self) -> tuple[do.End, dict[str, Any] | None]:
+        assert self._state is not None
+        tick_at = 0.0
+        while self._state.ended is None:
+            self._take(self._next(tick_at))
+            if monotonic() >= tick_at:
+                self._catch_up()
+                tick_at = monotonic() + TICK_S
+                self._tick()
+        self._times = replace(self._times, ended=monotonic())
+        while not self._events.empty():  # whoever waits for one that came too late
+            self._next(0.0)
+        return self._state.ended, self._finished()
+
+    def _catch_up(self) -> None:
+        """What came while this process was busy, before anybody is late: who has parked meanwhile is not."""
+        for _ in range(self._events.qsize()):
+            if self._state is not None and self._state.ended is None:
+                self._take(self._next(0.0))
+
+    def status(self) -> Status | None:
+        """The attempt as it is now."""
+        state, crew, outlet = self._state, self._crew, self._outlet
+        if state is None or crew is None or outlet is None:
+            return None
+        newest = self._newest
+        return Status(
+            state=State(state.status),
+            generation=state.generation,
+            world_size=_world(state),
+            progress=Progress(
+                step=max(state.committed, newest.step if newest else 0),
+                total_steps=newest.total_steps if newest else None,
+                epoch=newest.epoch if newest else 0,
+            ),
+            workers=_views(state, crew),
+            failures_spent=state.spent,
+            spent=self._spent(state),
+            dropped=outlet.dropped,
+        )
+
+    def _spent(self, state: Membership) -> Spent | None:
+        return self._times.spent(monotonic(), state.recovery.sign if state.recovery is not None else None)
+
+    def fault(self, fault: str, worker: str | None, for_s: float) -> FaultOutcome:
+        """Do this attempt harm that it has to survive. From any thread."""
+        state, crew = self._state, self._crew
+        if state is None or crew is None or state.plan is None:
+            return FaultOutcome(False, "the attempt has no members yet.")
+        return strike(fault, worker, for_s, look=lambda: self._state or state, crew=crew, post=self.post)
+
+    def _next(self, tick_at: float) -> ev.Event | None:
+        try:
+            found = self._events.get(timeout=max(0.001, tick_at - monotonic()))
+        except queue.Empty:
+            return None
+        if isinstance(found, threading.Event):  # all that came before it is written down
+            found.set()
+            return None
+        return found
+
+    def _take(self, event: ev.Event | None) -> None:
+        if event is None or self._state is None:
+            return
+        if isinstance(event, ev.Placed):
+            self._watch.expect(event.worker, event.now)
+        before = self._state
+        self._state, out = handle(before, event)
+        self._write(before, out)
+        self._act(out, event.now)
+        if self._state.ended is None and self._crew is not None:
+            self._crew.shrink(self._state.max)
+
+    def _write(self, before: Membership | None, out: tuple[do.Instruction, ...]) -> None:
+        """Nothing follows from a state before it is on disk, together with what is told about it."""
+        outlet, state = self._outlet, self._state
+        assert outlet is not None
+        assert state is not None
+        told = [i for i in out if isinstance(i, do.Report)]
+        # The newest committed step comes with every heartbeat: whoever comes back hears it from the workers.
+        if not told and before is not None and replace(before, committed=state.committed) == state:
+            return
+        with outlet.together():
+            for report in told:
+                self._report(report)
+            outlet.note(MEMBERSHIP, pickle.dumps(state))
+            outlet.note(TIMES, pickle.dumps(self._times))
+        with suppress(OSError):  # a full disk costs the way back, not the attempt
+            outlet.write()
+
+    def _tick(self) -> None:
+        assert self._outlet is not None
+        now = monotonic()
+        self._judge(now)
+        if self._outlet.poster.stale:
+            over = "the control plane knows this attempt no more, or a newer one has taken its place."
+            self._take(ev.Failed("", "platform_error", over, now))
+        if self._outlet.poster.silent_s > self._launch.api_gone_s:
+            self._take(ev.Cancel(0.0, now))
+        saving_s = self._watch.usual_s + self._outlet.saving_s
+        self._take(ev.Tick(now, self._watch.patience_s(), self._watch.unhurried(now), saving_s))
+
+    def _judge(self, now: float) -> None:
+        """Who is frozen, stalled or slow."""
+        assert self._crew is not None
+        for worker in set(self._taking):
+            self._watch.waits(worker, now)
+        for worker in self._watch.silent(now):
+            glance = self._crew.glance(worker)
+            if glance is not None:
+                self._watch.glanced(worker, glance, now)
+        for stall in self._watch.stalls(now):
+            self._take(ev.Stalled(stall.worker, stall.phase, round(stall.since_s, 3), now))
+        for verdict in self._watch.verdicts(now):
+            self._take(ev.Evict(verdict.worker, verdict.cause, now, verdict.since))
+        while not self._beats.empty():
+            beat, at = self._beats.get()
+            if beat.spent is not None:
+                self._hear(beat.worker, beat.spent, at)
+            self._pace.take(
+                beat.worker, generation=beat.generation, worked_s=beat.worked_s, worked=beat.worked, now=at
+            )
+        evict = self._launch.spec.policy.evict_slow
+        for found in self._pace.look(now, self._shares()):
+            step_s, others_s = round(found.step_s, 6), round(found.others_s, 6)
+            self._take(ev.Slow(found.worker, step_s, others_s, evict, now))
+
+    def _hear(self, worker: str, own: Spent, at: float) -> None:
+        """Whoever is followed is so for as long as it is a member; then another one is."""
+        assert self._outlet is not None
+        before = self._times
+        follow = self._trains(worker) and (before.followed == worker or not self._trains(before.followed))
+        self._times = before.hear(worker, own, at, follow=follow)
+        if self._times.followed != before.followed:
+            self._outlet.note(TIMES, pickle.dumps(self._times))
+
+    def _trains(self, worker: str) -> bool:
+        """Whether it is a worker of the present generation, or one before the first."""
+        state = self._state
+        found = state.find(worker) if state is not None else None
+        if state is None or found is None or found.role != "worker" or found.phase is Phase.CONDEMNED:
+            return False
+        return found.generation == state.generation
+
+    def _shares(self) -> dict[str, float]:
+        """What part of a step each worker computes; one item each where they lease items."""
+        state = self._state
+        if state is None or state.plan is None:
+            return {}
+        plan, leased = state.plan, self._launch.spec.sync.leased
+        workers = {m: len(plan.shards_of(rank)) for rank, m in enumerate(plan.members[: plan.world])}
+        return {w: 1.0 if leased else n / plan.shards for w, n in workers.items() if n}
+
+    def _act(self, out: tuple[do.Instruction, ...], now: float) -> None:
+        crew, outlet = self._crew, self._outlet
+        assert crew is not None
+        assert outlet is not None
+        for instruction in out:
+            match instruction:
+                case do.Form(plan=plan):
+                    crew.deliver(self._completed(plan))
+                case do.Interrupt(worker=worker, generation=generation):
+                    crew.interrupt(worker, generation)
+                case do.Announce(worker=worker, generation=generation):
+                    crew.announce(worker, generation)
+                case do.Shadow(worker=worker, donor=donor, number=number):
+                    crew.pair(worker, donor, number, self._where(worker, donor))
+                case do.Start(worker=worker, role=role):
+                    crew.reserve(worker, role)
+                    self._held[worker] = now
+                case do.Dismiss(worker=worker):
+                    self._watch.forget(worker)
+                    crew.dismiss(worker)
+                case do.Kill(worker=worker):
+                    self._watch.forget(worker)
+                    crew.kill(worker)
+                case do.End(outcome="failed"):
+                    outlet.say(f"The attempt failed ({instruction.reason}): {instruction.message}")
+        self._start(now)
+
+    def _start(self, now: float) -> None:
+        """Whoever is to be started is, unless the others are about to go on without it."""
+        crew, state = self._crew, self._state
+        assert crew is not None
+        assert state is not None
+        if state.ended is not None:
+            return
+        recovers = state.recovery is not None and len(state.pool) >= state.min
+        for worker, since in list(self._held.items()):
+            if not recovers or now - since >= CALM_S:
+                del self._held[worker]
+                if crew.knows(worker):
+                    crew.start(worker)
+
+    def _completed(self, plan: Plan) -> Plan:
+        assert self._outlet is not None
+        return replace(plan, recorded_step=self._outlet.recorded_step, meeting=self._where(*plan.members))
+
+    def _where(self, *members: str) -> Meeting:
+        """Where these meet."""
+        assert self._crew is not None
+        nodes = self._crew.nodes()
+        near = None not in {nodes.get(member) for member in members} and len({nodes[m] for m in members}) == 1
+        return replace(self._meeting(), near=near)
+
+    def _report(self, report: do.Report) -> None:
+        assert self._crew is not None
+        assert self._outlet is not None
+        data = dict(report.data)
+        worker = data.get("worker")
+        if worker is not None:
+            identity = self._crew.identity(worker)
+            data["pid"] = identity.pid if identity else None
+            if report.type == "worker.lost":
+                data["phase"] = self._phases.pop(worker, None)
+                self._watch.forget(worker)
+        if report.type == "recovered":
+            recovered_s = self._times.recovered_s + data["total_s"]
+            self._times = replace(self._times, recovered_s=recovered_s)
+        self._outlet.event(report.type, report.generation, data)
+
+    def _finished(self) -> dict[str, Any] | None:
+        assert self._crew is not None
+        results = self._crew.results
+        plan = self._state.plan if self._state else None
+        ranked = [m for m in plan.members if m in results] if plan else []
+        first = next(iter([*ranked, *results]), None)
+        if first is None:
+            return None
+        for worker, known in results.items():  # what their last heartbeats did not tell
+            self._hear(worker, of_finished(known), self._times.ended or monotonic())
+        spent = self._spent(self._state) if self._state else None
+        return {**results[first], **in_finished(spent)} if spent is not None else results[first]
+
+
+def _world(state: Membership) -> int:
+    if state.plan is None:
+        return 0
+    return len([m for m in state.members if m.role == "worker" and m.phase is not Phase.CONDEMNED])
+
+
+def _views(state: Membership, crew: WorkerGroup) -> list[WorkerView]:
+    views = []
+    for worker in state.workers:
+        identity = crew.identity(worker.id)
+        member = state.plan is not None and worker in state.members
+        rank = state.plan.rank_of(worker.id) if member and state.plan else None
+        shards = state.plan.shards_of(rank) if state.plan and rank is not None else range(0)
+        views.append(
+            WorkerView(
+                id=worker.id,
+                role=worker.role,
+                rank=rank,
+                pid=identity.pid if identity else 0,
+                node=identity.node if identity else "",
+                state=worker.phase,
+                generation=worker.generation,
+                shards=(shards.start, shards.stop),
+            )
+        )
+    return views

@@ -1,0 +1,256 @@
+"""Who is frozen and who is stuck, from heartbeats. Times come in from outside."""
+
+import threading
+from dataclasses import dataclass, replace
+from math import inf
+
+from ringleader.runtime.messages import OWN, WORKING
+
+FROZEN = "frozen"
+BEAT_GONE_S = 3.0
+SILENT_S = 1.0
+"""Without a heartbeat for so long a process is looked at: a stopped one is frozen, there is no need to wait."""
+HELD_S = 30.0
+"""A process that runs and does not beat: user code holds the interpreter's lock. So much CPU time it may take."""
+BUSY_CPU_S = 0.05
+STALL_SHARE = 0.1
+"""No progress for this share of the policy's time is reported."""
+FIRST_BEAT_S = 120.0
+STARTING_S = 30.0
+BEGINNING = frozenset({"starting", "seated", "parked"})
+TAKING_TIME = frozenset({"evaluate", "finish"})
+"""What may take as long as it does: nobody in it is late."""
+WAITING = TAKING_TIME | {"exchange", "parked"}
+"""Who has not got on in it for long waits for somebody."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastHeartbeat:
+    """The newest sign of life of a worker.
+
+    Attributes:
+        moves: grows whenever its training thread gets on; -1 before the first heartbeat.
+        moved, stepped: when it last got on, when it last committed.
+        proven: it has committed a step of its generation.
+        unhurried: when it was last seen in start-up, a generation's first step or evaluation; -inf if never.
+        told: its stall was reported.
+        stopped: its process was seen stopped.
+        cpu_s: what its process had used when it was looked at; `ran` when that was last seen to grow, `silent_cpu_s`
+            what it was at the first look since the last heartbeat.
+    """
+
+    seen: float
+    moves: int
+    moved: float
+    stepped: float
+    phase: str
+    step: int
+    generation: int = 0
+    proven: bool = False
+    unhurried: float = -inf
+    told: bool = False
+    stopped: bool = False
+    cpu_s: float | None = None
+    ran: float = -inf
+    silent_cpu_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGlance:
+    """A process as its operating system sees it: whether a signal has stopped it, and the CPU seconds it has used."""
+
+    stopped: bool
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StalledWorker:
+    """A worker that beats and has not got on in `phase` for `since_s`."""
+
+    worker: str
+    phase: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A worker to evict. `since`: its last sign of life, or of progress."""
+
+    worker: str
+    cause: str
+    since: float
+
+
+class FailureDetector:
+    """Collects heartbeats, from any thread; `verdicts` names workers to evict.
+
+    Waiting for others, evaluation, start-up and the first step of a generation have no deadline of their own. Updates
+    and what the program does between session calls have one while another worker waits: it has to have waited as long.
+    """
+
+    def __init__(self, stall_timeout_s: float) -> None:
+        self._stall_timeout_s = stall_timeout_s
+        self._lock = threading.Lock()
+        self._pulses: dict[str, LastHeartbeat] = {}
+        self._looked: float | None = None
+        self._pace_s: float | None = None
+        self._usual_s = 0.0
+
+    def expect(self, worker: str, now: float) -> None:
+        """`worker` was started and has not been heard of."""
+        with self._lock:
+            self._pulses.setdefault(worker, LastHeartbeat(now, -1, now, now, "starting", 0))
+
+    def forget(self, worker: str) -> None:
+        with self._lock:
+            self._pulses.pop(worker, None)
+
+    def beat(self, worker: str, *, generation: int, moves: int, phase: str, step: int, now: float) -> None:
+        with self._lock:
+            old = self._pulses.get(worker, LastHeartbeat(now, -1, now, now, "starting", step))
+            same = generation == old.generation
+            # Who heals jumps to a step without having computed it.
+            advanced = same and old.phase not in BEGINNING and step > old.step
+            proven = same and (old.proven or advanced)
+            free = phase in BEGINNING | TAKING_TIME | OWN or (phase in WORKING and not proven)
+            if advanced:
+                took_s = (now - old.stepped) / (step - old.step)
+                self._pace_s = max(0.9 * (self._pace_s or 0.0), took_s)
+                # A generation's first step is not like the others.
+                self._usual_s = max(0.9 * self._usual_s, took_s if old.proven else 0.0)
+            self._pulses[worker] = LastHeartbeat(
+                seen=now,
+                moves=moves,
+                moved=now if moves != old.moves else old.moved,
+                stepped=now if advanced else old.stepped,
+                phase=phase,
+                step=step,
+                generation=generation,
+                proven=proven,
+                unhurried=now if free else old.unhurried,
+                told=old.told and moves == old.moves,
+            )
+
+    def waits(self, worker: str, now: float) -> None:
+        """A heartbeat of `worker` has come and is not answered yet: there is no next one before that."""
+        with self._lock:
+            if worker in self._pulses:
+                self._pulses[worker] = replace(self._pulses[worker], seen=now)
+
+    def silent(self, now: float) -> tuple[str, ...]:
+        """Who has beaten once and not for a while: look at their processes."""
+        with self._lock:
+            return tuple(w for w, p in self._pulses.items() if p.moves >= 0 and now - p.seen > SILENT_S)
+
+    def glanced(self, worker: str, glance: ProcessGlance, now: float) -> None:
+        """What a look at the process of a silent worker found."""
+        with self._lock:
+            old = self._pulses.get(worker)
+            if old is None or now - old.seen <= SILENT_S:
+                return  # it has beaten meanwhile
+            grown = old.cpu_s is not None and glance.cpu_s - old.cpu_s > BUSY_CPU_S
+            fresh = old.cpu_s is None or grown
+            self._pulses[worker] = replace(
+                old,
+                stopped=glance.stopped,
+                cpu_s=glance.cpu_s if fresh else old.cpu_s,
+                ran=now if grown else old.ran,
+                silent_cpu_s=glance.cpu_s if old.silent_cpu_s is None else old.silent_cpu_s,
+            )
+
+    def patience_s(self) -> float:
+        """How long an interrupted member may take to park: it sees the interrupt at its next exchange. Longer than
+        it takes to find out that another one is frozen, for it may be that one it waits for."""
+        if self._pace_s is None:
+            return FIRST_BEAT_S
+        return max(BEAT_GONE_S + 1.0, 20 * self._pace_s)
+
+    @property
+    def usual_s(self) -> float:
+        """How long a step takes, at most, at the present pace; 0 before that is known."""
+        return self._usual_s
+
+    def unhurried(self, now: float) -> frozenset[str]:
+        """Who may take longer than that: it is where no deadline runs, or was so recently."""
+        patience_s = self.patience_s()
+        with self._lock:
+            return frozenset(w for w, p in self._pulses.items() if p.unhurried >= now - patience_s)
+
+    def verdicts(self, now: float) -> list[Eviction]:
+        """Who is to be evicted now; each is named once."""
+        late = 0.0 if self._looked is None else now - self._looked
+        self._looked = now
+        with self._lock:
+            if late > 1.0:  # this process did not run: it may have missed beats itself
+                self._pulses = {w: replace(p, seen=p.seen + late) for w, p in self._pulses.items()}
+                return []
+            verdicts = [
+                Eviction(worker, cause, pulse.seen if cause == FROZEN else pulse.moved)
+                for worker, pulse in self._pulses.items()
+                if (cause := self._judge(worker, pulse, now))
+            ]
+            verdicts = verdicts or self._apart(now)
+            for verdict in verdicts:
+                del self._pulses[verdict.worker]
+        return verdicts
+
+    def stalls(self, now: float) -> list[StalledWorker]:
+        """Who makes no progress, each named once until it has got on."""
+        with self._lock:
+            pulses = [(w, p) for w, p in self._pulses.items() if not p.told]
+            found = [w for w, p in pulses if self._stuck(w, p, now, self._notice_s)]
+            for worker in found:
+                self._pulses[worker] = replace(self._pulses[worker], told=True)
+            pulses = [(worker, self._pulses[worker]) for worker in found]
+        return [StalledWorker(worker, p.phase, now - p.moved) for worker, p in pulses]
+
+    def _apart(self, now: float) -> list[Eviction]:
+        """All wait for each other, and for longer than a step may hang: some two cannot hear each other. Which ones
+        nobody can tell from here, so that the youngest goes; where it was another one, the next goes after as long."""
+        newest = max((p.generation for p in self._pulses.values()), default=0)
+        group = {w: p for w, p in self._pulses.items() if p.generation == newest > 0}
+        waits = [p.proven and p.phase == "exchange" and now - p.moved > self._limit_s for p in group.values()]
+        if len(group) < 2 or not all(waits):
+            return []
+        # A server's name sorts before a worker's: it is the last to go.
+        youngest = max(group, key=lambda worker: (worker[0], len(worker), worker))
+        return [Eviction(youngest, "unheard", group[youngest].moved)]
+
+    def _judge(self, worker: str, pulse: LastHeartbeat, now: float) -> str:
+        if pulse.stopped or now - pulse.seen > _limit(pulse, now):
+            return FROZEN
+        return "stalled" if self._stuck(worker, pulse, now, self._limit_s) else ""
+
+    @property
+    def _limit_s(self) -> float:
+        """Where a step takes that long anyway, one that takes twice as long is no stall."""
+        return max(self._stall_timeout_s, 2 * self._usual_s)
+
+    @property
+    def _notice_s(self) -> float:
+        return min(self._limit_s, max(1.0, STALL_SHARE * self._stall_timeout_s, 20 * self._usual_s))
+
+    def _stuck(self, worker: str, pulse: LastHeartbeat, now: float, limit_s: float) -> bool:
+        if not pulse.proven or now - pulse.moved <= limit_s:
+            return False
+        if pulse.phase in OWN:
+            return self._waited_for(worker, pulse.generation, now, limit_s)
+        return pulse.phase in WORKING
+
+    def _waited_for(self, worker: str, generation: int, now: float, limit_s: float) -> bool:
+        """Whether another worker of the generation has waited for so long: not all of them take their time together.
+        Servers always wait; their names begin with an s."""
+        return any(
+            p.phase in WAITING and now - p.moved > limit_s
+            for other, p in self._pulses.items()
+            if other != worker and p.generation == generation and not other.startswith("s")
+        )
+
+
+def _limit(pulse: LastHeartbeat, now: float) -> float:
+    if pulse.moves < 0:
+        return FIRST_BEAT_S
+    if pulse.phase == "starting":
+        return STARTING_S
+    held = now - pulse.ran <= BEAT_GONE_S and (pulse.cpu_s or 0.0) - (pulse.silent_cpu_s or 0.0) < HELD_S
+    return inf if held else BEAT_GONE_S

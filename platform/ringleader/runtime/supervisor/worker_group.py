@@ -1,0 +1,409 @@
+"""The attempt's real processes: where instructions become Ray calls, and deaths and returns become events."""
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any, cast
+
+import ray
+from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from ringleader.elastic import Meeting, Plan
+from ringleader.elastic import events as ev
+from ringleader.elastic.instructions import Role
+from ringleader.runtime.messages import (
+    NAMESPACE,
+    WORKER_THREADS,
+    AttemptLaunch,
+    Attendance,
+    MemberTask,
+    ProcessIdentity,
+)
+from ringleader.runtime.nodes.node_scratch import copies_of
+from ringleader.runtime.supervisor.failure_detector import BUSY_CPU_S, ProcessGlance
+from ringleader.runtime.supervisor.placement import BundlePlace, BundlePlaces
+from ringleader.runtime.supervisor.worker_handle import (
+    WorkerHandle,
+    cause_of,
+    end_frozen,
+    end_process,
+    glance,
+    on_node,
+    parked,
+    read,
+    tells_more,
+)
+from ringleader.runtime.supervisor.worker_returns import Death, Return, WorkerReturns
+
+PATIENT_S = 2.0
+ENDING_S = 10.0
+RETRY_S = 1.0
+ATTEND_S = 2.0
+"""A worker that does not answer a supervisor that came back for so long, and does nothing, is frozen."""
+HEAR_S = 10.0
+"""Nor is one waited for that is at work: the others hear from their supervisor only then, within `AWAY_S`."""
+LOOKS = 2
+"""So often `ATTEND_S` a look at another node's process may take."""
+
+GONE = b""
+"""What is written down of a worker that nobody has to look for."""
+Note = Callable[[str, bytes], None]
+
+
+class WorkerGroup:
+    """Processes by worker id.
+
+    Args:
+        start: which start of the supervisor this is.
+        me: the supervisor's own actor handle, given to every worker.
+        take: takes an idle process of a node from the warm pool, for a worker.
+        post: where events go.
+        note: writes a worker's hand down, before anything follows from it.
+    """
+
+    def __init__(
+        self,
+        launch: AttemptLaunch,
+        places: BundlePlaces,
+        me: Any,
+        take: Callable[[str, str], tuple[Any, ProcessIdentity]],
+        post: Callable[[Any], None],
+        *,
+        start: int,
+        note: Note,
+    ) -> None:
+        self._launch = launch
+        self._places = places
+        self._me = me
+        self._take = take
+        self._post = post
+        self._start = start
+        self._note = note
+        self._hands: dict[str, WorkerHandle] = {}
+        self._package = ray.put(launch.packed())
+        self._closed = threading.Event()
+        self._returns = WorkerReturns(self._over)
+
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        """What those who finished know, in the order they were started."""
+        return {worker: hand.result for worker, hand in self._hands.items() if hand.result}
+
+    def adopt(self, written: Mapping[str, bytes], known: Mapping[str, Role]) -> tuple[ev.WorkerFound, ...]:
+        """Take over from the supervisor before this one: whom it wrote down, as they are now.
+
+        Args:
+            written: the hands that it noted.
+            known: the workers of the membership; all others are let go.
+        """
+        hands = {worker: read(hand) for worker, hand in written.items() if hand != GONE}
+        self._hands = {worker: hand for worker, hand in hands.items() if hand.handle is not None}
+        asked = {
+            worker: hand.handle.attendance.remote(self._start)
+            for worker, hand in self._hands.items()
+            if not hand.result
+        }
+        self._hear(asked)
+        found = {worker: self._look(worker, answer) for worker, answer in asked.items()}
+        for worker, hand in self._hands.items():
+            if hand.result:
+                found[worker] = ev.WorkerFound(worker, "here")
+                self._post(ev.Finished(worker, str(hand.result["digest"]), monotonic()))
+            elif worker not in known:
+                self._let_go(worker, found[worker])
+            elif found[worker].process != "gone":
+                self._run(worker)
+        for worker in known:
+            self._hands.setdefault(worker, WorkerHandle(known[worker]))
+        return tuple(found.get(worker, ev.WorkerFound(worker, "none")) for worker in known)
+
+    def knows(self, worker: str) -> bool:
+        """Whether `worker` is one that may live."""
+        hand = self._hands.get(worker)
+        return hand is not None and not hand.gone
+
+    def identity(self, worker: str) -> ProcessIdentity | None:
+        hand = self._hands.get(worker)
+        return hand.identity if hand else None
+
+    def nodes(self) -> dict[str, str]:
+        """The nodes of those who may live, by worker."""
+        hands = list(self._hands.items())
+        return {w: hand.identity.node for w, hand in hands if hand.identity is not None and not hand.gone}
+
+    def met(self, worker: str, identity: ProcessIdentity) -> None:
+        """A worker said which process it is."""
+        hand = self._hands.get(worker)
+        if hand is not None and hand.identity != identity:
+            hand.identity = identity
+            self._write(worker)
+            self._returns.watch(worker, hand)
+
+    def reserve(self, worker: str, role: Role) -> None:
+        self._hands[worker] = WorkerHandle(role)
+        self._places.reserve(worker, role)
+
+    def start(self, worker: str) -> None:
+        threading.Thread(target=self._bring, args=(worker,), name=f"bring-{worker}", daemon=True).start()
+
+    def deliver(self, plan: Plan) -> None:
+        """To all members at once: no call waits for another."""
+        for member in plan.members:
+            self._call(member, "plan", plan)
+
+    def interrupt(self, worker: str, generation: int) -> None:
+        self._call(worker, "interrupt", self._start, generation)
+
+    def announce(self, worker: str, generation: int) -> None:
+        self._call(worker, "announce", self._start, generation)
+
+    def pair(self, worker: str, donor: str, number: int, meeting: Meeting) -> None:
+        """Let `worker` follow `donor`; both hear where to meet."""
+        self._call(worker, "follow", self._start, meeting, number)
+        self._call(donor, "donate", self._start, meeting, number)
+
+    def dismiss(self, worker: str) -> None:
+        self._hands[worker].dismissed = True
+        self._write(worker)
+        self._call(worker, "dismiss", self._start)
+
+    def kill(self, worker: str) -> None:
+        """End the process for certain, frozen or not; its death comes back as an event."""
+        hand = self._hands[worker]
+        hand.gone = True
+        self._write(worker)
+        if hand.running is None:
+            self._places.free(worker, for_good=True)
+            self._post(ev.Lost(worker, "given up before it started", monotonic()))
+            return
+        end_frozen(hand)
+
+    def shrink(self, most: int) -> None:
+        """The job shall have at most so many workers: places beyond that are for nobody."""
+        with suppress(Exception):  # the cluster is in trouble: what is left goes with the attempt
+            self._places.trim(most)
+
+    def glance(self, worker: str) -> ProcessGlance | None:
+        """A look at the worker's process; None where there is none, or not yet: the look at another node's comes back
+        with a later call."""
+        hand = self._hands.get(worker)
+        if hand is None or hand.identity is None or hand.gone:
+            return None
+        if hand.identity.node == ray.get_runtime_context().get_node_id():
+            return glance(hand.identity.pid)
+        if hand.look is None:
+            hand.look = on_node(hand.identity.node, glance, hand.identity.pid)
+            return None
+        if not ray.wait([hand.look], timeout=0)[0]:
+            return None
+        look, hand.look = hand.look, None
+        try:
+            return cast("ProcessGlance | None", ray.get(look))
+        except RayError:  # the node is gone: its notice or the missing heartbeats say so
+            return None
+
+    def befall(self, worker: str, function: Callable[..., None], *args: Any) -> None:
+        """`function(pid, *args)` on the worker's node, whatever it does to the process."""
+        identity = self._hands[worker].identity
+        assert identity is not None
+        if identity.node == ray.get_runtime_context().get_node_id():
+            function(identity.pid, *args)
+        else:
+            on_node(identity.node, function, identity.pid, *args)
+
+    def close(self) -> None:
+        """End every process and give every place back; returns when they are gone or after `ENDING_S`."""
+        self._closed.set()
+        for hand in self._hands.values():
+            hand.gone = True
+            if hand.handle is not None:
+                end_process(hand)
+        hands = {h.running: h for h in self._hands.values() if h.running is not None}
+        for deadline_s in (PATIENT_S, ENDING_S):
+            _, left = ray.wait([*hands], num_returns=len(hands), timeout=deadline_s) if hands else ([], [])
+            for running in left:
+                end_frozen(hands[running])
+        self._places.close()
+        self._sweep()
+
+    def _hear(self, asked: Mapping[str, Any]) -> None:
+        """Until all have answered; who does not is waited for as long as its process is at work."""
+        until, used = monotonic() + HEAR_S, dict.fromkeys(asked, 0.0)
+        unseen = dict.fromkeys(asked, 0)
+        waiting = {answer: worker for worker, answer in asked.items()}
+        while waiting and monotonic() < until:
+            _, left = ray.wait([*waiting], num_returns=len(waiting), timeout=ATTEND_S)
+            waiting = {answer: waiting[answer] for answer in left}
+            for answer, worker in list(waiting.items()):
+                glance = self.glance(worker)
+                unseen[worker] = unseen[worker] + 1 if glance is None else 0
+                if glance is None and self._hands[worker].look is not None and unseen[worker] <= LOOKS:
+                    continue  # somebody looks there
+                if glance is None or glance.stopped or glance.cpu_s - used[worker] < BUSY_CPU_S:
+                    del waiting[answer]
+                else:
+                    used[worker] = glance.cpu_s
+
+    def _look(self, worker: str, asked: Any) -> ev.WorkerFound:
+        """What a worker answers, as far as it does."""
+        hand = self._hands[worker]
+        answered, _ = ray.wait([asked], timeout=0)
+        try:
+            attendance: Attendance | None = ray.get(asked) if answered else None
+        except (ActorDiedError, NodeDiedError, OutOfMemoryError) as error:
+            hand.gone = True
+            self._places.free(worker, for_good=hand.dismissed)
+            self._note(worker, GONE)
+            return ev.WorkerFound(worker, "gone", cause=cause_of(error))
+        except Exception:  # whatever is in the way may pass; the process must not live on unnoticed
+            attendance = None
+        if attendance is None:
+            return ev.WorkerFound(worker, "silent")
+        hand.identity = attendance.identity
+        said = attendance.standing
+        return ev.WorkerFound(
+            worker, "here", attendance.generation, parked(said, monotonic()) if said else None
+        )
+
+    def _let_go(self, worker: str, found: ev.WorkerFound) -> None:
+        """Who is in no membership any more: it was dismissed or given up, and may not have heard."""
+        if found.process == "gone":
+            return
+        if found.parked is not None:
+            self._run(worker)
+            self.dismiss(worker)
+        else:
+            self._hands[worker].gone = True
+            end_frozen(self._hands[worker])
+
+    def _bring(self, worker: str) -> None:
+        """Find a place and a process, start the run. On a thread of its own: places may take long."""
+        hand = self._hands[worker]
+        try:
+            place = self._places.claim(worker, lambda: self._post(ev.Waiting(worker, monotonic())))
+            if place is None or hand.gone:
+                return
+            self._post(ev.Placed(worker, monotonic()))
+            handle, identity = self._process(worker, place)
+            hand.handle, hand.identity = handle, identity
+            self._write(worker)
+            if hand.gone:
+                end_process(hand)
+                return
+            self._run(worker)
+            if hand.gone:
+                end_process(hand)
+        except Exception as error:
+            hand.gone = True
+            if hand.handle is not None:
+                with suppress(Exception):  # the cluster is in trouble: close() tries again
+                    end_process(hand)
+            self._closed.wait(RETRY_S)  # a cluster in trouble is not helped by haste
+            self._places.free(worker, for_good=False)
+            self._post(ev.Lost(worker, f"could not be started: {error}", monotonic()))
+
+    def _run(self, worker: str) -> None:
+        """Have it do its task, and learn how that ended. Who has begun already goes on."""
+        hand = self._hands[worker]
+        task = self._task(worker, hand.role)
+        hand.running = hand.handle.run.remote(self._start, task, self._package, self._me)
+        self._returns.of(worker, hand)
+
+    def _process(self, worker: str, place: BundlePlace) -> tuple[Any, ProcessIdentity | None]:
+        """An idle process of the place's node; with GPUs a new one inside the bundle, so that Ray assigns devices."""
+        gpus = self._launch.spec.gpus_of(place.role)
+        if not gpus:
+            return self._take(self._places.node(place), f"{self._launch.name}-{worker}")
+        from ringleader.runtime.worker.actor import WorkerActor
+
+        inside = PlacementGroupSchedulingStrategy(place.group, placement_group_bundle_index=place.bundle)
+        handle = (
+            ray.remote(WorkerActor)
+            .options(
+                name=f"{self._launch.name}-{worker}",
+                namespace=NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                num_cpus=0,
+                num_gpus=gpus,
+                max_concurrency=WORKER_THREADS,
+                scheduling_strategy=inside,
+            )
+            .remote()
+        )
+        return handle, None
+
+    def _task(self, worker: str, role: Role) -> MemberTask:
+        launch = self._launch
+        folders = (launch.left, launch.scratch, launch.checkpoints)
+        return MemberTask(launch.job_id, launch.attempt, worker, role, launch.spec, *folders, launch.run_as)
+
+    def _over(self, worker: str, returned: Return) -> None:
+        """A run returned, or its process died."""
+        hand, now = self._hands[worker], monotonic()
+        if isinstance(returned, Death):
+            self._died(worker, returned.cause)
+            return
+        try:
+            ended = returned.result()
+        except Exception as error:
+            self._died(worker, cause_of(error))
+            return
+        if ended is None:
+            return  # another supervisor is there
+        hand.over = True
+        if ended.kind == "finished":
+            hand.result = ended.result
+            try:
+                self._write(worker)
+            finally:
+                self._post(ev.Finished(worker, str(ended.result["digest"]), now))
+            return
+        if ended.kind == "raised":
+            self._post(ev.Raised(worker, ended.step, ended.shard, ended.message, now))
+        elif ended.kind == "failed":
+            self._post(ev.Failed(worker, ended.reason, ended.message, now, ended.hint))
+        hand.gone = True
+        try:
+            self._places.free(worker, for_good=ended.kind == "dismissed")
+        finally:
+            end_process(hand)
+
+    def _died(self, worker: str, cause: str) -> None:
+        """Told once; more about the cause may come later."""
+        hand = self._hands[worker]
+        if hand.over:
+            if tells_more(cause, hand.cause):
+                self._post(ev.Explained(worker, cause, monotonic()))
+            return
+        hand.over, hand.gone, hand.cause = True, True, cause
+        try:  # its place is free before another one is looked for
+            self._places.free(worker, for_good=hand.dismissed)
+            self._note(worker, GONE)
+        finally:
+            self._post(ev.Lost(worker, cause, monotonic()))
+
+    def _call(self, worker: str, method: str, *args: Any) -> None:
+        hand = self._hands.get(worker)
+        if hand is not None and hand.handle is not None and not hand.gone:
+            getattr(hand.handle, method).remote(*args)
+
+    def _write(self, worker: str) -> None:
+        self._note(worker, self._hands[worker].written())
+
+    def _sweep(self) -> None:
+        """Remove the workers' private folders, also those of killed ones, on every node they were on."""
+        scratch = self._launch.scratch
+        here = ray.get_runtime_context().get_node_id()
+        for node in {h.identity.node for h in self._hands.values() if h.identity} - {here}:
+            on_node(node, _remove, scratch)
+        _remove(scratch)
+
+
+def _remove(folder: Path) -> None:
+    for left in (folder, copies_of(folder.name)):
+        shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,142 @@
+"""One worker of a crew: its process as the supervisor holds it, and what of that is written down."""
+
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import NodeDiedError, OutOfMemoryError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ringleader.elastic import events as ev
+from ringleader.elastic.instructions import Role
+from ringleader.runtime.messages import ParkMessage, ProcessIdentity
+from ringleader.runtime.supervisor.failure_detector import ProcessGlance
+
+DIED = "died"
+"""All that is known of a death where nothing tells more."""
+
+
+@dataclass(slots=True)
+class WorkerHandle:
+    """One worker of the crew.
+
+    Attributes:
+        gone: it shall not live any more.
+        over: its run has returned, or its process died.
+        watched: somebody waits for that process's death.
+        cause: of its death, as it was told.
+        result: what it knows, once it finished.
+    """
+
+    role: Role
+    handle: Any = None
+    identity: ProcessIdentity | None = None
+    running: Any = None
+    look: Any = None
+    gone: bool = False
+    dismissed: bool = False
+    over: bool = False
+    watched: bool = False
+    cause: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
+
+    def written(self) -> bytes:
+        """For the next process of the supervisor: all but the pending call."""
+        kept = (self.role, self.identity, self.gone, self.dismissed, self.result)
+        return pickle.dumps((kept, ray.cloudpickle.dumps(self.handle)))
+
+
+def read(written: bytes) -> WorkerHandle:
+    """What `WorkerHandle.written` wrote."""
+    kept, handle = pickle.loads(written)  # noqa: S301 - the supervisor's own file
+    role, identity, gone, dismissed, result = kept
+    process = ray.cloudpickle.loads(handle)
+    return WorkerHandle(role, process, identity, gone=gone, dismissed=dismissed, result=result)
+
+
+def end_process(hand: WorkerHandle) -> None:
+    ray.kill(hand.handle, no_restart=True)
+
+
+def end_frozen(hand: WorkerHandle) -> None:
+    """SIGKILL, which also ends a process that does not listen to Ray."""
+    end_process(hand)
+    if hand.identity is not None:
+        if hand.identity.node == ray.get_runtime_context().get_node_id():
+            _sigkill(hand.identity.pid)
+        else:
+            on_node(hand.identity.node, _sigkill, hand.identity.pid)
+
+
+def glance(pid: int) -> ProcessGlance | None:
+    """What /proc says of a process; None where it is gone, or there is no /proc."""
+    try:
+        # The name, in brackets, may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return ProcessGlance(fields[0] == "T", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+
+
+def on_node(node: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Run a small function on a node; nobody waits for it: it is gone if the node is."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(*args)
+
+
+def cause_of(error: BaseException) -> str:
+    """In a few words; Ray's own sentences list all that might have happened."""
+    if isinstance(error, OutOfMemoryError):
+        return "killed by Ray's memory monitor"
+    return ev.NODE_DIED if isinstance(error, NodeDiedError) else DIED
+
+
+def cause_by(status: int | None) -> str:
+    """The same by the status with which a process ended, as `os.wait` has it; None: it is not known."""
+    if status is None:
+        return DIED
+    if not os.WIFSIGNALED(status):
+        return f"{DIED} (exit code {os.waitstatus_to_exitcode(status)})"
+    number = os.WTERMSIG(status)
+    known = number in set(signal.Signals)
+    return f"{DIED} ({signal.Signals(number).name if known else f'signal {number}'})"
+
+
+def tells_more(cause: str, told: str) -> bool:
+    """Whether a cause is news after the one that was told: what Ray knows counts more than a status."""
+    return bool(told) and cause != told and (told == DIED or not cause.startswith(DIED))
+
+
+def parked(standing: ParkMessage, now: float) -> ev.Parked:
+    """What a worker said, as an event."""
+    return ev.Parked(
+        worker=standing.worker,
+        generation=standing.generation,
+        applied=standing.applied,
+        step=standing.step,
+        why=standing.why,
+        now=now,
+        followed=standing.followed,
+        astray=standing.astray,
+        call=standing.call,
+        caught_up=standing.caught_up,
+    )
+
+
+def end_stopped(pid: int) -> None:
+    """SIGKILL to a process that a signal has stopped."""
+    look = glance(pid)
+    if look is not None and look.stopped:
+        _sigkill(pid)
+
+
+def _sigkill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,1 @@
+"""A member's process: its plan, its heartbeat, and what it reports."""

@@ -1,0 +1,286 @@
+"""A member whose program runs under another account, as its actor holds it: in a process of its own.
+
+```
+supervisor ── Ray ── actor (the stack's owner: Ray's token, no code of the user)
+                       │ pickled words ↓      ↑ plain values (plain.py), of one type each
+                     child (the job's account: session, exchange, user's code; no token, no RAY_*, one socket)
+```
+
+Who the child is, its actor says: what it tells of itself counts for nothing. It dies with its actor, and its actor
+with it, so that for the supervisor both are one worker.
+"""
+
+import os
+import queue
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from ringleader.accounts import Account, RunAsImpossible
+from ringleader.elastic import Meeting, Plan
+from ringleader.runtime.messages import (
+    GONE_S,
+    Attendance,
+    Heartbeat,
+    MemberTask,
+    ParkMessage,
+    ProcessIdentity,
+    RunEnded,
+)
+from ringleader.runtime.nodes.node_scratch import SCRATCH
+from ringleader.runtime.worker import plain_values
+from ringleader.runtime.worker.supervisor_link import SupervisorLink
+from ringleader.wire.states import Reason
+
+ATTENDS_S = 60.0
+READY_S = 300.0
+"""Python, torch and the engine, on a machine that has far more to do than it can."""
+HANDED_DOWN = frozenset({"PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"})
+"""All that the child gets of its actor's environment."""
+QUESTIONS = 4
+"""A member asks one or two at a time."""
+WITHOUT_CHILD = 72
+LAST_WORDS = 20
+PROGRAM = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from ringleader.runtime.worker.account_process import main; main({descriptor}, {parent})"
+)
+
+
+class AccountMember:
+    """Its words are those of `PlanClient`; `run` is called once, on a thread that lasts."""
+
+    def __init__(self, task: MemberTask, identity: ProcessIdentity, superior: SupervisorLink) -> None:
+        self._task, self._superior, self._identity = task, superior, identity
+        self._begun, self._over = threading.Event(), threading.Event()
+        self._sending, self._ending = threading.Lock(), threading.Lock()
+        self._asking = threading.BoundedSemaphore(QUESTIONS)
+        self._questions = ThreadPoolExecutor(QUESTIONS, "question")
+        self._attendances: dict[int, queue.SimpleQueue[Attendance]] = {}
+        self._number = 0
+        self._ended = RunEnded("dismissed")
+        self.seats = self
+
+    def run(self, package: bytes | None) -> RunEnded:
+        """Until the child says how it ended. Where it dies, this process does."""
+        try:
+            self._begin(package)
+        except RunAsImpossible as error:
+            return RunEnded("failed", Reason.PLATFORM_ERROR, error.message, error.hint)
+        self._over.wait()
+        return self._ended
+
+    def _begin(self, package: bytes | None) -> None:
+        task, run_as = self._task, self._task.run_as
+        assert run_as is not None
+        folders = [task.scratch, task.artifacts.parent]
+        folders += [] if task.spec.checkpoint.uri else [Path(task.checkpoints)]
+        for folder in folders:
+            run_as.have(folder)
+        self._process, self._line = _start(run_as.account, task.scratch)
+        # Nobody takes the child's word for a memory that others lock: it would be what it wants it to be.
+        self._identity = replace(self._identity, pid=self._process.pid, life=-1)
+        self._said = _LastWords(self._process.stderr)
+        if not self._is_ready():
+            self._process.kill()
+            self._process.wait()
+            raise RunAsImpossible(
+                f"the account {run_as.account.name} cannot run this package here: {self._said.text()}",
+                hint=f"It has to read {sys.executable} and all that it imports.",
+            )
+        self._send((task, package, self._identity))
+        for work in (self._hear, self._outlive):
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
+        self._begun.set()
+
+    def attendance(self) -> Attendance:
+        if not self._begun.is_set():
+            return Attendance(self._identity, busy=True)
+        with self._sending:
+            self._number += 1
+            number = self._number
+        answer = self._attendances[number] = queue.SimpleQueue()
+        try:
+            self._tell("attendance", number)
+            return replace(answer.get(timeout=ATTENDS_S), identity=self._identity)
+        finally:
+            del self._attendances[number]
+
+    def take(self, plan: Plan) -> None:
+        self._tell("take", plan)
+
+    def interrupt(self, generation: int) -> None:
+        self._tell("interrupt", generation)
+
+    def announce(self, generation: int) -> None:
+        self._tell("announce", generation)
+
+    def follow(self, meeting: Meeting, number: int) -> None:
+        self._tell("follow", meeting, number)
+
+    def donate(self, meeting: Meeting, number: int) -> None:
+        self._tell("donate", meeting, number)
+
+    def dismiss(self) -> None:
+        self._tell("dismiss")
+
+    # --------------------------------------------------------------------------------------------------------------
+
+    def _is_ready(self) -> bool:
+        """Whether it has imported what it needs, and nothing of the user's yet."""
+        try:
+            return (
+                self._line.poll(READY_S)
+                and plain_values.read(self._line.recv_bytes(plain_values.MOST_BYTES))[0] == "ready"
+            )
+        except (OSError, EOFError, plain_values.NotPlain):
+            return False
+
+    def _hear(self) -> None:
+        try:
+            while True:
+                self._take(*plain_values.read(self._line.recv_bytes(plain_values.MOST_BYTES)))
+        except Exception as error:  # it is gone, or says what no member says
+            self._end(error)
+
+    def _outlive(self) -> None:
+        """What it has forked may hold the other end of the line for longer than it lives."""
+        self._process.wait()
+        self._end(EOFError())
+
+    def _take(self, kind: str, values: tuple[Any, ...]) -> None:
+        worker = self._task.worker
+        match kind:
+            case "parked":
+                self._superior.parked(self._own(values[0]))
+            case "seated":
+                self._superior.seated(worker, values[0])
+            case "level":
+                self._superior.level(worker, values[0])
+            case "attendance":
+                number, attendance = values
+                if number in self._attendances:
+                    self._attendances[number].put(attendance)
+            case "ended" if not self._over.is_set():
+                self._ended = values[0]
+                self._over.set()
+            case "beat":
+                number, beat = values
+                self._ask(number, lambda: self._superior.beat(self._of_here(beat)))
+            case "secrets":
+                self._ask(values[0], self._superior.secrets)
+            case _:
+                raise plain_values.NotPlain(f"{kind!r} at this time")
+
+    def _ask(self, number: int, ask: Callable[[], Any]) -> None:
+        """The supervisor, on a thread of its own: it may be away."""
+        if not self._asking.acquire(blocking=False):
+            raise plain_values.NotPlain("more questions at once than a member has")
+        self._questions.submit(self._answer, number, ask)
+
+    def _answer(self, number: int, ask: Callable[[], Any]) -> None:
+        answer = None
+        with suppress(Exception):  # what the supervisor could not take is told again, as by any worker
+            answer = ask()
+        self._asking.release()
+        self._tell("answer", number, answer)
+
+    def _of_here(self, beat: Heartbeat) -> Heartbeat:
+        standing = None if beat.standing is None else self._own(beat.standing)
+        return replace(beat, worker=self._task.worker, identity=self._identity, standing=standing)
+
+    def _own(self, standing: ParkMessage) -> ParkMessage:
+        return replace(standing, worker=self._task.worker, identity=self._identity)
+
+    def _tell(self, word: str, *values: Any) -> None:
+        if not self._begun.wait(READY_S):
+            return
+        try:
+            self._send((word, *values))
+        except OSError as error:
+            self._end(error)
+
+    def _send(self, told: Any) -> None:
+        """A child that does not read for `GONE_S` gets nothing any more: BlockingIOError."""
+        with self._sending:
+            self._line.send(told)
+
+    def _end(self, why: Exception) -> NoReturn:
+        """The child is gone, or shall be: for the supervisor this worker is lost."""
+        self._ending.acquire()  # whoever comes second has nothing to say
+        self._process.kill()
+        code = self._process.wait()
+        said = f"the member's process ended with {code} ({why!r}): {self._said.text()}"
+        print(f"ringleader: {said}", file=sys.stderr, flush=True)
+        os._exit(WITHOUT_CHILD)
+
+
+class _LastWords:
+    """The end of what the child has said on its error stream, beside what Python captures there."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        self._lines: deque[bytes] = deque(maxlen=LAST_WORDS)
+        self._thread = threading.Thread(target=self._read, args=(stream,), name="last-words", daemon=True)
+        self._thread.start()
+
+    def text(self) -> str:
+        self._thread.join(1.0)
+        return b"".join(self._lines).decode("utf-8", "replace").strip()
+
+    def _read(self, stream: IO[bytes] | None) -> None:
+        if stream is not None:
+            with suppress(OSError, ValueError), stream:
+                while line := stream.readline(1000):
+                    self._lines.append(line)
+
+
+def _start(account: Account, scratch: Path) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(GONE_S), 0))
+    path = [place for place in sys.path if place]
+    try:
+        with theirs:
+            program = PROGRAM.format(path=path, descriptor=theirs.fileno(), parent=os.getpid())
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-c", program],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                user=account.uid,
+                group=account.gid,
+                extra_groups=[],
+                umask=0o077,
+                cwd="/",
+                env=_environ(account, str(scratch)),
+            )
+    except OSError as error:
+        ours.close()
+        raise RunAsImpossible(
+            f"no process can be started under the account {account.name}: {error}.",
+            hint=f"Ray's processes on a node have to be root's, and {sys.executable} has to be readable to all.",
+        ) from None
+    return process, Connection(ours.detach())
+
+
+def _environ(account: Account, scratch: str) -> dict[str, str]:
+    """Of this process's own what is harmless; what the job asks for the child sets itself."""
+    kept = {name: value for name, value in os.environ.items() if name in HANDED_DOWN}
+    own = {
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        SCRATCH: scratch,
+        "USER": account.name,
+        "LOGNAME": account.name,
+    }
+    return {**kept, **own}

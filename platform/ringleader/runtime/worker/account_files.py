@@ -1,0 +1,54 @@
+"""What a job under another account has left behind, copied to where everything of the stack lies."""
+
+import os
+import shutil
+import stat
+
+from ringleader.accounts import files_as
+from ringleader.errors import RingleaderError
+from ringleader.runtime.messages import AttemptLaunch
+
+SPARE_BYTES = 1 << 30
+"""What is left free: the database lies on the same disk."""
+CHUNK_BYTES = 1 << 20
+
+
+class NotFetched(RingleaderError):
+    """A file that the job has left cannot be taken."""
+
+
+def fetch(launch: AttemptLaunch, name: str) -> None:
+    """Copy that artifact into the home, if the job has left it. It is opened with the job's rights: where it is a link,
+    that leads to nothing else than the job's program could have read.
+
+    Raises:
+        NotFetched: it is no file, or there is no room for it.
+    """
+    if launch.run_as is None:
+        return
+    source, target = launch.left / name, launch.artifacts / name
+    try:
+        with files_as(launch.run_as.account):
+            descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise NotFetched(f"{source} cannot be read: {error}.") from None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotFetched(
+                f"{source} is no file.", hint="The training function has put something in its place."
+            )
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if shutil.disk_usage(target.parent).free < found.st_size + SPARE_BYTES:
+            raise NotFetched(
+                f"there is no room for the {found.st_size} bytes of {source} in {target.parent}."
+            )
+        partial = target.with_suffix(".partial")
+        with partial.open("wb") as copy:
+            left = found.st_size  # it may grow meanwhile
+            while left and (chunk := file.read(min(left, CHUNK_BYTES))):
+                copy.write(chunk)
+                left -= len(chunk)
+        partial.replace(target)

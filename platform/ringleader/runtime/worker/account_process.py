@@ -1,0 +1,155 @@
+"""The process of a member under another account: started by `apart.py`, it trains and runs the user's program.
+
+It has been this account since it was started, with nothing of its parent but one socket. From its actor it takes what
+an owner may say, pickled; to it it says plain values (`plain.py`). Without its actor it ends.
+"""
+
+import os
+import queue
+import resource
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from ringleader.lifeline import end_with_parent, renounce_rights
+from ringleader.runtime.messages import (
+    GONE_S,
+    WORKER_THREADS,
+    Heartbeat,
+    MemberTask,
+    ParkMessage,
+    ProcessIdentity,
+    RunEnded,
+    SecretsAnswer,
+)
+from ringleader.runtime.worker import plain_values
+
+if TYPE_CHECKING:
+    from ringleader.runtime.worker.member import MemberProcess
+
+ANSWER_S = 2 * GONE_S
+"""The actor itself waits for `GONE_S`."""
+WITHOUT_ACTOR = 71
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Be the member that comes over the socket, until its actor has had enough."""
+    _bind(parent)
+    from ringleader.runtime.nodes.imports import import_all_but_ray
+
+    import_all_but_ray()
+    line = _Line(Connection(descriptor))
+    line.say("ready")
+    task, package, identity = line.first()
+    line.say("ended", _ended(line, task, package, identity))
+    threading.Event().wait()  # others may still be in memory of this process; the actor ends it
+
+
+def _bind(parent: int) -> None:
+    """No program gives more rights than this process has, whoever owns it; and it dies with its parent."""
+    if not renounce_rights():
+        raise OSError("the kernel does not let this process renounce rights")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    end_with_parent()
+    if os.getppid() != parent:
+        os._exit(WITHOUT_ACTOR)  # lost before it could be asked for the signal
+
+
+def _ended(line: "_Line", task: MemberTask, package: bytes | None, identity: ProcessIdentity) -> RunEnded:
+    from ringleader.runtime.nodes.notices import on_sigterm
+    from ringleader.runtime.worker.heartbeat import HeartbeatThread
+    from ringleader.runtime.worker.member import MemberProcess
+
+    on_sigterm(lambda: None)  # who ends all processes of a node asks the actor too: it speaks for both
+    pulse = HeartbeatThread()
+    member = MemberProcess(task, identity, line, pulse)
+    line.serve(member)
+    return member.run(package)
+
+
+class _Line:
+    """The socket to the actor: a Superior to the member in here."""
+
+    def __init__(self, connection: "Connection[Any, Any]") -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._number = 0
+        self._open: dict[int, queue.SimpleQueue[Any]] = {}
+
+    def say(self, kind: str, *values: Any) -> None:
+        told = plain_values.frame(kind, *values)
+        with self._sending:
+            self._connection.send_bytes(told)
+
+    def first(self) -> tuple[MemberTask, bytes | None, ProcessIdentity]:
+        """What there is to do."""
+        try:
+            found: tuple[MemberTask, bytes | None, ProcessIdentity] = self._connection.recv()
+        except (OSError, EOFError):
+            os._exit(WITHOUT_ACTOR)
+        return found
+
+    def serve(self, member: "MemberProcess") -> None:
+        """Hear the actor's words from now on."""
+        threading.Thread(target=self._hear, args=(member,), name="actor", daemon=True).start()
+
+    # --- Superior -------------------------------------------------------------------------------------------------
+
+    def parked(self, standing: ParkMessage) -> None:
+        self.say("parked", standing)
+
+    def seated(self, worker: str, generation: int) -> None:
+        self.say("seated", generation)
+
+    def level(self, worker: str, pair: int) -> None:
+        self.say("level", pair)
+
+    def beat(self, beat: Heartbeat) -> int | None:
+        answer: int | None = self._ask("beat", beat)
+        return answer
+
+    def secrets(self) -> SecretsAnswer | None:
+        answer: SecretsAnswer | None = self._ask("secrets")
+        return answer
+
+    # --------------------------------------------------------------------------------------------------------------
+
+    def _ask(self, kind: str, *values: Any) -> Any:
+        """What the actor answers; None where it does not in time."""
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        with self._sending:
+            self._number += 1
+            number = self._number
+        self._open[number] = answer
+        try:
+            self.say(kind, number, *values)
+            return answer.get(timeout=ANSWER_S)
+        except (queue.Empty, OSError):
+            return None
+        finally:
+            del self._open[number]
+
+    def _hear(self, member: "MemberProcess") -> None:
+        words: dict[str, Callable[..., None]] = {
+            "take": member.seats.take,
+            "interrupt": member.seats.interrupt,
+            "announce": member.seats.announce,
+            "follow": member.seats.follow,
+            "donate": member.seats.donate,
+            "dismiss": member.seats.dismiss,
+            "answer": self._answered,
+            "attendance": lambda number: self.say("attendance", number, member.attendance()),
+        }
+        pool = ThreadPoolExecutor(WORKER_THREADS, "word")
+        with suppress(OSError, EOFError):
+            while True:  # as of an actor: no word waits for another
+                word, *values = self._connection.recv()
+                pool.submit(words[word], *values)
+        os._exit(WITHOUT_ACTOR)
+
+    def _answered(self, number: int, answer: Any) -> None:
+        if (waiting := self._open.get(number)) is not None:
+            waiting.put(answer)

@@ -1,0 +1,86 @@
+"""A worker's control thread: heartbeats to the supervisor, told again while it is away, and the end of this process
+when it stays away."""
+
+import os
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from ringleader.runtime.messages import AWAY_S, BEAT_S, GONE_S
+
+if TYPE_CHECKING:
+    from ringleader.runtime.worker.reporter import WorkerReporter
+    from ringleader.runtime.worker.supervisor_link import SupervisorLink
+
+ORPHANED = 70
+AGAIN_S = 0.05
+
+
+class HeartbeatThread:
+    """Beats every `BEAT_S`, sooner after `hurry`. When a supervisor is gone for good, so is this process."""
+
+    def __init__(self) -> None:
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._sending = threading.Lock()
+        self._pause = threading.Event()
+        self._desk: WorkerReporter | None = None
+        self._superior: SupervisorLink | None = None
+        self._clean: Callable[[], None] = lambda: None
+
+    def start(self, desk: "WorkerReporter", superior: "SupervisorLink", clean: Callable[[], None]) -> None:
+        """`clean` removes what this process must not leave behind when it ends itself."""
+        self._desk, self._superior, self._clean = desk, superior, clean
+        threading.Thread(target=self._run, name="pulse", daemon=True).start()
+
+    def hurry(self) -> None:
+        self._wake.set()
+
+    def last(self) -> None:
+        """One beat with all that there is: this process is about to end."""
+        self._beat()
+
+    def stop(self) -> None:
+        """One last beat with all that is left, then none."""
+        self._stopped.set()
+        self._wake.set()
+        self._beat()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._wake.wait(BEAT_S)
+            self._wake.clear()
+            self._beat()
+
+    def _beat(self) -> None:
+        """Tell it until it is heard: a supervisor that was killed comes back, and training does not wait for it."""
+        desk, superior = self._desk, self._superior
+        assert desk is not None
+        assert superior is not None
+        with self._sending:
+            until = monotonic() + AWAY_S
+            while (recorded := superior.beat(desk.beat())) is None:
+                if monotonic() > until:
+                    self._end()
+                self._pause.wait(AGAIN_S)
+            if recorded < 0:  # it is gone for good, or does not count this worker in any more
+                self._end()
+            desk.heard(recorded)
+
+    def _end(self) -> None:
+        self._clean()
+        os._exit(ORPHANED)
+
+
+def guard_idle(answers: Callable[[], Any], busy: threading.Event) -> None:
+    """End this idle process when the pool that keeps it is gone. Returns when it is `busy`."""
+    import ray
+    from ray.exceptions import RayError
+
+    while not busy.wait(2.0):
+        try:
+            ray.get(answers(), timeout=GONE_S)
+        except (RayError, ConnectionError):
+            if not busy.is_set():
+                os._exit(ORPHANED)

@@ -1,0 +1,306 @@
+"""One process's part in an attempt: its workspace, the training function's run, and how that ended."""
+
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ringleader.comm.transports import Transport
+from ringleader.comm.transports.meeting import (
+    DEVICE_KINDS,
+    GLOO,
+    KINDS,
+    NEAR_KINDS,
+    MeetingCall,
+    StoreClients,
+    meet,
+)
+from ringleader.elastic import Meeting, Plan
+from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
+from ringleader.runtime.messages import Attendance, MemberTask, ParkMessage, ProcessIdentity, RunEnded
+from ringleader.runtime.nodes.node_scratch import copies_of, private_scratch
+from ringleader.runtime.nodes.ray_folder import rays_sockets
+from ringleader.runtime.supervisor.last_words import told_before_exit
+from ringleader.runtime.worker.job_secrets import secrets_of
+from ringleader.runtime.worker.output_capture import captured
+from ringleader.runtime.worker.package_install import environment_of
+from ringleader.runtime.worker.plan_client import Connect, Pair, PlanClient
+from ringleader.runtime.worker.reporter import WorkerReporter
+from ringleader.runtime.worker.supervisor_link import SupervisorLink
+from ringleader.spec.entrypoint import missing_folders, python_path
+from ringleader.train.generation.environment_check import device_of
+from ringleader.train.job_warnings import WARNING
+from ringleader.train.ports import ParkReport
+from ringleader.train.program_check.background import WORK, CheckWorkspace
+from ringleader.train.run import load_function, run
+from ringleader.wire.package import unpack
+from ringleader.wire.states import Reason
+
+if TYPE_CHECKING:
+    from ringleader.runtime.worker.heartbeat import HeartbeatThread
+
+# For one wait of a transport. Who is lost, frozen or stuck is found out by heartbeats, and an interrupt ends the waits
+# for it: this only bounds what nobody finds out. A first step or an evaluation may take longer than any other.
+WAIT_S = 3600.0
+FIRST = "w0"
+"""The worker that says what all of them find."""
+
+
+class MemberProcess:
+    """Everything of `task` in this process. `run` is called once."""
+
+    def __init__(
+        self, task: MemberTask, identity: ProcessIdentity, superior: SupervisorLink, pulse: "HeartbeatThread"
+    ) -> None:
+        self._task = task
+        self._pulse = pulse
+        self._superior = superior
+        self._identity = identity
+        self._copies = copies_of(task.scratch.name) / identity.node
+        self._desk = WorkerReporter(task.worker, identity, pulse.hurry)
+        teller = _Teller(task.worker, identity, superior, self._desk)
+        self.seats = PlanClient(task.worker, teller, *_connect(task, identity.host))
+
+    def attendance(self) -> Attendance:
+        """For a supervisor that looks for its workers."""
+        standing, newest = self._desk.standing, self.seats.newest
+        # With what it began to follow somebody it does not stand here: once that is over it parks with that pair.
+        waits = (
+            standing is not None
+            and standing.generation >= newest
+            and standing.followed == self.seats.followed
+        )
+        return Attendance(self._identity, True, newest, standing if waits else None)
+
+    def run(self, package: bytes | None) -> RunEnded:
+        """Until the training function returns, raises or is dismissed. Then everything it left has been told."""
+        self._pulse.start(self._desk, self._superior, self._orphaned)
+        with captured(self._desk.lines) as finish, told_before_exit(lambda: self._last_words(finish)):
+            ended = _ended(lambda: self._train(package))
+        self._leave()
+        self._desk.lines.release()
+        self._pulse.stop()
+        return ended
+
+    def _last_words(self, finish: Callable[[], None]) -> None:
+        """The program ends this process: what it has printed and committed is told first."""
+        finish()
+        self._desk.lines.release()
+        self._pulse.last()
+
+    def _train(self, package: bytes | None) -> RunEnded:
+        secrets = secrets_of(self._task, self._superior)
+        self._desk.lines.hide(secrets.values())
+        where = f"node {self._identity.host} ({self._task.role} {self._task.worker})"
+        device = device_of(self._task.spec, where, server=self._task.role == "server")
+        return _train(
+            self._task,
+            package,
+            self._copies,
+            seats=self.seats,
+            desk=self._desk,
+            secrets=secrets,
+            device=device,
+        )
+
+    def _leave(self) -> None:
+        """Remove what the workers of this node shared, if this is the last of them."""
+        if self._task.spec.data.distribution == "replicated":
+            from ringleader.data.copies import remove_unused  # only here: what reads Parquet takes its time
+
+            remove_unused(self._copies)
+
+    def _orphaned(self) -> None:
+        _remove(self._task)
+        self._leave()
+
+
+class _Teller:
+    """Says to the supervisor where this worker stands."""
+
+    def __init__(
+        self, worker: str, identity: ProcessIdentity, superior: SupervisorLink, desk: WorkerReporter
+    ) -> None:
+        self._worker = worker
+        self._identity = identity
+        self._superior = superior
+        self._desk = desk
+
+    def parked(self, parked: ParkReport) -> None:
+        standing = ParkMessage(
+            worker=self._worker,
+            identity=self._identity,
+            generation=parked.generation,
+            applied=parked.applied,
+            step=parked.step,
+            why=parked.why,
+            followed=parked.followed,
+            astray=parked.astray,
+            call=parked.call,
+            caught_up=parked.caught_up,
+        )
+        self._desk.park(standing)
+        self._superior.parked(standing)
+
+    def seated(self, generation: int) -> None:
+        self._desk.enter(generation)
+        self._superior.seated(self._worker, generation)
+
+    def level(self, pair: int) -> None:
+        self._superior.level(self._worker, pair)
+
+
+def _connect(task: MemberTask, host: str) -> tuple[Connect, Pair]:
+    clients = StoreClients()
+
+    def connect(plan: Plan, rank: int, cancelled: Callable[[], bool]) -> Transport:
+        return meet(call_of(task, host, plan, rank), cancelled, clients)
+
+    def pair(meeting: Meeting, number: int, rank: int, cancelled: Callable[[], bool]) -> Transport:
+        place = f"{task.prefix}/pair/{number}"
+        call = _call(meeting, place, rank, size=2, host=host, kinds=NEAR_KINDS if meeting.near else KINDS)
+        return meet(call, cancelled, clients)
+
+    return connect, pair
+
+
+def call_of(task: MemberTask, host: str, plan: Plan, rank: int) -> MeetingCall:
+    """What `rank` of `plan` says to meet the others."""
+    place = f"{task.prefix}/{plan.start}.{plan.generation}"
+    kinds = _kinds(task, near=plan.meeting.near)
+    return _call(plan.meeting, place, rank, size=len(plan.members), host=host, kinds=kinds)
+
+
+def _call(
+    meeting: Meeting, place: str, rank: int, *, size: int, host: str, kinds: tuple[str, ...]
+) -> MeetingCall:
+    store_host, _, port = meeting.address.rpartition(":")
+    return MeetingCall(
+        store_host, int(port), place, rank, size, WAIT_S, meeting.secret, host, kinds, rays_sockets()
+    )
+
+
+def _kinds(task: MemberTask, *, near: bool) -> tuple[str, ...]:
+    """Of the ways between host memories only gloo has a library's own collective."""
+    if task.spec.workers.gpus > 0:
+        return DEVICE_KINDS
+    if task.spec.sync.algorithm == "native":
+        return (GLOO,)
+    return NEAR_KINDS if near else KINDS
+
+
+def _train(
+    task: MemberTask,
+    package: bytes | None,
+    copies: Path,
+    *,
+    seats: PlanClient,
+    desk: WorkerReporter,
+    secrets: Mapping[str, str],
+    device: torch.device,
+) -> RunEnded:
+    threads = task.spec.workers.threads
+    os.environ.update({"OMP_NUM_THREADS": str(threads), **task.spec.env, **secrets})
+    torch.set_num_threads(threads)
+    task.artifacts.mkdir(parents=True, exist_ok=True)
+    with _workspace(task, package) as folder:
+        packages = environment_of(
+            task.spec, folder, lambda kind, data: desk.event(kind, 0, data), hide=secrets.values()
+        )
+        if task.worker == FIRST:
+            _warn(missing_folders(task.spec.env, folder), desk)
+        # PYTHONPATH is read by Python when it starts.
+        found = [*python_path(task.spec.env, folder), *([packages] if packages else [])]
+        sys.path[:0] = [str(path) for path in found]
+        finished = run(
+            spec=task.spec,
+            function=load_function(task.spec.entrypoint, folder),
+            coordinator=seats,
+            outlet=desk,
+            server=task.role == "server",
+            artifacts=task.artifacts,
+            checkpoints=task.checkpoints,
+            copies=copies,
+            device=device,
+            beside=beside(task, package),
+        )
+    return RunEnded("finished", result=asdict(finished))
+
+
+def _warn(found: Sequence[tuple[str, str]], desk: WorkerReporter) -> None:
+    """Of folders that are not there: before the program is imported, which may fail for it."""
+    for message, hint in found:
+        desk.event(WARNING, 0, {"about": "PYTHONPATH", "message": message, "hint": hint})
+        print(f"ringleader: {message} {hint}")
+
+
+def beside(task: MemberTask, package: bytes | None) -> CheckWorkspace:
+    """Where this worker has its program checked, beside the node's copies, with which it is removed at last."""
+
+    def make() -> Path:
+        folder = private_scratch(task.scratch.name) / f"{task.worker}-check"
+        folder.mkdir(mode=0o700)
+        if package is not None:
+            unpack(package, folder / WORK)
+        return folder
+
+    return CheckWorkspace(make)
+
+
+@contextmanager
+def _workspace(task: MemberTask, package: bytes | None) -> Iterator[Path]:
+    """A private working directory with the job's package; removed at the end (and by the supervisor)."""
+    folder = task.folder
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    before = Path.cwd()
+    try:
+        if package is not None:
+            unpack(package, folder)
+        os.chdir(folder)
+        yield folder
+    finally:
+        os.chdir(before)
+        _remove(task)
+
+
+def _remove(task: MemberTask) -> None:
+    shutil.rmtree(task.folder, ignore_errors=True)
+    with suppress(OSError):  # others may still be in there
+        task.scratch.rmdir()
+
+
+def _ended(train: Callable[[], RunEnded]) -> RunEnded:  # noqa: PLR0911 - one line per kind of end
+    """What ended the run, in the words of `Reason`."""
+    try:
+        return train()
+    except Dismissed:
+        return RunEnded("dismissed")
+    except EntrypointRaised as error:
+        if _out_of_memory(error.__cause__):
+            return RunEnded(
+                "failed", Reason.OUT_OF_MEMORY, error.message, "Smaller slices: more logical_shards."
+            )
+        return RunEnded("raised", error.code, error.message, error.hint, error.step, error.shard)
+    except PackageRefused as error:
+        return RunEnded("failed", Reason.ENTRYPOINT_IMPORT, error.message, error.hint)
+    except RingleaderError as error:
+        known = error.code in set(Reason)
+        reason = error.code if known else Reason.PLATFORM_ERROR
+        return RunEnded("failed", reason, error.message if known else traceback.format_exc(), error.hint)
+    except Exception:
+        return RunEnded("failed", Reason.PLATFORM_ERROR, traceback.format_exc())
+    except BaseException:  # the training function called sys.exit
+        return RunEnded("raised", Reason.ENTRYPOINT_RAISED, traceback.format_exc())
+
+
+def _out_of_memory(error: BaseException | None) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

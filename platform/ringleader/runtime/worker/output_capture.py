@@ -1,0 +1,215 @@
+"""What the training function prints: held line by line until its step is settled, dropped when the step is replayed."""
+
+import io
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ringleader.runtime.messages import PrintedLine
+from ringleader.text import utf8
+from ringleader.wire.masking import masked, masks_of
+
+MAX_LINES = 10_000
+MAX_CHARACTERS = 8 << 20
+MAX_LENGTH = 16_000
+OURS = "ringleader: "
+"""How lines begin that the program has not printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    step: int
+    line: PrintedLine
+
+
+class _Queue:
+    """Lines in their order, bounded; the oldest go first."""
+
+    def __init__(self) -> None:
+        self._held: deque[_Held] = deque()
+        self._characters = 0
+
+    def push(self, held: _Held) -> int:
+        """Returns how many had to go for it."""
+        self._held.append(held)
+        self._characters += len(held.line.text)
+        dropped = 0
+        while len(self._held) > MAX_LINES or self._characters > MAX_CHARACTERS:
+            self.pop_first()
+            dropped += 1
+        return dropped
+
+    @property
+    def first_step(self) -> int | None:
+        return self._held[0].step if self._held else None
+
+    def pop_first(self) -> _Held:
+        held = self._held.popleft()
+        self._characters -= len(held.line.text)
+        return held
+
+    def pop_from(self, step: int) -> None:
+        """Forget the lines of this step and later ones; not those that no step prints again."""
+        while self._held and self._held[-1].step >= step and self._held[-1].line.before is None:
+            self._characters -= len(self._held.pop().line.text)
+
+    def take(self) -> tuple[PrintedLine, ...]:
+        taken = tuple(held.line for held in self._held)
+        self._held.clear()
+        self._characters = 0
+        return taken
+
+
+class OutputCapture:
+    """Printed lines of one worker. Thread-safe; holds at most `MAX_LINES` and `MAX_CHARACTERS` of steps that are not
+    settled, and as many that are; the oldest go first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held = _Queue()
+        self._free = _Queue()
+        self._step = 0
+        self._dropped = 0
+        self._masks: list[str] = []
+        self._thread: int | None = None
+        self._before: int | None = None
+        self._place = -1
+        self._numbers: Counter[str] = Counter()
+        self._muted = False
+        self._moved = False
+        self._again = _Queue()
+
+    def between(self, call: int) -> None:
+        """From now on what this thread prints stands before that call in the program, and is inside of none."""
+        with self._lock:
+            self._thread, self._before, self._muted = threading.get_ident(), call, False
+            if call != self._place:
+                self._place, self._numbers = call, Counter()
+
+    def within(self, *, told: bool = True) -> None:
+        """From now on a call prints. What is not `told` is dropped."""
+        with self._lock:
+            self._before, self._muted = None, not told
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """From now on these are blacked out: here, before a line is cut and half of one would pass for no secret."""
+        self._masks = masks_of(secrets)
+
+    def cut(self, text: str) -> tuple[str, str]:
+        """The beginning of a line that is too long, masked, and the rest, in which a secret may just have begun."""
+        text = masked(text, self._masks)
+        kept = len(self._masks[0]) - 1 if self._masks else 0
+        return text[: len(text) - kept], text[len(text) - kept :]
+
+    def add(self, level: Literal["info", "error"], text: str) -> None:
+        text = utf8(masked(text, self._masks)[:MAX_LENGTH])[:MAX_LENGTH]
+        with self._lock:
+            line = self._placed(PrintedLine(time.time(), level, text))
+            if line is None:
+                return
+            if line.before and not self._moved:  # calls that were finished without this worker
+                self._dropped += self._again.push(_Held(0, line))
+                return
+            queue = self._held if self._step else self._free
+            self._dropped += queue.push(_Held(self._step, line))
+
+    def _placed(self, line: PrintedLine) -> PrintedLine | None:
+        """Where in the program the line stands, if it is told at all."""
+        if threading.get_ident() != self._thread or line.text.startswith(OURS):
+            return line
+        if self._muted:
+            return None
+        if self._before is None:
+            return line
+        self._numbers[line.level] += 1
+        return replace(line, before=self._before, number=self._numbers[line.level])
+
+    def at_step(self, step: int) -> None:
+        """From now on lines belong to `step` (counted from 1, while it runs and after it has committed). What this
+        worker has printed before it took part waits until those have told it who did."""
+        with self._lock:
+            self._step, self._moved = step, True
+            for line in self._again.take():
+                self._dropped += self._held.push(_Held(step + 1, line))
+
+    def settled(self, step: int) -> None:
+        """Steps below `step` cannot be rolled back: their lines may leave."""
+        with self._lock:
+            while (first := self._held.first_step) is not None and first < step:
+                self._dropped += self._free.push(self._held.pop_first())
+
+    def replayed(self) -> None:
+        """The running step starts over; so will its lines."""
+        with self._lock:
+            self._held.pop_from(self._step)
+
+    def release(self) -> None:
+        """The run is over: all that is left may leave."""
+        with self._lock:
+            for line in self._again.take():
+                self._dropped += self._free.push(_Held(0, line))
+            while self._held.first_step is not None:
+                self._dropped += self._free.push(self._held.pop_first())
+
+    def take(self) -> tuple[tuple[PrintedLine, ...], int]:
+        """Lines that may leave, and how many were dropped since the last call."""
+        with self._lock:
+            dropped, self._dropped = self._dropped, 0
+            return self._free.take(), dropped
+
+
+class _Stream(io.TextIOBase):
+    """A text stream whose lines go to `OutputCapture`."""
+
+    encoding = "utf-8"
+
+    def __init__(self, lines: OutputCapture, level: Literal["info", "error"]) -> None:
+        self._lines = lines
+        self._level = level
+        self._partial = ""
+        self._writing = threading.RLock()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        with self._writing:
+            *whole, self._partial = (self._partial + text).split("\n")
+            if len(self._partial) > MAX_LENGTH:
+                begun, self._partial = self._lines.cut(self._partial)
+                whole = [*whole, begun] if begun else whole
+            for line in whole:
+                self._lines.add(self._level, line.rsplit("\r", 1)[-1])  # progress bars rewrite their line
+        return len(text)
+
+    def finish(self) -> None:
+        with self._writing:
+            if self._partial:
+                self._lines.add(self._level, self._partial)
+                self._partial = ""
+
+
+@contextmanager
+def captured(lines: OutputCapture) -> Iterator[Callable[[], None]]:
+    """Send this process's stdout and stderr to `lines`. What this thread prints stands before the first call.
+
+    Gives what ends the lines that are begun."""
+    lines.between(0)
+    out, error = _Stream(lines, "info"), _Stream(lines, "error")
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = out, error
+
+    def finish() -> None:
+        out.finish()
+        error.finish()
+
+    try:
+        yield finish
+    finally:
+        sys.stdout, sys.stderr = before
+        finish()

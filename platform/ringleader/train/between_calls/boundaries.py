@@ -1,0 +1,252 @@
+"""The boundaries between session calls: the committed state at the end of a call, as the lines behind it found it.
+
+A joiner, a resumed job and a member that was healed across the end of a call run those lines again. They read small
+things, which are always recorded (settings of optimisers, schedules, small kept objects), and sometimes large ones
+(weights, optimiser states), which are recorded where the program was seen to touch them.
+"""
+
+import copy
+import os
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ringleader.checkpoint.pieces import take_apart
+from ringleader.train.state.optimizer_state import assign, put_states
+from ringleader.train.state.training_state import TrainingState
+
+SMALL_BYTES = 1 << 16
+"""A kept object up to this size is recorded at every boundary; a larger one only where the program touches it."""
+
+IN_MEMORY_BYTES = 16 << 20
+"""Tensors of a boundary up to this size stay in memory; more of them lie in a file without a name."""
+
+MODELS, OPTIMIZERS, KEPT = "models", "optimizers", "kept"
+KINDS = frozenset((MODELS, OPTIMIZERS, KEPT))
+
+Tensors = dict[str, Any]
+"""{"models": [state_dict, …], "optimizers": [{parameter number: state}, …], "kept": {name: state}}, or some of it."""
+
+ByParameter = Mapping[Tensor, dict[str, Any]]
+"""An optimiser's state."""
+
+States = list[dict[int, dict[str, Any]]]
+"""Of each optimiser what it keeps, by the numbers of the parameters."""
+
+
+@dataclass(slots=True)
+class Boundary:
+    """The committed state at the end of one call.
+
+    Attributes:
+        settings: of each optimiser the parameter groups without their parameters.
+        schedulers: the states of the registered schedules.
+        kept: the states of small kept objects, by name.
+        tensors: weights and buffers, optimiser states, large kept objects: the kinds that the program touched.
+        tensor_bytes: their size.
+        line: where the program touched tensors that were too many to be recorded; empty otherwise.
+    """
+
+    settings: list[list[dict[str, Any]]]
+    schedulers: list[dict[str, Any]]
+    kept: dict[str, Any]
+    tensors: Tensors = field(default_factory=dict)
+    tensor_bytes: int = 0
+    line: str = ""
+
+    @classmethod
+    def of(cls, held: TrainingState) -> "Boundary":
+        """The state that stands now; tensors are not copied."""
+        return cls(
+            settings=[settings_of(optimizer) for optimizer, _ in held.optimizers],
+            schedulers=[copy.deepcopy(scheduler.state_dict()) for scheduler in held.schedulers],
+            kept={name: copy.deepcopy(state) for name, state in kept_states(held) if not _large(state)},
+        )
+
+    @classmethod
+    def of_plain(cls, values: Sequence[Any]) -> "Boundary":
+        """The boundary that `plain` gave."""
+        return cls(*values)
+
+    def plain(self) -> tuple[Any, ...]:
+        """The boundary as plain values and tensors, for the wire and for checkpoints."""
+        return (self.settings, self.schedulers, self.kept, self.tensors, self.tensor_bytes, self.line)
+
+    def keep_tensors(self, held: TrainingState, kind: str) -> None:
+        """Record the tensors of this kind, which nothing has changed since the call ended; where they are few those of
+        the other kinds with them."""
+        few = size_bytes(live_tensors(held)) <= IN_MEMORY_BYTES
+        self.tensors |= copied_tensors(held, (KINDS if few else {kind}) - self.tensors.keys())
+        self.tensor_bytes = size_bytes(self.tensors)
+
+    @property
+    def states(self) -> States | None:
+        """What is recorded of optimisers' states; None: nothing was touched; empty: it was too much."""
+        return [] if self.line else self.tensors.get(OPTIMIZERS)
+
+    def add_states(self, states: States) -> None:
+        """Record states of further parameters: where servers update, each records those of its own."""
+        if not states:
+            self.tensors.pop(OPTIMIZERS, None)
+            self.line = self.line or "on another server"
+            return
+        mine = self.tensors.setdefault(OPTIMIZERS, [{} for _ in states])
+        for own, given in zip(mine, states, strict=False):
+            own |= {number: state for number, state in given.items() if number not in own}
+        self.tensor_bytes = size_bytes(self.tensors)
+
+    def put_back(self, held: TrainingState) -> None:
+        """Make this the live state. Tensors that were not recorded stay as they are."""
+        for (optimizer, _), groups in zip(held.optimizers, self.settings, strict=False):
+            put_settings(optimizer, groups)
+        for scheduler, state in zip(held.schedulers, self.schedulers, strict=False):
+            scheduler.load_state_dict(copy.deepcopy(state))
+        held.set_kept(copy.deepcopy({name: state for name, state in self.kept.items() if name in held.kept}))
+        put_tensors(held, self.tensors)
+
+
+def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """A copy of an optimiser's parameter groups without their parameters."""
+    return [
+        copy.deepcopy({key: value for key, value in group.items() if key != "params"})
+        for group in optimizer.param_groups
+    ]
+
+
+def put_settings(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
+    """Make these the settings of the first groups. Groups that the program added later go: it adds them again."""
+    del optimizer.param_groups[len(groups) :]
+    for group, settings in zip(optimizer.param_groups, groups, strict=False):
+        assign(group, copy.deepcopy(settings))
+
+
+def kept_states(held: TrainingState) -> Iterator[tuple[str, Any]]:
+    """The states of kept objects by name; tensors in them are the objects' own."""
+    return ((name, kept.state_dict()) for name, kept in held.kept.items())
+
+
+def live_tensors(held: TrainingState, states: Sequence[ByParameter] | None = None) -> Tensors:
+    """Weights, buffers, optimiser states and large kept objects, themselves.
+
+    Args:
+        states: of each optimiser what to take in place of its live state; None: that.
+    """
+    numbers = _numbers(held)
+    states = [optimizer.state for optimizer, _ in held.optimizers] if states is None else states
+    return {
+        MODELS: [dict(model.state_dict()) for model in held.models],
+        OPTIMIZERS: [{numbers[p]: kept for p, kept in state.items() if p in numbers} for state in states],
+        KEPT: {name: state for name, state in kept_states(held) if _large(state)},
+    }
+
+
+def copied_tensors(
+    held: TrainingState,
+    kinds: Collection[str] = KINDS,
+    *,
+    states: Sequence[ByParameter] | None = None,
+) -> Tensors:
+    """Copies of what `live_tensors` gives of these kinds."""
+    return _copied({kind: tensors for kind, tensors in live_tensors(held, states).items() if kind in kinds})
+
+
+def put_tensors(held: TrainingState, tensors: Tensors) -> None:
+    """Make these the live tensors."""
+    for model, state in zip(held.models, tensors.get(MODELS, ()), strict=False):
+        model.load_state_dict(state)
+    parameters = list(_numbers(held))
+    for (optimizer, _), states in zip(held.optimizers, tensors.get(OPTIMIZERS, ()), strict=False):
+        put_states(
+            optimizer, {parameters[n]: _state_for(parameters[n], state) for n, state in states.items()}
+        )
+    held.set_kept(copy.deepcopy({n: s for n, s in tensors.get(KEPT, {}).items() if n in held.kept}))
+
+
+def _state_for(parameter: Tensor, state: dict[str, Any]) -> dict[str, Any]:
+    """A copy of what an optimiser keeps for a parameter, on its device. What has another shape, a count of steps for
+    example, stays where it was."""
+
+    def move(tensor: Tensor) -> Tensor:
+        copied = tensor.detach().clone()
+        return copied.to(parameter.device) if tensor.shape == parameter.shape else copied
+
+    moved: dict[str, Any] = torch.utils._pytree.tree_map_only(Tensor, move, state)
+    return moved
+
+
+def storages_of(held: TrainingState) -> dict[torch.UntypedStorage, str]:
+    """All storages of `live_tensors`, with the kind of each."""
+    found: dict[torch.UntypedStorage, str] = {}
+    kept = [take_apart(state)[1] for _, state in kept_states(held) if _large(state)]
+    states = [state.values() for optimizer, _ in held.optimizers for state in optimizer.state.values()]
+    weights = [(*model.parameters(), *model.buffers()) for model in held.models]
+    for kind, groups in ((KEPT, kept), (OPTIMIZERS, states), (MODELS, weights)):
+        tensors = (tensor for group in groups for tensor in group if isinstance(tensor, Tensor))
+        found |= {t.untyped_storage(): kind for t in tensors if t.layout is torch.strided}
+    return found
+
+
+def size_bytes(tensors: Any) -> int:
+    """Bytes of all tensors in a nested state."""
+    return sum(tensor.nbytes for tensor in take_apart(tensors)[1])
+
+
+def _numbers(held: TrainingState) -> dict[Tensor, int]:
+    """Every parameter of the models, frozen ones too, under its number."""
+    unique: dict[Tensor, int] = {}
+    for parameter in held.weights:
+        unique.setdefault(parameter, len(unique))
+    return unique
+
+
+def _large(state: Any) -> bool:
+    """By its tensors: what has none, or few, cannot be seen to be touched."""
+    return sum(tensor.nbytes for tensor in take_apart(state)[1]) > SMALL_BYTES
+
+
+@torch.no_grad()
+def _copied(state: Tensors) -> Tensors:
+    """A deep copy; above IN_MEMORY_BYTES in an unlinked file of the scratch folder, which ends with the process."""
+    total = size_bytes(state)
+    if total <= IN_MEMORY_BYTES:
+        return copy.deepcopy(_detached(state))
+    folder = Path(os.environ.get("RINGLEADER_SCRATCH") or tempfile.gettempdir())
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="ringleader-boundary-") as file:
+        memory = torch.from_file(file.name, shared=True, size=_room(state), dtype=torch.uint8)
+    return _moved(state, memory)
+
+
+def _detached(state: Any) -> Any:
+    """Without graphs, which cannot be copied."""
+    return torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.detach(), state)
+
+
+def _moved(state: Tensors, memory: Tensor) -> Tensors:
+    """The state with its strided tensors copied into `memory`, one after the other."""
+    start = 0
+
+    def move(tensor: Tensor) -> Tensor:
+        nonlocal start
+        if tensor.layout is not torch.strided or tensor.numel() == 0:
+            return tensor.detach().clone()
+        place = memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        start += _aligned(tensor.nbytes)
+        return place.copy_(tensor)
+
+    moved: Tensors = torch.utils._pytree.tree_map_only(Tensor, move, state)
+    return moved
+
+
+def _room(state: Mapping[str, Any]) -> int:
+    leaves = torch.utils._pytree.tree_leaves(state)
+    return sum(_aligned(leaf.nbytes) for leaf in leaves if isinstance(leaf, Tensor))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 64) * 64

@@ -1,0 +1,329 @@
+"""Sections: the program's own lines between two session calls, and the state on which they run here.
+
+Who runs them for the first time runs them on the live state, and what they read of it is recorded. Who has been given a
+newer state runs them on what was recorded: a joiner, a member of a resumed job, one that was healed across the end of a
+call. Where it reaches the call in which the state was given, it takes that state up again.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ringleader.train.between_calls.boundaries import (
+    Boundary,
+    States,
+    Tensors,
+    copied_tensors,
+    put_settings,
+    put_tensors,
+    settings_of,
+    storages_of,
+)
+from ringleader.train.between_calls.tensor_access import TensorAccess
+from ringleader.train.between_calls.variables import NO_HARM, ProgramVariables
+from ringleader.train.source.assigned_names import assigned_now
+from ringleader.train.source.current_line import calling_line, running_frames
+from ringleader.train.source.loop_bodies import text_of
+from ringleader.train.state.optimizer_state import put_states
+from ringleader.train.state.training_state import TrainingState
+
+if TYPE_CHECKING:
+    from ringleader.train.generation.member import Member
+
+KEPT_BYTES = 1 << 30
+"""Tensors of all boundaries together take at most so much; what the program touches beyond is not recorded."""
+
+CURE = "keep such values in session.keep(name, object), or best weights in session.best(model, score)"
+
+
+class ProgramSections:
+    """One member's. Boundaries are a part of what heals and is checkpointed.
+
+    Attributes:
+        bound_bytes: what is recorded of tensors takes at most so much.
+        ran_again: lines have run here on what was recorded, so that this member may differ from those that ran them
+            for the first time.
+    """
+
+    def __init__(self, group: "Member") -> None:
+        self.bound_bytes = KEPT_BYTES
+        self._group = group
+        sync = group.spec.sync
+        # Elsewhere weights and optimisers may change behind the program's back: only small things are put back.
+        self._exact = sync.same_bits or not (sync.leased or sync.circulates)
+        self._boundaries: list[Boundary] = []
+        self._goal = -1
+        self._newest: _Newest | None = None
+        self.ran_again = False
+        self._aside: _Newest | None = None
+        self._touches: TensorAccess | None = None
+        self._running = -1
+        self._before: list[CodeType] = []
+        self._guessed: list[str] = []
+        self.variables = ProgramVariables(group)
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether this member has yet to come to the call in which its state was made."""
+        return self._goal >= 0
+
+    @property
+    def on_recorded(self) -> bool:
+        """Whether the lines since the last call ran on what was recorded, or on a part of it."""
+        return self._newest is not None
+
+    def before(self, number: int) -> Boundary | None:
+        """The boundary that the lines before call `number` began with; None at the top of the program."""
+        return self._boundaries[number - 1] if 0 < number <= len(self._boundaries) else None
+
+    @property
+    def place(self) -> int:
+        """The number of the call in which the live state was made."""
+        return self._goal if self.catches_up else self._group.calls.next - 1
+
+    @property
+    def why_other_bits(self) -> str:
+        """Lines that ran again on other weights than at first; empty where there are none."""
+        lines = ", ".join(self._guessed)
+        return f"lines between loops read weights that were not recorded ({lines}): {CURE}" if lines else ""
+
+    def finished(self, number: int) -> None:
+        """Call `number` is over for everybody: record the boundary, unless that was done when its loop was left."""
+        if number >= len(self._boundaries):
+            self._boundary(number)
+
+    def begin(self, number: int) -> None:
+        """The lines behind call `number` begin."""
+        held = self._group.held
+        if self._goal > number:
+            self.ran_again = True
+            self._newest = self._newest or _Newest(held, tensors=self._exact)
+            self._swap(self._newest, number)
+        self._running = number
+        if not self._exact:
+            return
+        self._before = [frame.f_code for frame in running_frames()]
+        self._touches = TensorAccess(storages_of(held), self._touched)
+        self._touches.begin()
+
+    def end(self) -> None:
+        """A session call begins: the lines are over."""
+        touches, self._touches = self._touches, None
+        if touches is not None:
+            touches.end()
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """What the block reads of weights ends up in committed state, so it need not be read again."""
+        touches = self._touches
+        if touches is None:
+            yield
+            return
+        with touches.off():
+            yield
+
+    def arrive(self, number: int) -> None:
+        """Call `number` begins here: where the newest state is of this call, take it up."""
+        if self._goal == number:
+            newest, self._newest, self._goal = self._newest, None, -1
+            if newest is not None:
+                newest.put_back(self._group.held)
+                self._group.held.take_anew(newest.optimizers)
+            self._group.held.take_rest()
+
+    def put_aside(self, number: int) -> None:
+        """The loop of call `number` was left by `break`, and the lines behind it have run. Its end has yet to be agreed
+        on: that happens on the committed state."""
+        if not self._exact:
+            return
+        self._aside = _Newest(self._group.held)
+        self._swap(self._aside, number)
+
+    def take_up(self) -> None:
+        """The end is agreed on: go on with what the lines made, unless a newer state was given meanwhile."""
+        aside, self._aside = self._aside, None
+        if aside is not None and not self.catches_up:
+            aside.put_back(self._group.held)
+
+    def run_until(self, number: int) -> None:
+        """The calls before `number` are over, and no newer state was given yet: the lines behind them run on what was
+        recorded, beside the state that this member began with."""
+        self._newest, self._goal = None, number
+
+    def healed(self, place: int) -> None:
+        """A state was given by a member, or a checkpoint, whose newest call was number `place`."""
+        self._newest = None
+        self._goal = place if place > self._group.calls.next - 1 else -1
+
+    def state(self, since: int = 0) -> tuple[int, list[tuple[Any, ...]]]:
+        """Boundaries from call `since` on, with its number."""
+        return since, [boundary.plain() for boundary in self._boundaries[since:]]
+
+    def restore(self, state: tuple[int, list[tuple[Any, ...]]]) -> None:
+        """Take over a peer's boundaries. What this member recorded itself stays where the peer sent none."""
+        since, plain = state
+        own = self.states()
+        given = [Boundary.of_plain(values) for values in plain]
+        self._boundaries[since : since + len(given)] = given
+        self.add_states(own)
+
+    def states(self) -> dict[int, States]:
+        """What is recorded of optimisers' states, by call: on one server of several those that it makes."""
+        return {
+            n: boundary.states for n, boundary in enumerate(self._boundaries) if boundary.states is not None
+        }
+
+    def add_states(self, states: Mapping[int, States]) -> None:
+        """Record what another server has recorded of its part."""
+        for number, given in states.items():
+            if number < len(self._boundaries):
+                self._boundaries[number].add_states(given)
+
+    @property
+    def count(self) -> int:
+        """How many calls have a boundary."""
+        return len(self._boundaries)
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of all boundaries together."""
+        return sum(boundary.tensor_bytes for boundary in self._boundaries)
+
+    def tell(self) -> None:
+        """What one member has found all members know from now on, who call this together. Raises ExchangeBroken."""
+        group = self._group
+        if not self._exact:
+            return
+        assert group.seat is not None
+        assert group.exchange is not None
+        said = torch.zeros(len(group.seat.plan.members), dtype=torch.float64)
+        said[group.seat.rank] = bool(self._guessed)
+        if bool(group.exchange.all_reduce(said).any()) and not self._guessed:
+            self._guessed = ["on another worker, whose log names them"]
+
+    def _boundary(self, number: int) -> Boundary:
+        """That of call `number`. Checkpoints of earlier versions have none: then the live state stands for it."""
+        while number >= len(self._boundaries):
+            self._boundaries.append(Boundary.of(self._group.held))
+        return self._boundaries[number]
+
+    def _swap(self, live: "_Newest", number: int) -> None:
+        """Make the boundary of call `number` live, beside what was."""
+        boundary = self._boundary(number)
+        if boundary.tensors:
+            live.copy()
+            self._group.own_weights()
+        boundary.put_back(self._group.held)
+
+    @torch.inference_mode(False)  # the program may have it on: training has no use for what is made in it
+    @torch.no_grad()
+    def _touched(self, kind: str) -> frozenset[str]:
+        """The program is about to read or write weights, an optimiser's state or a large kept object. Returns the kinds
+        that need no watching any more."""
+        self._group.own_weights()
+        boundary = self._boundary(self._running)
+        if self._goal > self._running:
+            assert self._newest is not None
+            self._newest.copy()
+            if kind not in boundary.tensors:
+                self._guess(boundary.line or calling_line())
+        elif kind not in boundary.tensors:
+            self._record(boundary, kind)
+        return frozenset((kind,)) | boundary.tensors.keys()
+
+    def _record(self, boundary: Boundary, kind: str) -> None:
+        boundary.keep_tensors(self._group.held, kind)
+        if self.tensor_bytes > self.bound_bytes:
+            boundary.tensors, boundary.tensor_bytes, boundary.line = {}, 0, calling_line()
+            self._say(boundary.line)
+
+    def _say(self, line: str) -> None:
+        told = [boundary.line for boundary in self._boundaries if boundary.line]
+        seat = self._group.seat
+        if told.count(line) > 1 or seat is None:
+            return
+        variable = self._variable()
+        data = {"line": line, "variable": variable, "bound_bytes": self.bound_bytes, "cure": CURE}
+        if self._group.reporter.tell("boundary.unrecorded", seat.plan.generation, data):
+            most = f"more than {self.bound_bytes >> 20} MiB"
+            made = f"{variable or self._nameless()} is made of weights that are not recorded ({most})"
+            print(f"ringleader: {NO_HARM}, but in {line}: {made}: {CURE}.")
+
+    def _variable(self) -> str:
+        """What the line that runs sets; empty where it sets nothing, or its text is not known."""
+        held = self._group.held
+        optimizers = [optimizer for optimizer, _ in held.optimizers]
+        frames = list(running_frames())
+        return assigned_now(frames, self._before, [*held.models, *optimizers, *held.kept.values()])
+
+    def _nameless(self) -> str:
+        known = all(text_of(frame.f_code.co_filename) for frame in running_frames())
+        return (
+            "what it makes" if known else "a variable (its name is not known: the program has no text here)"
+        )
+
+    def _guess(self, line: str) -> None:
+        variable = self._variable()
+        named = f"{variable} in {line}" if variable else line
+        if named not in self._guessed:
+            self._guessed.append(named)
+            print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
+
+
+class _Newest:
+    """A state put aside while another one is live. Tensors are copied once somebody is about to change them.
+
+    Args:
+        tensors: weights and optimiser states belong to it.
+    """
+
+    def __init__(self, held: TrainingState, *, tensors: bool = True) -> None:
+        self.optimizers = [optimizer for optimizer, _ in held.optimizers]
+        self._held = held
+        self._whole = tensors
+        self._settings = [settings_of(optimizer) for optimizer, _ in held.optimizers]
+        self._schedulers = [copy.deepcopy(scheduler.state_dict()) for scheduler in held.schedulers]
+        self._kept = held.copied_kept()
+        self._groups = [list(optimizer.param_groups) for optimizer, _ in held.optimizers]
+        self._states = [
+            {parameter: dict(state) for parameter, state in optimizer.state.items()}
+            for optimizer, _ in held.optimizers
+        ]
+        self._memory = [(parameter, parameter.data) for parameter in held.weights]
+        self._tensors: Tensors | None = None
+
+    def copy(self) -> None:
+        if self._tensors is not None:
+            return
+        elsewhere = [(p, p.data, memory) for p, memory in self._memory if p.data_ptr() != memory.data_ptr()]
+        for parameter, _, memory in elsewhere:
+            parameter.data = memory
+        # The program may have put other states in place since, unseen.
+        before = dict(zip(self.optimizers, self._states, strict=True))
+        states = [before.get(optimizer, optimizer.state) for optimizer, _ in self._held.optimizers]
+        self._tensors = copied_tensors(self._held, states=states)
+        for parameter, live, _ in elsewhere:
+            parameter.data = live
+
+    def put_back(self, held: TrainingState) -> None:
+        for number, optimizer in enumerate(self.optimizers):
+            if held.optimizers[number][0] is not optimizer:
+                continue  # the program has made another one since
+            added = optimizer.param_groups[len(self._groups[number]) :]  # by lines that have run since
+            optimizer.param_groups[:] = self._groups[number]
+            put_settings(optimizer, self._settings[number])
+            optimizer.param_groups += added
+            if self._whole and self._tensors is None:
+                put_states(optimizer, self._states[number])
+        for parameter, memory in self._memory if self._whole else ():
+            if parameter.data_ptr() != memory.data_ptr() and self._tensors is None:
+                parameter.data = memory  # `.data = …` runs no operation that could be seen
+        if self._tensors is not None:
+            put_tensors(held, self._tensors)
+        for scheduler, state in zip(held.schedulers, self._schedulers, strict=False):
+            scheduler.load_state_dict(state)
+        held.set_kept(self._kept)

@@ -1,0 +1,60 @@
+"""Session calls, numbered in program order. Finished ones with their results are committed state."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedCall:
+    """A finished call: its result (None for a loop over batches), and what the session showed when it ended."""
+
+    result: Any
+    step: int
+    loss: float | None
+
+
+@dataclass(slots=True)
+class SessionCalls:
+    """Which session calls are finished, and where the running one stands.
+
+    A joiner runs the training function from the top: finished calls return their recorded result without computing, and
+    `global_step` and `loss` are those of that moment, so it takes the same branches as everybody else.
+
+    Attributes:
+        finished: by call number.
+        offset: steps committed inside the running loop.
+        next: the number the next call of this process takes.
+        left: the numbers of loops that the program's body left, by `break` or by an exception.
+    """
+
+    finished: list[FinishedCall] = field(default_factory=list)
+    offset: int = 0
+    next: int = 0
+    left: set[int] = field(default_factory=set)
+
+    @property
+    def base(self) -> int:
+        """Steps committed before the running call."""
+        return self.finished[-1].step if self.finished else 0
+
+    def begin(self) -> int:
+        number = self.next
+        self.next += 1
+        return number
+
+    def is_finished(self, number: int) -> bool:
+        return number < len(self.finished)
+
+    def finish(self, number: int, ended: FinishedCall) -> None:
+        if number == len(self.finished):
+            self.finished.append(ended)
+            self.offset = 0
+
+    def state(self) -> dict[str, Any]:
+        return {"finished": list(self.finished), "offset": self.offset, "left": sorted(self.left)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take a peer's finished calls; `next` is this process' own place in the program."""
+        self.finished = list(state["finished"])
+        self.offset = state["offset"]
+        self.left = set(state.get("left", ()))  # checkpoints of earlier versions have none

@@ -1,0 +1,175 @@
+"""Short texts of values: two that differ have different ones, and it takes little to make them.
+
+Left out are what training has anyway (registered objects and their tensors), functions, open files, data sets, and
+what each worker has of its own: its device, its working directory, files for the moment.
+"""
+
+import hashlib
+import os
+import pickle
+import random
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePath
+from typing import Any
+from weakref import ReferenceType, ref
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ringleader.train.between_calls.boundaries import storages_of
+from ringleader.train.state.fingerprints import fingerprint
+from ringleader.train.state.served_optimizer_state import ClosedState
+from ringleader.train.state.training_state import TrainingState
+
+MOST_BYTES = 64 << 20
+"""Of all tensors and arrays of a look together; those that have not changed since the last one do not count."""
+MOST_ITEMS = 200
+"""Of a longer container so many from each end are read, and its length."""
+MOST_DEPTH = 4
+SHORT = 32
+"""A text up to so long is kept as it is, for people to read; of a longer one the digest is."""
+
+_PLAIN = (type(None), bool, int, float, complex, bytes, torch.dtype, torch.Size)
+_TEMPORARY = tempfile.gettempdir() + os.sep
+_Known = dict[int, tuple["ReferenceType[Tensor]", int, int, str]]
+
+
+class ValueReader:
+    """Reads values at one place of the program.
+
+    Args:
+        known: texts of tensors read before; those that have not changed are not read again.
+    """
+
+    def __init__(self, held: TrainingState, known: _Known) -> None:
+        self._known = known
+        self._left_bytes = MOST_BYTES
+        self._here = _here()
+        self._alive = storages_of(held)  # an identity is another storage's once its own is gone
+        self._storages = {storage._cdata for storage in self._alive}
+        modules = (part for model in held.models for part in model.modules())
+        optimizers = [optimizer for optimizer, _ in held.optimizers]
+        groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+        self._registered = {
+            id(part) for part in (*modules, *optimizers, *groups, *held.schedulers, *held.kept.values())
+        }
+
+    def text(self, value: Any) -> str | None:
+        """None where the value is none of those that are compared, or cannot be read: its own code raises."""
+        try:
+            text = self._text(value, 0)
+        except Exception:  # a program's object may do anything when it is iterated, measured or shown
+            return None
+        if text is None or len(text) <= SHORT:
+            return text
+        return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+    def _text(self, value: Any, depth: int) -> str | None:
+        if id(value) in self._registered or depth > MOST_DEPTH:
+            return None
+        text: str | None
+        match value:
+            case str() | PurePath():
+                text = self._words(value)
+            case _ if isinstance(value, _PLAIN):
+                text = repr(value)
+            case np.generic():
+                text = f"{value.dtype} {value!r}"
+            case Tensor():
+                text = self._tensor(value)
+            case np.ndarray():
+                text = self._array(value)
+            case ClosedState():
+                text = None  # each member has another part of it
+            case Mapping():
+                text = self._items([part for item in value.items() for part in item], depth, "{}")
+            case set() | frozenset():
+                text = self._items(sorted(value, key=repr), depth, "()")
+            case list() | tuple() | deque():
+                text = self._items(value, depth, "[]")
+            case nn.Module() | Optimizer() | LRScheduler():
+                text = self._text(value.state_dict(), depth)
+            case _:
+                text = _stand(value)
+        return text
+
+    def _words(self, value: str | PurePath) -> str | None:
+        """A path in the working directory as from there: each worker has a copy of it. None for a temporary file."""
+        text = str(value)
+        if self._here in text:
+            return repr(text.replace(self._here, "."))
+        return None if text.startswith(_TEMPORARY) else repr(value)
+
+    def _items(self, values: Any, depth: int, around: str) -> str:
+        count = len(values)
+        if count > 2 * MOST_ITEMS:
+            values = [*_first(values, MOST_ITEMS), *_first(reversed(values), MOST_ITEMS)]
+        told = (self._text(value, depth + 1) or f"<{type(value).__name__}>" for value in values)
+        return f"{around[0]}{', '.join(told)}{around[1]}" + (f" of {count}" if count > 2 * MOST_ITEMS else "")
+
+    def _tensor(self, tensor: Tensor) -> str | None:
+        if tensor.layout is not torch.strided or tensor.is_meta or type(tensor) not in (Tensor, nn.Parameter):
+            return None
+        if tensor.untyped_storage()._cdata in self._storages:
+            return None
+        version = 0 if tensor.is_inference() else tensor._version
+        known = self._known.get(id(tensor))
+        if known and known[0]() is tensor and known[1:3] == (version, tensor.data_ptr()):
+            return known[3]
+        if not self._affords(tensor.nbytes):
+            return None
+        text = (
+            repr(tensor.item())
+            if tensor.numel() == 1 and not tensor.is_complex()
+            else fingerprint(tensor.detach().cpu()).hex()
+        )
+        self._known[id(tensor)] = (ref(tensor), version, tensor.data_ptr(), text)
+        return text
+
+    def _array(self, array: np.ndarray) -> str | None:
+        if array.dtype.hasobject or not self._affords(array.nbytes):
+            return None
+        return f"{array.dtype}{array.shape}" + _digest(np.ascontiguousarray(array).tobytes())
+
+    def _affords(self, size_bytes: int) -> bool:
+        if size_bytes > self._left_bytes:
+            return False
+        self._left_bytes -= size_bytes
+        return True
+
+
+def _here() -> str:
+    """The working directory, which is removed under a worker that is killed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return os.devnull
+
+
+def is_generator(value: Any) -> bool:
+    """Whether it draws random numbers."""
+    return isinstance(value, torch.Generator | random.Random | np.random.Generator | np.random.RandomState)
+
+
+def _stand(value: Any) -> str | None:
+    """Where a generator of random numbers stands."""
+    if isinstance(value, torch.Generator):
+        return _digest(value.get_state().numpy().tobytes())
+    if isinstance(value, random.Random) and type(value) is not random.SystemRandom:
+        return _digest(pickle.dumps(value.getstate()))
+    if isinstance(value, np.random.Generator):
+        return _digest(repr(value.bit_generator.state).encode())
+    return _digest(pickle.dumps(value.get_state())) if isinstance(value, np.random.RandomState) else None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def _first(values: Iterable[Any], count: int) -> list[Any]:
+    return [value for value, _ in zip(values, range(count), strict=False)]

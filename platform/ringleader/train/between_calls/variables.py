@@ -1,0 +1,390 @@
+"""The program's variables at its session calls, compared between who came to a call with the others and who runs the
+lines before it again.
+
+What differs there is made of something that the session does not know: a clock, a file, a generator without a seed, a
+loop's body. The job goes on, and its result says so.
+"""
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from math import inf
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ringleader.train.between_calls.boundaries import MODELS
+from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
+from ringleader.train.source.current_line import INSTALLED, PACKAGES, running_frames
+from ringleader.train.source.loop_bodies import EscapingName, SourceText, text_of
+from ringleader.train.source.value_flow import Key
+
+if TYPE_CHECKING:
+    from ringleader.train.generation.member import Member
+
+CALLS = 64
+"""Of so many session calls, the newest ones, variables are known."""
+SENTENCE_BYTES = 400
+MOST_NAMED = 3
+BODY_CURE = (
+    "read session.loss, hand the value to session.step(loss, name=value) for the log, or make it with "
+    "session.evaluate"
+)
+CARRIED_ADVICE = (
+    "Count by session.global_step; gather what rows give in a buffer of a model that is passed through session.model; "
+    "put what goes on along a sequence into one row."
+)
+CARRIED_CURE = "a worker's turns are those of its own slices. " + CARRIED_ADVICE.rstrip(".")
+CURE = (
+    "make it of session.params, session.loss or what session.evaluate returns, give generators a seed, and put what "
+    "lives outside of the program into session.keep(name, object)"
+)
+NOTHING = repr(None)
+"""What a data set opens where it first reads is None until then, on some members for ever."""
+AMONG_WORKERS = "differs from worker to worker"
+SLOTS = 1 << 15
+"""Where workers' variables differ each has a slot by its name, in a table of all members. Two that share one are both
+named."""
+Texts = dict[str, str]
+DIFFERS = "program.differs"
+NO_HARM = "nothing has gone wrong yet"
+
+
+@dataclass(frozen=True, slots=True)
+class VariableFinding:
+    """A variable that is not what it was, with "file:line" of what set it.
+
+    Attributes:
+        how: what is wrong with it, behind its name and line.
+    """
+
+    variable: str
+    line: str
+    cure: str
+    how: str = "differs when lines run again"
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.variable} ({self.line}) {self.how}: {self.cure}"
+
+    @property
+    def beforehand(self) -> dict[str, Any]:
+        """What the event says where it was found before lines ran again anywhere."""
+        return asdict(self) | {"cure": f"{NO_HARM}: {self.cure}", "beforehand": True}
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """Where a variable is: a frame, the text of its file, and the name there."""
+
+    frame: FrameType
+    text: SourceText
+    name: str
+
+
+class ProgramVariables:
+    """One member's. What was seen at calls, and what was found, is a part of what heals and is checkpointed."""
+
+    def __init__(self, group: "Member") -> None:
+        self._group = group
+        self._matters = group.spec.sync.same_bits
+        self._seen: dict[int, Texts] = {}
+        self._own: Texts = {}
+        self._named: Texts = {}
+        self._not_everywhere: set[str] = set()
+        self._own_call = -1
+        self._lines: dict[str, tuple[str, str]] = {}
+        self._known: Any = {}
+        self._told_by_others = ""
+        self._untold: list[dict[str, Any]] = []
+        self.found: dict[str, VariableFinding] = {}
+
+    @property
+    def why_other_bits(self) -> str:
+        """What differs, where and what to do; empty where nothing was found."""
+        if not self.found:
+            return self._told_by_others
+        first, *others = self.found.values()
+        also = ", ".join(f"{each.variable} ({each.line})" for each in others[:MOST_NAMED])
+        return f"the program's {first.sentence}{'; also ' if also else ''}{also}"
+
+    def look(self, number: int) -> None:
+        """Call `number` begins, on what the lines before it made."""
+        if not self._matters:
+            return
+        self._tell_found()
+        sections = self._group.sections
+        self._named = {}
+        if sections.catches_up and not sections.on_recorded:
+            return
+        self._own, self._lines, self._own_call = {}, {}, number
+        self._read(number, ValueReader(self._group.held, self._known))
+        if sections.catches_up:
+            self._named = {}  # what they made is compared with what the others saw
+            self._compare(self._seen.get(number, {}))
+        else:
+            self._seen[number] = self._own
+            self._seen.pop(number - CALLS, None)
+
+    def warn(self) -> None:
+        """The first loop begins: name what the program's text says will differ from worker to worker."""
+        frames = list(running_frames())
+        buffers = {
+            name.rpartition(".")[2] for model in self._group.held.models for name, _ in model.named_buffers()
+        }
+        for escape, file in escapes(frames):
+            name, place = escape.key[1].lstrip("."), Path(file).name
+            self._group.warnings.add(
+                "variable",
+                f"the body of a loop over session.batches changes {name} ({place}:{escape.line}), and it is read "
+                f"behind the loop ({place}:{escape.read}): each worker's body sees other rows, so that it differs "
+                f"from worker to worker.",
+                f"Instead, {BODY_CURE}.",
+            )
+        for carry, file in carries(frames):
+            name, place = carry.key[1].lstrip("."), Path(file).name
+            if name in buffers:
+                continue
+            self._group.warnings.add(
+                "variable",
+                f"the body of a loop over session.batches changes {name} ({place}:{carry.line}), and a later turn "
+                f"of it goes on from that ({place}:{carry.read}): a worker's turns are those of its own slices, so "
+                f"that the weights would depend on who computes what.",
+                CARRIED_ADVICE,
+            )
+
+    def fingerprint(self, number: int) -> int:
+        """Of the variables with which this member came to call `number`, below 2**48; 0 where it has none to compare,
+        as it has run their lines again."""
+        known = {
+            name: text
+            for name, text in self._named.items()
+            if name.rpartition(":")[2] not in self.found and name not in self._not_everywhere
+        }
+        return _number(repr(sorted(known.items()))) if known and self._own_call == number else 0
+
+    def level(self, ranks: Sequence[int]) -> None:
+        """Members of these ranks have come to a call with other variables. All learn which, who call this together.
+        Raises ExchangeBroken."""
+        seat, exchange = self._group.seat, self._group.exchange
+        assert seat is not None
+        assert exchange is not None
+        said = torch.zeros(len(seat.plan.members), SLOTS, dtype=torch.float64)
+        mine = {name: _number(name) % SLOTS for name in self._named} if seat.rank in ranks else {}
+        for name, slot in mine.items():
+            said[seat.rank, slot] += _number(name + self._named[name])
+        told = exchange.all_reduce(said)[list(ranks)]
+        most, least = told.max(dim=0).values, told.masked_fill(told == 0, inf).min(dim=0).values
+        self._not_everywhere |= {name for name, slot in mine.items() if not told[:, slot].all()}
+        for name in [name for name, slot in mine.items() if most[slot] != least[slot]]:
+            finding = VariableFinding(name.rpartition(":")[2], *self._lines[name], how=AMONG_WORKERS)
+            speaker = ranks[int(told[:, mine[name]].nonzero()[0])]
+            if seat.rank == speaker:
+                self.find(finding)
+            else:
+                self.found.setdefault(finding.variable, finding)
+
+    def tell(self) -> None:
+        """What one member has found all know from now on, who call this together. Raises ExchangeBroken."""
+        seat, exchange = self._group.seat, self._group.exchange
+        if not self._matters:
+            return
+        assert seat is not None
+        assert exchange is not None
+        said = torch.zeros(len(seat.plan.members), SENTENCE_BYTES, dtype=torch.float64)
+        mine = self.why_other_bits.encode()[:SENTENCE_BYTES]
+        said[seat.rank, : len(mine)] = torch.tensor(list(mine), dtype=torch.float64)
+        rows = exchange.all_reduce(said).to(torch.uint8)
+        told = [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
+        self._told_by_others = next(filter(None, told), "")
+
+    def state(self, since: int = 0) -> dict[str, Any]:
+        """What calls from number `since` on began with, and what was found."""
+        seen = {number: texts for number, texts in self._seen.items() if number >= since}
+        return {"seen": seen, "found": [asdict(finding) for finding in self.found.values()]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what others saw. Their state is of the call that has begun here, or of a later one."""
+        seen: dict[int, Texts] = state.get("seen", {})
+        if self._own_call == self._group.calls.next - 1:
+            self._compare(seen.get(self._own_call, {}))
+        self._seen |= seen
+        for finding in state.get("found", []):
+            self.found.setdefault(finding["variable"], VariableFinding(**finding))
+
+    def find_beforehand(self, finding: VariableFinding) -> None:
+        """It would differ on a worker that came in: nobody has run lines again so far."""
+        if self._add_found(finding, finding.beforehand):
+            print(f"ringleader: {NO_HARM}, but the program's {finding.sentence}.")
+
+    def find(self, finding: VariableFinding) -> None:
+        """It is not what it would be on another number of workers."""
+        if self._add_found(finding, asdict(finding)):
+            print(f"ringleader: the weights may not be reproducible: the program's {finding.sentence}.")
+
+    def _compare(self, theirs: Texts) -> None:
+        for name, text in self._own.items():
+            if theirs.get(name, text) != text:
+                self.find(VariableFinding(name.rpartition(":")[2], *self._lines[name]))
+
+    def _add_found(self, finding: VariableFinding, told: dict[str, Any]) -> bool:
+        """Say it, if it is new. Returns whether it is."""
+        if finding.variable in self.found:
+            return False
+        self.found[finding.variable] = finding
+        self._untold.append(told)
+        self._tell_found()
+        return True
+
+    def _tell_found(self) -> None:
+        """What was found before the first seat is told once there is one: who gets none makes no difference."""
+        seat = self._group.seat
+        if seat is not None:
+            untold, self._untold = self._untold, []
+            for told in untold:
+                self._group.reporter.say(DIFFERS, seat.plan.generation, told)
+
+    def _read(self, number: int, reader: ValueReader) -> None:
+        frames = list(running_frames())
+        for frame in frames:
+            text = text_of(frame.f_code.co_filename)
+            if text is not None and frame.f_code.co_name != "<module>":
+                self._read_frame(frame, text, reader)
+        self._named = {name: text for name, text in self._own.items() if text != NOTHING}
+        self._read_state(number, frames, reader)
+
+    def _read_frame(self, frame: FrameType, text: SourceText, reader: ValueReader) -> None:
+        scope = text.scope_at(frame.f_lineno)
+        for name, value in frame.f_locals.items():
+            self._read_one(_Spot(frame, text, name), scope.key(name), value, reader)
+            if is_users(value):
+                for attribute, part in list(vars(value).items()):
+                    if is_generator(part) and hasattr(value, "__getitem__"):
+                        continue  # a data set's is seeded for each slice
+                    self._read_one(
+                        _Spot(frame, text, f"{name}.{attribute}"), ("", f".{attribute}"), part, reader
+                    )
+        for name in _globals_of(text, scope.name):
+            value = frame.f_globals.get(name)
+            if name in text.changing_globals or is_generator(value):
+                self._read_one(_Spot(frame, text, name), ("", name), value, reader)
+
+    def _read_one(self, spot: "_Spot", key: tuple[str, str], value: Any, reader: ValueReader) -> None:
+        if not spot.text.compared(key):
+            return
+        told = reader.text(value)
+        if told is not None:
+            code = spot.frame.f_code
+            line = spot.text.line_of(key, spot.frame.f_lineno)
+            shown = f"{code.co_qualname}:{spot.name}"
+            self._own[shown] = told
+            cure = BODY_CURE if key in spot.text.inside else CURE
+            self._lines[shown] = (f"{Path(code.co_filename).name}:{line}", cure)
+
+    def _read_state(self, number: int, frames: list[FrameType], reader: ValueReader) -> None:
+        """What the session holds, as the lines left it: settings, small kept objects, and weights that were touched."""
+        held, before = self._group.held, self._group.sections.before(number)
+        for place, (optimizer, _) in enumerate(held.optimizers):
+            which = f"optimizers[{place}]" if len(held.optimizers) > 1 else "optimizer"
+            for group_number, group in enumerate(optimizer.param_groups):
+                for key, value in group.items():
+                    if key != "params":
+                        self._add(
+                            f"{which}.param_groups[{group_number}][{key!r}]", key, value, frames, reader
+                        )
+        if before is None:
+            return
+        for name in before.kept.keys() & held.kept.keys():
+            self._add(f"the kept object {name!r}", name, dict(held.kept[name].state_dict()), frames, reader)
+        if MODELS in before.tensors:
+            everything = ValueReader(type(held)(), self._known)  # weights too
+            for place, model in enumerate(held.models):
+                for name, value in model.state_dict().items():
+                    self._add(f"the weights {place}.{name}", name, value, frames, everything)
+
+    def _add(self, shown: str, key: str, value: Any, frames: list[FrameType], reader: ValueReader) -> None:
+        told = reader.text(value)
+        if told is None:
+            return
+        self._own[shown] = told
+        if not frames:
+            self._lines[shown] = ("the end of the program", CURE)
+            return
+        for frame in frames:
+            text = text_of(frame.f_code.co_filename)
+            line = text.line_of_item(key, frame.f_lineno) if text is not None else 0
+            if line:
+                break
+        else:
+            frame, line = frames[0], frames[0].f_lineno
+        self._lines[shown] = (f"{Path(frame.f_code.co_filename).name}:{line}", CURE)
+
+
+def escapes(frames: list[FrameType]) -> Iterator[tuple[EscapingName, str]]:
+    """What bodies leave to the lines behind them, in the functions that run and in those that they call; its file."""
+    return _told(frames, lambda text: text.escapes)
+
+
+def carries(frames: list[FrameType]) -> Iterator[tuple[EscapingName, str]]:
+    """What turns of bodies leave to later ones, likewise."""
+    return _told(frames, lambda text: text.carried)
+
+
+def _told(
+    frames: list[FrameType], which: Callable[[SourceText], Mapping[Key, EscapingName]]
+) -> Iterator[tuple[EscapingName, str]]:
+    for file in dict.fromkeys(frame.f_code.co_filename for frame in frames):
+        text = text_of(file)
+        if text is None:
+            continue
+        lines = [frame.f_lineno for frame in frames if frame.f_code.co_filename == file]
+        scopes = text.reached_from({text.scope_at(line).name for line in lines})
+        yield from ((escape, file) for escape in which(text).values() if escape.scope in scopes)
+
+
+def _number(text: str) -> int:
+    """Of a text, from 1 to 2**48 - 1: what two entries of a word hold, and what a float64 holds exactly."""
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).digest()) or 1
+
+
+def place_of(frame: FrameType, line: int) -> str:
+    """ "file:line" of a line in that function's file."""
+    return f"{Path(frame.f_code.co_filename).name}:{line}"
+
+
+@lru_cache(maxsize=256)
+def _globals_of(text: SourceText, scope: str) -> frozenset[str]:
+    """What the function names, and those that it calls."""
+    return frozenset(text.names_in(text.reached_from({scope})))
+
+
+def is_users(value: Any) -> bool:
+    """An object of a class of the program's own, with attributes."""
+    module = sys.modules.get(type(value).__module__)
+    file = str(getattr(module, "__file__", "") or "")
+    plain = not isinstance(value, torch.nn.Module | type) and hasattr(value, "__dict__")
+    return plain and bool(file) and not file.startswith((*PACKAGES, *INSTALLED))
+
+
+def escaped(function: Any) -> list[dict[str, str]]:
+    """The same of a training function that has not begun, as findings."""
+    code = function.__code__
+    text = text_of(code.co_filename)
+    if text is None:
+        return []
+    file = Path(code.co_filename).name
+    scopes = text.reached_from({text.scope_at(code.co_firstlineno).name, function.__name__})
+    behind = [
+        (escape, f"it is changed in a loop's body and read behind it in line {escape.read}: {BODY_CURE}")
+        for escape in text.escapes.values()
+    ]
+    within = [(carry, CARRIED_CURE) for carry in text.carried.values()]
+    return [
+        {"variable": each.key[1].lstrip("."), "line": f"{file}:{each.line}", "cure": cure}
+        for each, cure in (*behind, *within)
+        if each.scope in scopes
+    ]

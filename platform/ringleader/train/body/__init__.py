@@ -1,0 +1,1 @@
+"""The body of a loop over batches: its turns, and what it may change."""

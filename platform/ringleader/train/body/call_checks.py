@@ -1,0 +1,265 @@
+"""Lines of a usual training loop that a program must not call itself, because the session does: refused by name, each
+with the line to write instead.
+
+Nothing of torch is patched: registered optimisers get a hook and a `zero_grad` of their own, registered schedules a
+subclass of theirs, and a few small parameters say when a backward has reached them or somebody has changed their
+gradients.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from ringleader.errors import StepMisuse
+from ringleader.train.source.current_line import calling_line, line_matching
+from ringleader.train.state.hidden_state import looked_at
+from ringleader.train.state.served_optimizer_state import ServedOptimizerStates
+from ringleader.train.state.training_state import TrainingState
+
+SMALL = 1 << 14
+"""Elements of a parameter that is watched: others would cost memory."""
+WATCHED = 64
+
+CHANGES = r"\.data\b.*(= |\.\w+_\()|\.\w*[a-z]_\(|load_state_dict\("
+"""What changes a tensor in place."""
+
+_Marks = tuple[list[int], list[int]]
+_version = attrgetter("_version")
+
+IN_A_LOOP = "inside a loop over session.batches"
+
+
+class CallChecks:
+    """One session's.
+
+    Args:
+        held: where the models are.
+        accumulates: whether gradients of turns before are in the parameters, and those of others will come to them.
+        warn: is told once of a line that does nothing: about what, a sentence, what to do.
+        states: of the optimisers, closed while the program's lines run.
+    """
+
+    def __init__(
+        self,
+        held: TrainingState,
+        *,
+        accumulates: Callable[[], bool],
+        warn: Callable[[str, str, str], None],
+        states: ServedOptimizerStates,
+    ) -> None:
+        self._held = held
+        self._accumulates = accumulates
+        self._warn = warn
+        self._states = states
+        self._weights: list[Parameter] = []
+        self._marks: _Marks = ([], [])
+        self._values: list[tuple[Parameter, Tensor]] = []
+        self._body = False
+        self._turns = 0
+        self._hooks: dict[Parameter, RemovableHandle] = {}
+        self._seen: list[_Seen] = []
+        self._warned = False
+
+    def optimizer(self, optimizer: Optimizer) -> None:
+        """From now on the program must not step it in a loop's body."""
+        clear = optimizer.zero_grad
+
+        def zero_grad(set_to_none: bool = True) -> None:
+            if self._body:
+                self._cleared()
+            else:
+                clear(set_to_none)
+
+        optimizer.register_step_pre_hook(self._refuse_step)
+        optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
+
+    @contextmanager
+    def session_steps(self) -> Iterator[None]:
+        """The program has called `session.step`: what happens in the block is not its doing."""
+        body = self._body
+        self._leave()
+        try:
+            yield
+        finally:
+            if body:
+                self._enter()
+
+    def turns(self, turns: Iterator[Any]) -> Iterator[Any]:
+        """The same turns, each of them watched.
+
+        Raises:
+            StepMisuse: naming what the body did, and what to write instead.
+        """
+        for parameter in self._small():
+            if parameter not in self._hooks:
+                self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._reached)  # type: ignore[no-untyped-call]
+        self._weights = [p for p in self._held.weights if p.layout is torch.strided]
+        try:
+            for batch in turns:
+                self._turns += 1
+                self._enter()
+                yield batch
+                self._leave()
+        finally:
+            self._body, self._values = False, []
+            self._states.show()
+            self._put_back()
+
+    def release(self) -> None:
+        """Training is over; idempotent."""
+        for hook in self._hooks.values():
+            hook.remove()
+        self._hooks = {}
+
+    def _enter(self) -> None:
+        """The program goes on: whatever it does to gradients will show."""
+        self._body = True
+        self._states.hide()
+        self._marks = _marks(self._weights)
+        if not looked_at(self._turns):
+            return
+        self._values = [(p, p.detach().clone()) for p in self._hooks]
+        for parameter in self._hooks:
+            if parameter.requires_grad:
+                self._seen.append(_Seen.of(parameter))
+
+    def _leave(self) -> None:
+        """The program is done for now. Raises StepMisuse for what it did to gradients."""
+        self._body = False
+        self._states.show()
+        self._check_weights()
+        marks = [(seen, mark) for seen in self._seen if (mark := seen.mark())]
+        lost = any(mark == "cleared" and not seen.ours for seen, mark in marks)
+        self._put_back()
+        if any(mark == "changed" for _, mark in marks) or (lost and self._accumulates()):
+            raise StepMisuse(
+                f"gradients were changed by hand {IN_A_LOOP}, where that has no effect, or a wrong one: session.step "
+                f"makes them, adds them up and applies them.",
+                hint="Instead of clip_grad_norm_ write session.optimizer(optimizer, clip_norm=1.0) at the top; instead "
+                "of clip_grad_value_, which has no place after the sum, p.register_hook(lambda g: g.clamp(-v, v)).",
+            )
+        if marks:
+            self._cleared()
+
+    def _check_weights(self) -> None:
+        """Raises StepMisuse: the body has changed a weight."""
+        values, self._values = self._values, []
+        marks, changed = _marks(self._weights), None
+        if marks != self._marks:
+            each = zip(self._weights, zip(*marks, strict=True), zip(*self._marks, strict=True), strict=True)
+            changed = next(p for p, now, was in each if now != was)
+        if changed is None:
+            changed = next((p for p, value in values if not _same(p, value)), None)
+        if changed is None:
+            return
+        name = next(
+            (name for name, p in self._held.spoken_parameters.items() if p is changed), "a frozen one"
+        )
+        raise StepMisuse(
+            f"the weights {name!r} were changed {IN_A_LOOP} ({line_matching(CHANGES)}): a worker runs the body for "
+            f"some slices of a batch, another one for others or none, and what servers publish knows nothing of it.",
+            hint="Change weights between two loops, or, with sync: ring, once a step in session.on_commit(callback). "
+            "What a forward changes belongs into a buffer.",
+        )
+
+    def _put_back(self) -> None:
+        for seen in self._seen:
+            seen.put_back()
+        self._seen = []
+
+    def _small(self) -> list[Parameter]:
+        """Some of the parameters, small ones, or the smallest."""
+        fit = [p for p in self._held.weights if _can_be_watched(p)]
+        fit = sorted(dict.fromkeys(fit), key=lambda p: p.numel())
+        return [p for p in fit if p.numel() <= SMALL][:WATCHED] or fit[:1]
+
+    def _refuse_step(self, optimizer: Optimizer, _arguments: Any, _named: Any) -> None:
+        if not self._body and self._states.closed:
+            raise StepMisuse(
+                f"{type(optimizer).__name__}.step() was called between session calls ({calling_line()}): parameter "
+                f"servers keep its state, so that it would make another update on every member.",
+                hint="Make such a step with an optimiser of your own, which is not registered, or with sync: ring.",
+            )
+        if not self._body:
+            return
+        raise StepMisuse(
+            f"{type(optimizer).__name__}.step() was called {IN_A_LOOP}: the session steps registered optimisers, and "
+            f"each update would be made twice.",
+            hint="Delete the line: session.step(loss) is backward, sum over the workers, update and commit.",
+        )
+
+    def _reached(self, _parameter: Tensor) -> None:
+        """A backward has come to a registered parameter."""
+        if not self._body:
+            return
+        raise StepMisuse(
+            f"backward() was called {IN_A_LOOP}: the session makes gradients itself, and those would be dropped.",
+            hint="Write session.step(loss), with several losses session.step(loss_a + loss_b). For a gradient by an "
+            "input use torch.autograd.grad(loss, input).",
+        )
+
+    def _cleared(self) -> None:
+        if not self._warned:
+            self._warned = True
+            message = f"zero_grad() {IN_A_LOOP} does nothing: session.step starts each gradient from zero."
+            self._warn("zero_grad", message, "Delete the line.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A parameter's gradient as the program found it; `ours` where there was none, and one was put there to see what
+    becomes of it, too small to count in anything that reads it."""
+
+    parameter: Parameter
+    gradient: Tensor
+    version: int
+    ours: bool
+
+    @classmethod
+    def of(cls, parameter: Parameter) -> "_Seen":
+        ours = parameter.grad is None
+        if ours:
+            parameter.grad = torch.full_like(
+                parameter, torch.finfo(parameter.dtype).tiny, requires_grad=False
+            )
+        gradient = parameter.grad
+        assert gradient is not None
+        return cls(parameter, gradient, gradient._version, ours)
+
+    def mark(self) -> str:
+        """What has been done to it: empty, "cleared" or "changed"."""
+        if self.parameter.grad is not self.gradient:
+            return "cleared" if self.parameter.grad is None else "changed"
+        if self.gradient._version == self.version:
+            return ""
+        return "changed" if bool(self.gradient.any()) else "cleared"
+
+    def put_back(self) -> None:
+        if self.ours and self.parameter.grad is self.gradient:
+            self.parameter.grad = None
+
+
+def _same(parameter: Parameter, value: Tensor) -> bool:
+    """Bit for bit, but for NaN, which all are one."""
+    return torch.allclose(parameter.detach(), value, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+def _marks(parameters: list[Parameter]) -> _Marks:
+    """Two lists, whose entries differ once somebody has put another tensor there, or changed it in place."""
+    try:
+        return list(map(Tensor.data_ptr, parameters)), list(map(_version, parameters))
+    except RuntimeError:  # tensors of inference mode have no version
+        return [p.data_ptr() for p in parameters], [0 if p.is_inference() else p._version for p in parameters]
+
+
+def _can_be_watched(parameter: Parameter) -> bool:
+    dense = parameter.layout is torch.strided and not parameter.is_meta
+    return parameter.requires_grad and parameter.is_floating_point() and dense and parameter.numel() > 0

@@ -1,0 +1,165 @@
+"""What a loop's body carries from one turn to the next, seen at the begins of turns.
+
+A worker's turns are those of its slices. What one hands to the next (a hidden state, a counter of turns, a queue of
+features, a generator that has drawn) depends on who computes what, unless the session has it.
+"""
+
+import inspect
+from collections.abc import Collection, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
+from ringleader.train.between_calls.variables import CARRIED_CURE, VariableFinding, is_users, place_of
+from ringleader.train.rows.own_generators import own_generators
+from ringleader.train.source.current_line import running_frames
+from ringleader.train.source.loop_bodies import SourceText, text_of
+from ringleader.train.state.hidden_state import looked_at
+from ringleader.train.state.training_state import TrainingState
+
+if TYPE_CHECKING:
+    from ringleader.train.generation.member import Member
+
+HOW = "goes from one turn of a loop's body to the next"
+MODULE_HOW = "is a model that the session does not have, and changes in a loop's body"
+MODULE_CURE = (
+    "pass it through session.model, where its buffers are those of the first slice; change an average of weights in an "
+    "on_commit callback, and give it to session.keep; call eval() on a model that is only asked"
+)
+GENERATOR_HOW = "is drawn from in a loop's body"
+GENERATOR_CURE = "draw from torch, numpy or random themselves, which are seeded for each slice"
+MOST_DEPTH = 3
+
+_Marks = dict[str, tuple[Any, VariableFinding]]
+
+
+class CarriedState:
+    """One member's. Called from its training thread."""
+
+    def __init__(self, group: "Member") -> None:
+        self._group = group
+        self._matters = group.spec.sync.same_bits
+        self._turns = 0
+        self._before: _Marks = {}
+        self._known: set[int] = set()
+
+    def begin_loop(self, dataset: Any) -> None:
+        """A loop over these rows begins: lines before it may have changed anything."""
+        self._before = {}
+        self._known = {id(part) for part in _known(self._group.held, dataset)}
+
+    def begin_turn(self) -> None:
+        """The body gets a slice. What is not as it was when it got the last one it has changed."""
+        if not self._matters:
+            return
+        now = self._look(everything=looked_at(self._turns) or looked_at(self._turns + 1))
+        self._turns += 1
+        for name, (mark, finding) in now.items():
+            if name in self._before and self._before[name][0] != mark:
+                self._group.sections.variables.find(finding)
+        self._before = now
+
+    def _look(self, *, everything: bool) -> _Marks:
+        marks: _Marks = {}
+        for frame in running_frames():
+            text = text_of(frame.f_code.co_filename)
+            if text is None or not (everything or text.carried):
+                continue
+            scope = text.scope_at(frame.f_lineno)
+            for key in text.carried_in(scope):
+                marks |= self._variable(frame, key[1], place_of(frame, text.carried[key].line))
+            if everything:
+                marks |= self._objects(frame, text)
+        return marks
+
+    def _variable(self, frame: FrameType, name: str, line: str) -> _Marks:
+        told, found = name.lstrip("."), self._group.sections.variables.found
+        if told in found:
+            return {}
+        values = [value for each, value in _named(frame) if each == name or each.endswith(f".{told}")]
+        return {
+            f"{id(frame)} {name}": (self._mark(value), VariableFinding(told, line, CARRIED_CURE, HOW))
+            for value in values[:1]
+        }
+
+    def _objects(self, frame: FrameType, text: SourceText) -> _Marks:
+        """Generators and models that the session does not have."""
+        marks: _Marks = {}
+        for name, value in _named(frame):
+            if id(value) in self._known:
+                continue
+            attribute = name.rpartition(".")[2]
+            key = ("", f".{attribute}") if "." in name else text.scope_at(frame.f_lineno).key(name)
+            line = place_of(frame, text.line_of(key, frame.f_lineno))
+            if is_generator(value):
+                marks[f"{id(frame)} {name}"] = (
+                    self._mark(value),
+                    VariableFinding(name, line, GENERATOR_CURE, GENERATOR_HOW),
+                )
+            elif isinstance(value, nn.Module):
+                mark = _mark_of_module(value, self._known)
+                marks[f"{id(frame)} {name}"] = (mark, VariableFinding(name, line, MODULE_CURE, MODULE_HOW))
+        return marks
+
+    def _mark(self, value: Any) -> Any:
+        """Differs once the value has changed; of what cannot be read, as an iterator, with each turn."""
+        if isinstance(value, Tensor):
+            return _mark_of_tensor(value)
+        told = ValueReader(self._group.held, {}).text(value)
+        return self._turns if told is None else told
+
+
+def _known(held: TrainingState, dataset: Any) -> Iterator[Any]:
+    """What the session takes care of: the models and their tensors, kept objects with what is in them, and generators
+    that are seeded for each slice."""
+    for model in held.models:
+        yield from model.modules()
+        yield from model.parameters()
+    for owner in (dataset, *(optimizer for optimizer, _ in held.optimizers)):
+        yield from (generator for _, generator in own_generators(owner))
+    for kept in held.kept.values():
+        yield from _held_by(kept, MOST_DEPTH)
+
+
+def _held_by(part: Any, depth: int) -> Iterator[Any]:
+    yield part
+    if isinstance(part, nn.Module):
+        yield from part.modules()
+    elif depth:
+        inside: Collection[Any] = vars(part).values() if hasattr(part, "__dict__") else ()
+        if isinstance(part, dict | list | tuple):
+            inside = part.values() if isinstance(part, dict) else part
+        for each in inside:
+            yield from _held_by(each, depth - 1)
+
+
+def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """The function's variables, the globals that it names, and the attributes of the program's own objects in them."""
+    variables = _locals(frame)
+    names = frame.f_code.co_names
+    variables |= {name: frame.f_globals[name] for name in names if name in frame.f_globals}
+    for name, value in variables.items():
+        yield name, value
+        if is_users(value):
+            yield from ((f"{name}.{attribute}", part) for attribute, part in list(vars(value).items()))
+
+
+def _locals(frame: FrameType) -> dict[str, Any]:
+    """A copy. Up to Python 3.12 the frame would hold on to what it gave, a batch or an iterator among it."""
+    given = frame.f_locals
+    copied = dict(given)
+    if type(given) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        given.clear()
+    return copied
+
+
+def _mark_of_module(module: nn.Module, known: set[int]) -> tuple[Any, ...]:
+    parts = [part for part in module.modules() if id(part) not in known]
+    tensors = (t for part in parts for t in (*part._parameters.values(), *part._buffers.values()))
+    return tuple(_mark_of_tensor(t) for t in tensors if t is not None and id(t) not in known)
+
+
+def _mark_of_tensor(tensor: Tensor) -> tuple[int, int]:
+    return id(tensor), 0 if tensor.is_inference() else tensor._version

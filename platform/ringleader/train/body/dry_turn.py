@@ -1,0 +1,114 @@
+"""A turn that counts for nothing, where no turn of a loop took place: on servers, and for who joined behind the loop.
+
+The training function runs in them too, and what stands behind the loop may use names that only its body gives: the
+body runs once, on the first rows of the first batch, with the weights that the loop ended with.
+"""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.rows.cursor import present_shards
+from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.rows.slices import Slice, load, to_device
+from ringleader.train.source.loop_bodies import text_of
+
+Place = tuple[CodeType, int]
+"""Of a loop in the program: the code of its function and the line."""
+
+
+def calling_place(above: int) -> Place:
+    """Where the function was called that is so many frames above the caller of this one."""
+    frame = inspect.currentframe()
+    for _ in range(above + 2):
+        assert frame is not None
+        assert frame.f_back is not None
+        frame = frame.f_back
+    assert frame is not None
+    return frame.f_code, frame.f_lineno
+
+
+class DryTurn:
+    """Knows which loops of the program have run here.
+
+    Attributes:
+        runs: the loop body is at such a turn; its `step` does nothing.
+    """
+
+    def __init__(self, group: Member, device: torch.device) -> None:
+        self._group = group
+        self._device = device
+        self._known: set[Place] = set()
+        self._newest = -1
+        self.runs = False
+
+    def needs(self, place: Place, number: int) -> bool:
+        """Whether the finished loop of call `number` has a turn to make up for: none took place here so far, or the
+        others' bodies left it, and what stands behind it may depend on how (an exception that the program catches), or
+        its body adds up what is read behind it: a mean by a count that is still 0 would raise."""
+        code, line = place
+        text = text_of(code.co_filename)
+        adds = text is not None and line in text.adding and number != self._newest
+        return place not in self._known or adds or number in self._group.calls.left
+
+    def watch(self, place: Place, number: int, turns: Iterator[Any]) -> Iterator[Any]:
+        """The turns themselves; once there was one, the loop needs no rehearsal."""
+        for batch in turns:
+            self._known.add(place)
+            self._newest = number
+            yield batch
+
+    def turns(self, place: Place, loop: BatchLoop) -> Iterator[Any]:
+        """One turn of a finished loop if none was here yet; all that the group holds is behind it as before."""
+        if not (self.needs(place, loop.number) and loop.epoch.steps):
+            return
+        self._known.add(place)
+        self._newest = loop.number
+        self.runs = True
+        self._group.buffers.rewind()
+        seed_all(self._group.spec.seed, "rehearsal", loop.number)
+        try:
+            with self._put_back():
+                yield self._batch(loop)
+        finally:
+            self.runs = False
+            self._group.buffers.rewind()
+
+    @contextmanager
+    def _put_back(self) -> Iterator[None]:
+        """The block may change weights, optimisers and kept objects: it did so, or did not, where the loop ran.
+
+        Tables stay as the block leaves them: they are too large for a second copy. Optimisers have no state in it, as
+        before a first step.
+        """
+        held = self._group.held
+        self._group.own_weights()
+        weights = [(p, p.detach().clone()) for p in held.weights if p not in self._group.tables]
+        settings, kept = held.settings(), held.copied_kept()
+        optimizers = [optimizer for optimizer, _ in held.optimizers]
+        states = [dict(optimizer.state) for optimizer in optimizers]
+        for optimizer in optimizers:
+            optimizer.state.clear()
+        try:
+            yield
+        finally:
+            for optimizer, state in zip(optimizers, states, strict=True):
+                optimizer.state.clear()
+                optimizer.state.update(state)
+            held.set(settings)
+            held.set_kept(kept)
+            with torch.no_grad():
+                for parameter, value in weights:
+                    parameter.copy_(value)
+
+    def _batch(self, loop: BatchLoop) -> Any:
+        shard = min(present_shards(loop.epoch.batch_rows(0), loop.epoch.shards))
+        piece = Slice(("rehearsal", loop.number), shard, loop.epoch.rows(0, shard))
+        loaded = load(loop.dataset, [piece], seed=self._group.spec.seed, collate=loop.collate)
+        return to_device(next(iter(loaded)), self._device)

@@ -1,0 +1,285 @@
+"""The settings of optimisers that a loop's body sets: each slice begins with the committed ones, and what the slices of
+a batch have set counts for the update of that batch, on every member.
+
+Where all workers make the update, one without a slice has not run the body; where servers make it, none of them has. So
+a word says whether a body has set anything, and only then the settings travel, once a transaction.
+"""
+
+from collections.abc import Callable
+from itertools import chain, zip_longest
+from operator import is_not
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ringleader.errors import StepMisuse
+from ringleader.train.body.saved_settings import SavedSettings, SettingChange
+from ringleader.train.body.setting_numbers import ABSENT, CONSTANTS, Row, leaves, plain, shown, take, unfit
+
+if TYPE_CHECKING:
+    from ringleader.exchange import Exchange
+    from ringleader.train.generation.member import Member
+
+Said = tuple[bool, Row | None]
+"""Whether slices have set something, and all settings as the last one left them."""
+
+CURE = (
+    "Set it before session.step(loss), by session.global_step, which is the same in all slices of a batch. A schedule "
+    "that goes by steps is registered, session.scheduler(schedule), and the program does not step it."
+)
+SERVED = (
+    "Register a schedule instead, which servers step with each update: session.scheduler("
+    "torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: …))."
+)
+ALONE = "Set it yourself, or register the schedule: in a round of local SGD both would count twice."
+GROUPS = "Add or replace parameter groups between two loops, never in a loop's body."
+
+
+class OptimizerSettings:
+    """One member's. Called from its training thread.
+
+    Args:
+        line: "file:line" where the program sets a key of a parameter group.
+
+    Attributes:
+        sets: the slices of the running transaction have set something.
+        said: all settings as their `session.step` found them; None where no slice came to it.
+    """
+
+    def __init__(self, group: "Member", line: Callable[[str], str]) -> None:
+        sync = group.spec.sync
+        self.sets = False
+        self.said: Row | None = None
+        self._group = group
+        self._line = line
+        self._served = sync.leased or (sync.circulates and sync.server_count > 0)
+        self._free = sync.circulates and not sync.server_count  # each worker steps for itself
+        self._latest: list[SavedSettings] = []
+        self._committed: list[SavedSettings] | None = None
+        self._returned: list[SavedSettings] | None = None
+        self._heals = -1
+        self._owed: StepMisuse | None = None
+        self._replica: Said = (False, None)
+
+    def begin_loop(self) -> None:
+        """A loop begins with what the lines before it have left."""
+        if not self._free:
+            self._now()
+        self._committed = self._returned = None
+
+    def begin_turn(self) -> None:
+        """The body gets a slice; all slices begin with the same settings."""
+        if self._free:
+            return
+        if self._committed is None or self._heals != self._group.heals or self._served:
+            self._heals = self._group.heals
+            self._committed = self._now()
+        self.rewind()
+        self._returned = self._committed
+
+    def end_turn(self) -> None:
+        """The body has called `session.step`.
+
+        Raises:
+            StepMisuse: the slices of a batch have set different things, or this mode has no use for them.
+        """
+        if self._free or self._committed is None:
+            return
+        changed = self._change(self._committed)
+        if self._served:
+            if changed is not None:
+                why = "where servers step the optimiser, and lines of a body do not reach them"
+                raise self._misuse(f"was set to {changed.now} {why}", changed.key, SERVED)
+            return
+        if changed is not None:
+            self._refuse_unfit(self._committed)
+        row = self._encoded()
+        if not self._in_rounds:
+            self._hear((changed is not None, row), "slice of a batch")
+            return
+        if changed is not None and self._group.held.schedulers:
+            raise self._misuse("was set beside a registered schedule", changed.key, ALONE)
+        self._replica = (self._replica[0] or changed is not None, row)
+
+    def step_returned(self) -> None:
+        """`session.step` returns to the body."""
+        if not self._free and self._committed is not None:
+            self._returned = self._now()
+
+    def behind_turn(self) -> None:
+        """The body has come to the end of its turn. Raises StepMisuse: it set something behind `session.step`."""
+        self._check(
+            "behind session.step(loss), where it would count for some slices of the next batch only", CURE
+        )
+
+    def left(self) -> None:
+        """The loop was left in the middle of a turn: what that turn has set is undone, and refused at the next call."""
+        try:
+            self._check(
+                "in the turn in which the loop was left, and no update follows there",
+                "Set it behind the loop.",
+            )
+        except StepMisuse as error:
+            self._owed = error
+            self.rewind()
+        self._returned = None
+
+    def check_left(self) -> None:
+        """Raises StepMisuse for what `left` has found."""
+        owed, self._owed = self._owed, None
+        if owed is not None:
+            raise owed
+
+    # --- a round of several steps ---------------------------------------------------------------------------------
+
+    def begin_replica(self) -> None:
+        """The next replica of a round begins with what is live."""
+        self._replica = (False, None)
+        if self._committed is not None:
+            self._committed = self._now()
+
+    def inner_step(self) -> None:
+        """The running replica has made a step: its next slice goes on from what is live."""
+        if self._committed is not None:
+            self._committed = self._now()
+
+    @property
+    def replica(self) -> "Said":
+        """What the slices of the running replica have set by now."""
+        return self._replica
+
+    def bring(self, said: "Said") -> None:
+        """What a replica has set counts for the running round. Raises StepMisuse: two have set different things."""
+        self._hear(said, "replica of a round")
+
+    # --- a transaction --------------------------------------------------------------------------------------------
+
+    def begin_transaction(self) -> None:
+        """No slice of it has been computed."""
+        self.sets, self.said = False, None
+
+    def agree(self, exchange: "Exchange") -> Row:
+        """Some slice has set something. Returns what all said, for `take`.
+
+        Raises:
+            ExchangeBroken: nothing has changed here.
+            StepMisuse: slices of different members have set different things.
+        """
+        seat = self._group.seat
+        assert seat is not None
+        length = len(self._encoded())
+        said = torch.zeros(len(seat.plan.members), 1 + length, dtype=torch.float64)
+        if self.said is not None:
+            said[seat.rank] = torch.tensor([1.0, *self.said], dtype=torch.float64)
+        table = exchange.all_reduce(said).tolist()
+        rows = {rank: tuple(row[1:]) for rank, row in enumerate(table) if row[0]}
+        first = next(iter(rows))
+        for rank, row in rows.items():
+            if row != rows[first]:
+                members = seat.plan.members
+                raise self._differs([rows[first], row], f"on {members[first]}", f"on {members[rank]}")
+        return rows[first]
+
+    def take(self, row: Row) -> None:
+        """Make this live, before the update."""
+        values = iter(zip(row[::2], row[1::2], strict=True))
+        for group in self._groups:
+            take(group, values)
+
+    def committed(self) -> None:
+        """An update is made: what stands now is what the next slices begin with."""
+        self.sets, self.said = False, None
+        if self._free:
+            return
+        now = self._now()  # callbacks and schedules may have set some
+        if self._committed is not None:
+            self._committed = now
+
+    def forget(self) -> None:
+        """The transaction did not happen: back to what is committed."""
+        self.sets, self.said = False, None
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Back to what is committed."""
+        if self._committed is not None:
+            for group, saved in zip(self._groups, self._committed, strict=False):
+                saved.put_back(group)
+            self._latest = self._committed
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer, _ in self._group.held.optimizers for group in optimizer.param_groups]
+
+    def _now(self) -> list[SavedSettings]:
+        """What stands now: the list of before, and its entries, as long as nothing has changed."""
+        groups, latest = self._groups, self._latest
+        known = zip_longest(groups, latest[: len(groups)])
+        now = [
+            saved if saved is not None and saved.stands(group) else self._saved(group)
+            for group, saved in known
+        ]
+        if len(now) != len(latest) or any(map(is_not, now, latest)):
+            self._latest = now
+        return self._latest
+
+    def _saved(self, group: dict[str, Any]) -> SavedSettings:
+        """numpy's numbers become Python's, whose arithmetic is the same on members that only hear of them."""
+        if not self._served:
+            for key, value in list(group.items()):
+                if type(value) not in CONSTANTS and key != "params" and (number := plain(value)) is not value:
+                    group[key] = number
+        return SavedSettings.of(group)
+
+    def _check(self, where: str, cure: str) -> None:
+        changed = self._change(self._returned) if self._returned is not None else None
+        if changed is not None:
+            raise self._misuse(f"was set to {changed.now} {where}", changed.key, cure)
+
+    def _change(self, before: list[SavedSettings]) -> SettingChange | None:
+        """The first thing that is not as it was. Raises StepMisuse: groups came or went, or their parameters did."""
+        now, groups = self._now(), self._groups
+        if now is before:
+            return None
+        if len(groups) != len(before) or not all(map(SavedSettings.same_parameters, before, groups)):
+            raise self._misuse(
+                "was changed: parameters came to an optimiser, or left it", "param_groups", GROUPS
+            )
+        for was, saved, group in zip(before, now, groups, strict=True):
+            if was is not saved and (change := was.change(group)) is not None:
+                return change
+        return None
+
+    def _refuse_unfit(self, before: list[SavedSettings]) -> None:
+        """Raises StepMisuse: something has been set that a row of numbers of the same length does not tell."""
+        for saved, group in zip(before, self._groups, strict=True):
+            for key in sorted((saved.settings.keys() | group.keys()) - {"params"}):
+                if why := unfit(saved.settings.get(key, ABSENT), group.get(key, ABSENT)):
+                    raise self._misuse(why, key, CURE)
+
+    def _encoded(self) -> Row:
+        """All numbers of the settings."""
+        return tuple(chain.from_iterable(saved.row for saved in self._now()))
+
+    @property
+    def _in_rounds(self) -> bool:
+        return self._group.spec.sync.architecture == "local_sgd"
+
+    def _hear(self, said: "Said", of: str) -> None:
+        sets, row = said
+        if self.said is not None and row is not None and self.said != row:
+            raise self._differs([self.said, row], f"in one {of}", "in another")
+        self.sets |= sets
+        self.said = self.said if row is None else row
+
+    def _differs(self, rows: list[Row], here: str, there: str) -> StepMisuse:
+        place = next(n for n, (one, other) in enumerate(zip(*rows, strict=True)) if one != other) // 2
+        key = [key for group in self._groups for key, _ in leaves(group)][place]
+        one, other = (shown(row[2 * place], row[2 * place + 1]) for row in rows)
+        return self._misuse(f"was set to {one} {here} and to {other} {there}", key, CURE)
+
+    def _misuse(self, what: str, key: str, cure: str) -> StepMisuse:
+        place = self._line(key)
+        return StepMisuse(
+            f"an optimiser's {key!r} {what}, by the body of a loop over session.batches ({place}).", hint=cure
+        )

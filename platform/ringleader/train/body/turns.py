@@ -1,0 +1,130 @@
+"""Turns of the loop body: `session.step` is called exactly once in each, with the same metrics in all."""
+
+import reprlib
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+
+from ringleader.comm.timeline import Timeline
+from ringleader.errors import StepMisuse
+from ringleader.train.generation.control_word import MAX_METRICS, SliceReport
+from ringleader.train.rows.cursor import checksum
+from ringleader.train.rows.own_generators import Generator, generators_of, seed_own
+from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.rows.slices import Slice
+from ringleader.train.state.hidden_state import HiddenState
+
+
+class BodyTurns:
+    """The running turn, and the metrics' names that every turn has to give. In a trace its forward is a span.
+
+    Attributes:
+        running: the slice the loop body is at.
+        names: of the metrics, sorted.
+    """
+
+    def __init__(
+        self, seed: int, timeline: Timeline | None, models: Sequence[nn.Module], unkept: HiddenState
+    ) -> None:
+        self.running: Slice | None = None
+        self.names: tuple[str, ...] = ()
+        self._seed = seed
+        self._timeline = timeline
+        self._models = models
+        self._unkept = unkept
+        self._own: list[tuple[str, Generator]] | None = None
+
+    def begin(self, piece: Slice) -> None:
+        self.running = piece
+        seed_all(self._seed, *piece.stream)
+        if self._own is None:
+            self._own = generators_of(self._models)
+        seed_own(self._own, self._seed, *piece.stream)
+        self._unkept.begin_turn()
+        if self._timeline is not None:
+            self._timeline.begin("forward", slice=piece.shard)
+
+    def leave(self) -> None:
+        """A session call begins, or the loop was left by `break`: its last turn, if any, is not part of a step."""
+        self.running = self._own = None
+        if self._timeline is not None:
+            self._timeline.unwind("the loop was left")
+
+    def end(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> tuple[Slice, SliceReport]:
+        """`step` was called: the slice, and what it says about itself.
+
+        Raises:
+            StepMisuse: naming what is wrong with the call.
+        """
+        turn = self.running
+        if turn is None:
+            raise StepMisuse(
+                "session.step was called twice in one turn of the loop, or outside it.",
+                hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
+            )
+        self._unkept.end_turn()
+        _check_loss(loss)
+        names = self._checked(tuple(sorted(values)))
+        weight = float(len(turn.rows)) if weight is None else float(weight)
+        if not (isfinite(weight) and weight > 0):
+            raise StepMisuse(f"session.step got weight={weight}.", hint="Weights are finite and above 0.")
+        slots = tuple(_mean(name, values[name]) for name in names)
+        self.running = None
+        sign = crc32("\n".join(names).encode()) & 0xFF_FFFF
+        if self._timeline is not None:
+            self._timeline.end()
+        return turn, SliceReport(weight, loss.detach(), checksum(turn.rows), sign, slots)
+
+    def check_ended(self) -> None:
+        """The loop body comes for its next slice.
+
+        Raises:
+            StepMisuse: it did not call `step`.
+        """
+        if self.running is not None:
+            raise StepMisuse(
+                "session.step was not called in this turn of the loop.",
+                hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
+            )
+
+    def _checked(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(names) > MAX_METRICS:
+            raise StepMisuse(
+                f"session.step got {len(names)} metrics.", hint=f"At most {MAX_METRICS} travel with a step."
+            )
+        if self.names and names != self.names:
+            raise StepMisuse(
+                f"session.step got the metrics {list(names)}, before {list(self.names)}.",
+                hint="Give the same metrics in every turn of every loop.",
+            )
+        self.names = names
+        return names
+
+
+def _check_loss(loss: Any) -> None:
+    """Raises StepMisuse: there is nothing to go backward from, or it is no one number."""
+    if not isinstance(loss, Tensor):
+        raise StepMisuse(
+            f"session.step got {reprlib.repr(loss)}, a {type(loss).__name__}, for a loss: that has no gradients.",
+            hint="Write session.step(loss) with the tensor that the loss function gave, without .item() or float().",
+        )
+    if loss.numel() != 1:
+        raise StepMisuse(
+            f"session.step got a loss of shape {tuple(loss.shape)}, which is no one number.",
+            hint="Write session.step(loss.mean()): the mean over the slice's rows.",
+        )
+
+
+def _mean(name: str, value: Any) -> Tensor:
+    """() of a metric's values. Raises StepMisuse: there is none."""
+    try:
+        return torch.as_tensor(value, dtype=torch.float32).detach().mean()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise StepMisuse(
+            f"the metric {name!r} is {reprlib.repr(value)}, a {type(value).__name__}, of which there is no mean.",
+            hint="Metrics are numbers or tensors of numbers: session.step(loss, accuracy=accuracy). Print texts.",
+        ) from error

@@ -1,0 +1,92 @@
+"""What `on_commit` callbacks change beside what a step commits: a worker that joins, a later attempt and lines that run
+again do not have it.
+
+Looked at are the object that a bound method belongs to, variables around a nested function, and globals that it names,
+around the first calls of each callback.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+from ringleader.train.between_calls.value_fingerprints import ValueReader
+from ringleader.train.state.training_state import TrainingState
+
+LOOKS = 3
+CURE = "Register what it changes, session.keep(name, object), or change it between loops."
+
+
+class CallbackState:
+    """One member's look at its callbacks.
+
+    Args:
+        warn: says that something is not kept: what it is about, a sentence, what to do.
+        around: what stands around each call besides.
+    """
+
+    def __init__(
+        self,
+        held: TrainingState,
+        warn: Callable[[str, str, str], None],
+        *,
+        around: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._held = held
+        self._warn = warn
+        self._around = around
+        self._calls: Counter[int] = Counter()
+
+    @contextmanager
+    def watched(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Around a call of it."""
+        which = id(callback)  # the session holds it
+        self._calls[which] += 1
+        before = self._texts(callback) if self._calls[which] <= LOOKS else None
+        with self._around():
+            yield
+        if before is None:
+            return
+        changed = [name for name, text in self._texts(callback).items() if text != before.get(name)]
+        if changed:
+            self._calls[which] = LOOKS
+            name = getattr(callback, "__qualname__", type(callback).__name__)
+            message = (
+                f"the on_commit callback {name} changes {', '.join(sorted(changed))}, which no step commits."
+            )
+            self._warn("on_commit", message, CURE)
+
+    def _texts(self, callback: Any) -> dict[str, str]:
+        reader = ValueReader(self._held, {})
+        kept = {id(each) for each in self._held.kept.values()}
+        texts = {name: reader.text(value) for name, value in _reached(callback, kept)}
+        return {name: text for name, text in texts.items() if text is not None}
+
+
+def _reached(callback: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:
+    """By name what a callback may change; nothing of the kept objects, by their identities."""
+    if isinstance(callback, MethodType):
+        yield from _attributes(type(callback.__self__).__name__, callback.__self__, kept)
+        callback = callback.__func__
+    if not isinstance(callback, FunctionType):
+        yield from _attributes(type(callback).__name__, callback, kept)
+        return
+    code = callback.__code__
+    around = [
+        (name, cell.cell_contents)
+        for name, cell in zip(code.co_freevars, callback.__closure__ or (), strict=True)
+        if cell != type(cell)()
+    ]
+    named = [(name, callback.__globals__[name]) for name in code.co_names if name in callback.__globals__]
+    for name, value in (*around, *named):
+        if id(value) in kept or isinstance(value, ModuleType | FunctionType | type):
+            continue
+        yield name, value
+        yield from _attributes(name, value, kept)
+
+
+def _attributes(name: str, value: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(value) not in kept and not type(value).__module__.startswith(("ringleader.", "torch.")):
+        for attribute, held in getattr(value, "__dict__", {}).items():
+            yield f"{name}.{attribute}", held

@@ -1,0 +1,136 @@
+"""At which boundaries the committed state is copied for a checkpoint: all members come to the same."""
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ringleader.checkpoint.manifest import CheckpointPosition
+from ringleader.elastic.plan import Plan
+from ringleader.train.generation.checkpoint_cadence import CheckpointVote
+
+if TYPE_CHECKING:
+    from ringleader.train.generation.member import Member
+
+
+class CheckpointCopies:
+    """One member's.
+
+    Attributes:
+        agreed: the members want one at the running boundary, by time.
+    """
+
+    def __init__(self, group: "Member") -> None:
+        self._group = group
+        self._expects = True
+        self._alone = False
+        self.agreed = False
+
+    @property
+    def wish(self) -> CheckpointVote:
+        """What this member says about it with its word. Who has no part to save goes with the others."""
+        group = self._group
+        assert group.seat is not None
+        if not group.saver.on or group.healing.part_to_save(group.seat) is None:
+            return CheckpointVote.FOLLOWS
+        at_once = self._alone and group.saver.would_secure(group.step + 1)
+        return CheckpointVote.WANTS if at_once else group.saver.wish
+
+    @property
+    def due(self) -> bool:
+        """Whether one is due at the next boundary, by steps or by what the members have agreed on."""
+        group = self._group
+        return group.saver.on and (self.agreed or group.saver.cadence.due(group.boundary, group.step))
+
+    @property
+    def wanted(self) -> bool:
+        """The same, or this member would like one: where boundaries inside a loop have to be asked for."""
+        return self.due or self.wish is CheckpointVote.WANTS
+
+    def hear(self, reduced: Tensor, plan: Plan) -> None:
+        """The members' wishes of a transaction."""
+        wishes = self._group.layout.wishes(reduced, world=len(plan.members))
+        self.agreed = CheckpointVote.WANTS in wishes and CheckpointVote.OBJECTS not in wishes
+
+    def committed(self) -> None:
+        """All that is applied is committed and published: copy it where one is due."""
+        group = self._group
+        due, self.agreed = self.due, False
+        # Before anything that may break: whoever joins next counts from this boundary too.
+        group.boundary = group.step
+        if due:
+            group.comparison.before_saving()
+            self.save()
+        elif self._expects and group.saver.nears(group.step):
+            self._expect()
+
+    def begin(self) -> None:
+        """A generation begins."""
+        self._expects = True
+        self.agreed = self._alone = False
+
+    def begun(self, plan: Plan) -> None:
+        """It stands. What nobody else holds any more after a loss is copied at once: before the next step where it is
+        one worker, behind it where it is a server. Raises ExchangeBroken."""
+        group, lost = self._group, plan.cause == "lost"
+        if lost and plan.servers:
+            left = plan.servers < group.spec.sync.server_count
+            copies = group.spec.sync.servers_are_copies
+            self._alone = left and (
+                plan.servers == 1 if copies else any(len(servers) == 1 for servers in plan.held_by)
+            )
+        elif lost and len(plan.members) == 1 and group.saver.would_secure(group.step):
+            group.stand()
+            self.save(settled=True)
+
+    def pause(self) -> None:
+        """The generation has no other purpose than to save. How long that may take the pause's own deadline says, which
+        is the supervisor's. Raises ExchangeBroken."""
+        group, coordinator = self._group, self._group.coordinator
+        assert group.exchange is not None
+        if group.saver.on:
+            group.comparison.before_saving()
+            group.saver.insist(self.save, coordinator.interrupted, cancelled=coordinator.plan_pending)
+        group.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
+
+    def rest(self) -> None:
+        """The generation has no other purpose: too few are left to go on. Until what they hold is written, or until it
+        is not for them to wait any more. Raises ExchangeBroken."""
+        group, coordinator = self._group, self._group.coordinator
+        assert group.exchange is not None
+
+        def over() -> bool:
+            return coordinator.interrupted() or coordinator.plan_pending()
+
+        # A server that is ahead has not got the state of the step that the others stand at.
+        ahead = torch.tensor([group.ahead], dtype=torch.float64)
+        if not group.exchange.all_reduce(ahead).any() and group.saver.on:
+            group.comparison.before_saving()
+            group.stand()
+            group.saver.insist(partial(self.save, settled=True), given_up=over, cancelled=over)
+        group.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
+
+    def save(self, *, settled: bool = False) -> None:
+        """Copy what this member writes. `settled`: see `SavedPart`."""
+        group = self._group
+        assert group.seat is not None
+        plan = group.seat.plan
+        since = time.perf_counter()
+        part = group.healing.part_to_save(group.seat)
+        if part is not None:
+            position = CheckpointPosition(group.step, group.applied, plan.attempt, plan.generation)
+            group.saver.save(group.healing.state_of(part), part, position, settled=settled)
+        whole = part is not None and part.count == 1
+        group.saver.cadence.copied(group.step, time.perf_counter() - since, whole=whole)
+        self._alone = False
+
+    def _expect(self) -> None:
+        """The generation has made a step: the state is as large as what will be saved of it."""
+        group = self._group
+        assert group.seat is not None
+        self._expects = False
+        part = group.healing.part_to_save(group.seat)
+        if part is not None and not (group.spec.sync.leased or group.spec.sync.circulates):
+            group.saver.expect(group.healing.state_of(part), part)

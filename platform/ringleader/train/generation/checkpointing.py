@@ -1,0 +1,282 @@
+"""This member's part of the job's checkpoints: when one is due, what it holds, and where a new attempt starts."""
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import Any
+
+from ringleader.checkpoint.folder import Folder
+from ringleader.checkpoint.manifest import CheckpointFile, CheckpointPosition, SavedPart
+from ringleader.checkpoint.parts import CheckpointPart
+from ringleader.checkpoint.snapshot import FoundCheckpoint, Snapshot, SnapshotMemory, newest, size_of
+from ringleader.checkpoint.writer import NotWritten, Writer, give_way
+from ringleader.spec import JobSpec
+from ringleader.train.between_calls.boundaries import Boundary, States
+from ringleader.train.generation.checkpoint_cadence import CheckpointCadence, CheckpointVote
+from ringleader.train.ports import RecordSink
+
+Work = Callable[[], None]
+PATIENCE_S = 60.0
+LOOK_S = 0.05
+"""Who waits looks so often whether it is to go on."""
+TOLD_S = 1.0
+AGAIN_S, SELDOM_S = 1.0, 60.0
+"""What has to be written is tried again after so long, then after twice that and so on, at last so seldom."""
+
+NOT_TAKEN = "optimisers, schedules, kept objects and the position begin anew"
+"""What `init_from` leaves where it is."""
+
+
+class CheckpointSaver:
+    """Copies at a boundary, has a process write it, one checkpoint at a time.
+
+    Args:
+        place: the URI of the folder of the job's checkpoints; None: there are none.
+        patience_s: how long training waits for the checkpoint before, and the end of a run for the last one.
+    """
+
+    def __init__(
+        self, spec: JobSpec, place: str | None, outlet: RecordSink, patience_s: float = PATIENCE_S
+    ) -> None:
+        self.cadence = CheckpointCadence(
+            spec.checkpoint.every_steps, spec.checkpoint.every_s, time.perf_counter
+        )
+        self._place = place
+        self._outlet = outlet
+        self._patience_s = patience_s
+        self._room = SnapshotMemory()
+        self._writer = Writer()
+        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._waited = self._missed = False
+        self._copied_at = -inf
+        self._thread: threading.Thread | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether there is a place for checkpoints."""
+        return self._place is not None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being written."""
+        return self._idle.is_set()
+
+    @property
+    def wish(self) -> CheckpointVote:
+        """Whether one should be made now, by time."""
+        return self.cadence.wish(busy=not self._idle.is_set())
+
+    def nears(self, step: int) -> bool:
+        """Whether the next one is due in less time than has gone by since the one before."""
+        return self.on and self.cadence.nears(step)
+
+    def would_secure(self, step: int) -> bool:
+        """Whether one made now would hold more than the one before, and wait for nothing."""
+        return self.on and self._idle.is_set() and self.cadence.at_risk(step)
+
+    def save(
+        self, state: Any, part: CheckpointPart, position: CheckpointPosition, *, settled: bool = False
+    ) -> None:
+        """Copy, and go on. There is one copy at a time: where the one before is not written yet this waits for it, and
+        where that takes too long there is no checkpoint of this step. For `settled` see `SavedPart`."""
+        if not self._ready(position.step):
+            why = f"the checkpoint before it was not written within {self._patience_s:g} s"
+            self._failed(position, why)
+            return
+        self._waited = False
+        now = time.perf_counter()
+        spare_s, self._copied_at = now - self._copied_at, now
+        snapshot = Snapshot(state, part, self._room)
+        self._begin(partial(self._write, snapshot, part, position, spare_s, settled=settled))
+
+    def expect(self, state: Any, part: CheckpointPart) -> None:
+        """Such a state will be saved: have the memory for its copy ready by then, and the process that writes."""
+        if self._idle.is_set():
+            self._begin(partial(self._prepare, size_of(state, part)))
+
+    def written(self, look: Work = lambda: None) -> bool:
+        """Wait for what was copied to be written. Returns whether it is.
+
+        Args:
+            look: is called now and then; what it raises ends the wait.
+        """
+        written = self._wait(self._patience_s, look)
+        self._waited = not written
+        return written
+
+    def finish(self, given_up: Callable[[], bool]) -> bool:
+        """Wait as long as that takes, or until there is no point in it any more. Returns whether it is written."""
+        while not self._wait(LOOK_S):
+            if given_up():
+                return False
+        return True
+
+    def insist(self, save: Work, given_up: Callable[[], bool], cancelled: Callable[[], bool]) -> None:
+        """Have `save` copied and written, again and again where it cannot be, until there is no point in it any more:
+        nobody trains meanwhile, and what is not saved is lost. Who is `cancelled` finishes what it writes, and tries
+        no more."""
+        again_s = AGAIN_S
+        while self.finish(given_up):  # the one before, of which there may be a copy
+            self._missed = False
+            save()
+            if not (self.finish(given_up) and self._missed):
+                return
+            if not _rested(again_s, lambda: given_up() or cancelled()):
+                return
+            again_s = min(2 * again_s, SELDOM_S)
+
+    def newest(self) -> FoundCheckpoint | None:
+        """Where to start from; what cannot be read is told and passed over. Raises CheckpointsUnreachable."""
+        if self._place is None:
+            return None
+        found, passed_over = newest(Folder(self._place))
+        for error in passed_over:
+            self._outlet.event("checkpoint.skipped", 0, {"why": error.message})
+        return found
+
+    def tell_start(self, found: FoundCheckpoint, generation: int, calls: int) -> None:
+        """With what a later attempt begins: so many session calls are finished there."""
+        at = found.manifest.position
+        self.cadence.step = at.step
+        data = {"uri": found.place, "step": at.step, "attempt": at.attempt, "calls": calls}
+        self._outlet.event("checkpoint.restored", generation, data)
+
+    def tell_nothing(self, generation: int) -> None:
+        """A later attempt begins as the first one did: what that had committed is trained again."""
+        self._outlet.event("checkpoint.none", generation, {"step": 0})
+
+    def tell_weights(self, place: str, told: dict[str, Any], generation: int) -> None:
+        """With what weights a job begins, which of them it could not take, and what it does not take."""
+        words = {"only_here": "not there", "only_there": "not in this job", "other_shape": "of another shape"}
+        for what, why in words.items():
+            if told[what]:
+                print(f"ringleader: init_from {place}: {why}: {', '.join(told[what])}")
+        print(
+            f"ringleader: init_from {place}: {told['taken']} weights and buffers are taken over; {NOT_TAKEN}."
+        )
+        self._outlet.event("weights.loaded", generation, {"uri": place, "not_taken": NOT_TAKEN} | told)
+
+    def close(self) -> None:
+        """What was copied is written first, if that does not take too long."""
+        if self._thread is None:
+            return
+        if self._wait(0 if self._waited else self._patience_s):
+            self._work.put(None)
+            self._thread.join(self._patience_s)
+        else:
+            print(f"ringleader: the last checkpoint was not written within {self._patience_s:g} s")
+        self._thread = None
+
+    def _ready(self, step: int) -> bool:
+        """Whether there is room for a copy. A file system that hangs is waited for once, not at each checkpoint."""
+        since = time.perf_counter()
+        ready = self._wait(0 if self._waited else self._patience_s)
+        waited_s = time.perf_counter() - since
+        self._waited = not ready
+        if waited_s > TOLD_S:
+            print(f"ringleader: training waited {waited_s:.1f} s for the checkpoint before step {step}")
+        return ready
+
+    def _wait(self, patience_s: float, look: Work = lambda: None) -> bool:
+        if not self._idle.is_set():
+            self._writer.hurry()
+        until = time.perf_counter() + patience_s
+        while not self._idle.wait(min(LOOK_S, max(0.0, until - time.perf_counter()))):
+            if time.perf_counter() >= until:
+                return False
+            look()
+        return True
+
+    def _begin(self, work: Work) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="ringleader-saver", daemon=True)
+            self._thread.start()
+        self._idle.clear()
+        self._work.put(work)
+
+    def _serve(self) -> None:
+        # Not by the least urgent of threads: it would be given the interpreter's lock, and then no core.
+        while (work := self._work.get()) is not None:
+            work()
+            self._idle.set()
+        self._writer.close()
+
+    def _prepare(self, size_bytes: int) -> None:
+        with suppress(RuntimeError, OSError):  # no memory, no process: the first checkpoint will say so
+            self._room.prepare(size_bytes)
+            if self._room.descriptor >= 0:
+                self._writer.prepare()
+
+    def _write(
+        self,
+        snapshot: Snapshot,
+        part: CheckpointPart,
+        position: CheckpointPosition,
+        spare_s: float,
+        *,
+        settled: bool,
+    ) -> None:
+        since = time.perf_counter()
+        try:
+            pieces = tuple(self._written(snapshot, position.name, spare_s))
+        except NotWritten as error:
+            self._failed(position, str(error))
+        except Exception as error:  # of whatever file system: training goes on
+            print(traceback.format_exc())
+            self._failed(position, f"{type(error).__name__}: {error}")
+        else:
+            took_s = time.perf_counter() - since
+            self.cadence.written(took_s)
+            times = (snapshot.took_s, took_s)
+            self._outlet.saved(SavedPart(position, part.number, part.count, pieces, *times, settled))
+
+    def _written(self, snapshot: Snapshot, name: str, spare_s: float) -> list[CheckpointFile]:
+        assert self._place is not None
+        order = snapshot.order(self._place, name)
+        if order is not None:
+            return self._writer.write(order, spare_s)
+        give_way()
+        return snapshot.write(Folder(self._place), name)
+
+    def _failed(self, position: CheckpointPosition, why: str) -> None:
+        self._missed = True
+        self._outlet.event("checkpoint.failed", position.generation, {"why": why, "step": position.step})
+
+
+def _rested(for_s: float, given_up: Callable[[], bool]) -> bool:
+    """Whether there still is a point in it after so long."""
+    until = time.perf_counter() + for_s
+    while time.perf_counter() < until:
+        if given_up():
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
+    """One state of those of all servers: the first has all but what only another one updates."""
+    first = states[0]
+    for other in states[1:]:
+        for mine, theirs in zip(first["models"], other["models"], strict=True):
+            mine.update(theirs)
+        for mine, theirs in zip(first["optimizers"], other["optimizers"], strict=True):
+            mine["state"].update(theirs["state"])
+        _join_boundaries(first["rest"], other.get("boundaries", {}))  # checkpoints of before have none
+    return first
+
+
+def _join_boundaries(rest: dict[str, Any], states: dict[int, States]) -> None:
+    """What a server recorded of its optimiser states between calls belongs beside what the first one recorded."""
+    since, plain = rest.get("boundaries", (0, []))
+    boundaries = [Boundary.of_plain(values) for values in plain]
+    for number, given in states.items():
+        if since <= number < since + len(boundaries):
+            boundaries[number - since].add_states(given)
+    rest["boundaries"] = since, [boundary.plain() for boundary in boundaries]

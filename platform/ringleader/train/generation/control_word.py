@@ -1,0 +1,219 @@
+"""The control word: the few numbers that travel with every exchange.
+
+Every member writes its own entries and leaves zeros elsewhere, so the sum over members is exact in any order and every
+member ends with the same word. That is how all agree on a boundary, a stop, the loss and the rows that were used.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from ringleader.train.generation.checkpoint_cadence import CheckpointVote
+
+MAX_METRICS = 12
+_EXACT = 1 << 24
+_MEMBER = 13
+_HALF = 24
+"""Bits of a fingerprint in one entry."""
+_SHARD = 4 + MAX_METRICS
+KINDS = ("barrier", "evaluate", "batches")
+
+
+class LoopStance(IntEnum):
+    """What a member says about the loop it is in: it goes with the others, goes on, or has left it by `break`."""
+
+    FOLLOWS = 0
+    STAYS = 1
+    LEAVES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPosition:
+    """Where a member is in the program: session call, its kind (a loop with its epoch), committed steps."""
+
+    call: int
+    kind: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class SliceReport:
+    """What one slice says about itself: weight, mean loss, checksums of its rows and of its metrics' names, values."""
+
+    weight: float
+    loss: Tensor
+    checksum: int
+    names: int = 0
+    values: tuple[Tensor, ...] = ()
+
+
+NOTHING: Mapping[int, SliceReport] = {}
+BARRIER, EVALUATE, BATCHES = range(len(KINDS))
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """A reduced word, read. Lists are per present shard in ascending order.
+
+    Attributes:
+        pending: somebody knows of a newer plan; this is the last transaction of its generation.
+        stop: somebody asked to end the loop after this step.
+        weight: the sum of all slice weights.
+        loss: the weighted mean loss.
+        values: the weighted means by metric slot.
+        checksums: shard → checksum of the rows that entered the gradient.
+        names: the checksums of the metrics' names that slices gave; one where all agree.
+        used: per parameter, whether any slice anywhere gave it a gradient.
+        left: the loop was left by `break`: this step does not happen.
+        sets: some loop body has set something in an optimiser's settings.
+        unseen: no loop body has seen what came of the step before and could leave: this step does not happen yet.
+        lays: other parameters are to be trained from here on: the step happens once all agree on them.
+    """
+
+    pending: bool
+    stop: bool
+    weight: float
+    loss: float
+    values: list[float]
+    checksums: dict[int, int]
+    names: frozenset[int]
+    used: list[bool]
+    left: bool = False
+    unseen: bool = False
+    lays: bool = False
+    sets: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WordLayout:
+    """Where each number stands. Fixed for a job's life: room for every member it may ever have."""
+
+    members: int
+    shards: int
+    parameters: int
+    buffers: int
+    length: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        length = self.members * _MEMBER + self.shards * _SHARD + self.parameters + self.buffers
+        object.__setattr__(self, "length", length)
+
+    def write(
+        self,
+        *,
+        rank: int,
+        call: int,
+        kind: int,
+        step: int,
+        pending: bool,
+        stop: bool = False,
+        stance: LoopStance = LoopStance.FOLLOWS,
+        wish: CheckpointVote = CheckpointVote.OBJECTS,
+        said: tuple[int, int] = (0, 0),
+        lays: bool = False,
+        sets: bool = False,
+        slices: Mapping[int, SliceReport] = NOTHING,
+        used: Sequence[bool] = (),
+        buffers: Tensor | None = None,
+    ) -> Tensor:
+        """One member's word: (length,) float32.
+
+        Args:
+            kind: an index into KINDS, plus the epoch for a loop.
+            said: fingerprints of the member's state and of its variables, below 2**48; 0 for none.
+        """
+        word = torch.zeros(self.length, dtype=torch.float32)
+        start = rank * _MEMBER
+        word[start : start + _MEMBER] = torch.tensor(
+            [
+                *(call, kind, step % _EXACT, pending, stop, stance, wish),
+                *(said[0] >> _HALF, said[0] % _EXACT, lays, sets),
+                *(said[1] >> _HALF, said[1] % _EXACT),
+            ],
+            dtype=torch.float32,
+        )
+        for shard, report in slices.items():
+            start = self.members * _MEMBER + shard * _SHARD
+            word[start], word[start + 1] = report.weight, report.loss
+            word[start + 2], word[start + 3] = report.checksum, report.names
+            for slot, value in enumerate(report.values):
+                word[start + 4 + slot] = value
+        tail = self.members * _MEMBER + self.shards * _SHARD
+        if used:
+            word[tail : tail + self.parameters] = torch.tensor(used, dtype=torch.float32)
+        if buffers is not None:
+            word[tail + self.parameters :] = buffers
+        return word
+
+    def buffers_of(self, word: Tensor) -> Tensor:
+        """The encoded buffers' part of a reduced word."""
+        return word[self.length - self.buffers :]
+
+    def positions(self, word: Tensor, *, world: int) -> list[ProgramPosition]:
+        """Where each of `world` members is, by rank."""
+        members = word[: world * _MEMBER].view(world, _MEMBER).tolist()
+        return [ProgramPosition(int(m[0]), _kind(int(m[1])), int(m[2])) for m in members]
+
+    def stances(self, word: Tensor, *, world: int) -> list[LoopStance]:
+        """What each of `world` members says about its loop, by rank."""
+        return [LoopStance(int(s)) for s in word[: world * _MEMBER].view(world, _MEMBER)[:, 5].tolist()]
+
+    def fingerprints(self, word: Tensor, *, world: int) -> list[int]:
+        """The fingerprints of the state that each of `world` members says, by rank; 0 of who says none."""
+        return _joined(word[: world * _MEMBER].view(world, _MEMBER)[:, 7:9])
+
+    def variables(self, word: Tensor, *, world: int) -> list[int]:
+        """The fingerprints of the program's variables, likewise."""
+        return _joined(word[: world * _MEMBER].view(world, _MEMBER)[:, 11:13])
+
+    def wishes(self, word: Tensor, *, world: int) -> list[CheckpointVote]:
+        """What each of `world` members says about a checkpoint, by rank."""
+        return [CheckpointVote(int(w)) for w in word[: world * _MEMBER].view(world, _MEMBER)[:, 6].tolist()]
+
+    def lays(self, word: Tensor, *, world: int) -> bool:
+        """Whether any member has other parameters to be trained."""
+        return bool(word[: world * _MEMBER].view(world, _MEMBER)[:, 9].any())
+
+    def pending(self, word: Tensor, *, world: int) -> bool:
+        """Whether any member knows of a newer plan."""
+        return bool(word[: world * _MEMBER].view(world, _MEMBER)[:, 3].any())
+
+    def read(self, word: Tensor, *, world: int, present: Sequence[int]) -> StepReport:
+        """Read a reduced word of `world` members."""
+        members = word[: world * _MEMBER].view(world, _MEMBER).tolist()
+        start = self.members * _MEMBER
+        table = (
+            word[start : start + self.shards * _SHARD]
+            .view(self.shards, _SHARD)[list(present)]
+            .to(torch.float64)
+        )
+        weights = table[:, 0]
+        total = float(weights.sum())
+        means = (table[:, 1:] * weights[:, None]).sum(dim=0) / max(total, 1e-300)
+        start += self.shards * _SHARD
+        return StepReport(
+            pending=any(m[3] for m in members),
+            stop=any(m[4] for m in members),
+            left=any(m[5] == LoopStance.LEAVES for m in members),
+            unseen=all(m[5] == LoopStance.FOLLOWS for m in members),
+            lays=any(m[9] for m in members),
+            sets=any(m[10] for m in members),
+            weight=total,
+            loss=float(means[0]),
+            values=means[3:].tolist(),
+            checksums={shard: int(row[2]) for shard, row in zip(present, table.tolist(), strict=True)},
+            names=frozenset(int(row[3]) for row in table.tolist()),
+            used=[count > 0 for count in word[start : start + self.parameters].tolist()],
+        )
+
+
+def _joined(halves: Tensor) -> list[int]:
+    """(n, 2) the upper and the lower half of each number."""
+    return [(high << _HALF) + low for high, low in halves.to(torch.int64).tolist()]
+
+
+def _kind(number: int) -> str:
+    return KINDS[number] if number < BATCHES else f"batches, epoch {number - BATCHES}"

@@ -1,0 +1,149 @@
+"""What bits depend on beside the job: the machines that had a part in the weights, and where they differ."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ringleader.elastic import Plan
+from ringleader.errors import NoDevice
+from ringleader.exchange import Exchange
+from ringleader.spec import JobSpec
+
+TEXT_BYTES = 256
+"""Room for what a member says of its machine; more is cut off."""
+_EXACT_BYTES = 6
+"""Of a digest that a float64 holds exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One member's, as text.
+
+    Attributes:
+        device: its kind; with its name where it is no CPU. Empty where it has no part in the bits.
+        capability: the CPU instructions that torch's kernels are chosen for.
+        threads: how many compute one operation.
+    """
+
+    device: str
+    capability: str
+    torch: str
+    numpy: str
+    threads: str
+
+    def encode(self) -> bytes:
+        return "\n".join(astuple(self)).encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
+
+    @classmethod
+    def decode(cls, text: bytes) -> "Environment":
+        values = text.rstrip(b"\0").decode(errors="replace").split("\n")
+        return cls(*(values + [""] * len(fields(cls)))[: len(fields(cls))])
+
+
+def device_of(
+    spec: JobSpec,
+    where: str = "this machine",
+    *,
+    server: bool = False,
+    found: Callable[[], bool] = torch.cuda.is_available,
+) -> torch.device:
+    """Where models and batches live.
+
+    Args:
+        where: this process's node, for the error.
+        server: of a server, which has a device of its own only where the job file says so.
+        found: whether there is a CUDA device.
+
+    Raises:
+        NoDevice: the job asks for one, and there is none.
+    """
+    gpus = spec.gpus_of("server" if server else "worker")
+    whose = "servers.gpus" if server else "workers.gpus"
+    if not gpus:
+        return torch.device("cpu")
+    if found():
+        return torch.device("cuda")
+    if spec.workers.device == "auto":
+        return torch.device("cpu")
+    raise NoDevice(
+        f"{where} has no CUDA device that torch {torch.__version__} sees, and {whose} is {gpus}.",
+        hint="Run it where torch.cuda.is_available(), with a CUDA build of torch on the nodes, or say workers.device: "
+        "auto, which takes the CPU where there is none.",
+    )
+
+
+def this_machine(device: torch.device) -> Environment:
+    return Environment(
+        device="cpu" if device.type == "cpu" else f"{device.type} {torch.cuda.get_device_name(device)}",
+        capability=torch.backends.cpu.get_cpu_capability(),
+        torch=torch.__version__,
+        numpy=np.__version__,
+        threads=str(torch.get_num_threads()),
+    )
+
+
+class EnvironmentCheck:
+    """All that took part so far, over all attempts; equal on all members. A part of what heals and is checkpointed."""
+
+    def __init__(self, spec: JobSpec, device: torch.device) -> None:
+        self._device = device
+        self._servers_differ = bool(spec.workers.gpus) and not spec.servers.gpus
+        self._matters = spec.sync.same_bits
+        self._seen: list[Environment] = []
+
+    def meet(self, exchange: Exchange, plan: Plan, rank: int) -> None:
+        """Members of a new generation tell each other where they run. Called by all of them together."""
+        if not self._matters:
+            return
+        mine, before = this_machine(self._device), self.why_other_bits
+        if self._servers_differ and rank >= plan.world:
+            mine = replace(
+                mine, device=""
+            )  # by the job file, and so in every attempt: no reason for other bits
+        digests = torch.zeros(len(plan.members), dtype=torch.float64)
+        digests[rank] = _digest(mine)
+        one = len(set(exchange.all_reduce(digests).tolist())) == 1
+        found = [mine] if one else _told(exchange, plan, rank, mine)
+        self._seen += [machine for machine in dict.fromkeys(found) if machine not in self._seen]
+        if rank == 0 and self.why_other_bits != before:
+            print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
+
+    @property
+    def why_other_bits(self) -> str:
+        """In what the machines differ, with the values; empty where they do not."""
+        differ = []
+        for field in fields(Environment):
+            values = sorted({value for machine in self._seen if (value := getattr(machine, field.name))})
+            if len(values) > 1:
+                differ.append(f"{_WORDS[field.name]} ({', '.join(values)})")
+        return f"the machines that trained it differ in {' and '.join(differ)}" if differ else ""
+
+    def state(self) -> list[tuple[str, ...]]:
+        return [astuple(machine) for machine in self._seen]
+
+    def restore(self, state: list[Any]) -> None:
+        self._seen = [Environment(*values) for values in state]
+
+
+def _told(exchange: Exchange, plan: Plan, rank: int, mine: Environment) -> list[Environment]:
+    """Every member's machine, by rank."""
+    texts = torch.zeros(len(plan.members), TEXT_BYTES, dtype=torch.float64)
+    texts[rank] = torch.tensor(list(mine.encode()), dtype=torch.float64)
+    return [Environment.decode(bytes(text)) for text in exchange.all_reduce(texts).to(torch.uint8).tolist()]
+
+
+_WORDS = {
+    "device": "device",
+    "capability": "CPU capability",
+    "torch": "torch's version",
+    "numpy": "numpy's version",
+    "threads": "threads",
+}
+
+
+def _digest(machine: Environment) -> int:
+    return int.from_bytes(hashlib.blake2b(machine.encode(), digest_size=_EXACT_BYTES).digest(), "little")

@@ -1,0 +1,182 @@
+"""What a member's exchange is laid over: buckets and tables of the parameters that are trained, or the outer step's.
+
+An exchange is opened over nothing, as who joins does not know what is trained before it has healed. It is laid then, or
+where rounds are the transaction before the first one; and once more whenever that changes.
+"""
+
+from typing import TYPE_CHECKING
+
+from torch.nn import Parameter
+
+from ringleader.comm.buckets import Buckets
+from ringleader.exchange import Coding, Exchange, open_exchange
+from ringleader.exchange.local_sums import reusable
+from ringleader.train.modes.local_sgd.outer_step import OuterStep
+from ringleader.train.state.sparse_parameters import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
+
+if TYPE_CHECKING:
+    from ringleader.train.generation.member import Member
+
+
+class ExchangeLayout:
+    """One member's. Outlives generations.
+
+    Attributes:
+        coding: how gradients are coded, from the first exchange on; None where they are not.
+    """
+
+    def __init__(self, group: "Member") -> None:
+        self.coding: Coding | None = None
+        self._group = group
+        self._opened = self._laid = False
+        self._parameters: list[Parameter] | None = None
+        self._tables: tuple[tuple[int, ...], dict[int, str]] | None = None
+        self._dense: set[Parameter] = set()
+        self._outer: OuterStep | None = None
+        self._buckets: Buckets | None = None
+        self._counted_bytes = 0
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Every parameter, frozen ones too. Which of them are trained `TrainedParameters` knows."""
+        if self._parameters is None:
+            self._parameters = self._group.held.parameters
+        return self._parameters
+
+    @property
+    def tables(self) -> dict[int, str]:
+        """The names of the trained parameters whose gradients travel as rows, by number."""
+        group, numbers = self._group, self._group.trained.numbers
+        if self._tables is None or self._tables[0] is not numbers:
+            travel = group.spec.sync.architecture in ROWS_TRAVEL
+            found = tables_of(group.held.models, group.held.spoken_parameters, numbers) if travel else {}
+            self._tables = numbers, found
+        return self._tables[1]
+
+    @property
+    def outer(self) -> OuterStep | None:
+        """The outer step, where a round of several batches is the transaction."""
+        kind = self._group.spec.sync.outer_step
+        if self._outer is None and kind is not None and self.parameters:
+            self._outer = OuterStep(self._group.held, self.parameters, self._group.spec.shards, kind)
+        return self._outer
+
+    @property
+    def outdated(self) -> bool:
+        """Whether optimisers have other parameters than those for which rounds were laid in this generation."""
+        outer = self.outer if self._laid else None
+        return outer is not None and outer.outdated(self._group.trained.numbers)
+
+    @property
+    def exchanged(self) -> list[Parameter]:
+        """What has gradients that are summed."""
+        return [] if self._group.spec.sync.circulates else self._group.trained.parameters
+
+    def open(self) -> Exchange:
+        """A generation's exchange, over nothing yet."""
+        group = self._group
+        sync, seat = group.spec.sync, group.seat
+        assert seat is not None
+        self._laid = False
+        self.settle()
+        parameters = [] if self.outer is not None or sync.circulates else self.parameters
+        return open_exchange(
+            architecture=sync.architecture,
+            algorithm=sync.algorithm or "auto",
+            same_bits=group.same_bits,
+            plan=seat.plan,
+            rank=seat.rank,
+            transport=seat.transport,
+            parameters=parameters,
+            word_length=group.layout.length,
+            buckets=None,
+            coding=self.coding,
+            timeline=group.timeline,
+            leased=sync.leased,
+            active=(),
+            later=[number for number in range(len(parameters)) if number not in group.trained.first],
+        )
+
+    def settle(self) -> None:
+        """What follows from what is trainable at the first session call, whatever a joiner's lines freeze before it has
+        a seat."""
+        group, codec = self._group, self._group.spec.sync.codec
+        if self._opened:
+            return
+        self._opened = True
+        self._refuse_optimizers()
+        self.make_dense()
+        group.held.commit_kept()
+        self.coding = None if codec == "none" else Coding(codec, list(group.held.named_parameters))
+        _ = group.trained.first, group.layout
+
+    def lay(self) -> None:
+        """The exchange goes by what is trained. All members call this at the same point. Raises ExchangeBroken."""
+        group, exchange = self._group, self._group.exchange
+        assert exchange is not None
+        if group.spec.sync.circulates:
+            return
+        opened, parameters, active = exchange.buckets, self.parameters, group.trained.numbers
+        owners = opened.owners
+        if self.outer is not None:
+            self.outer.lay(active)
+            parameters = self.outer.carriers
+            active, owners = tuple(range(len(parameters))), (0,) * len(parameters)
+        shared = opened.arena is not None
+        self._buckets = reusable(self._buckets, parameters, owners, self.tables, shared=shared, active=active)
+        exchange.lay(self._buckets)
+        # The first generation that sends over links measures them; who joins later heals what it found.
+        group.costs = exchange.measure(group.costs)
+        exchange.go_by(group.costs)
+        self._laid = True
+
+    def lay_first(self) -> None:
+        """The same where it has not been done in this generation: at its opening a joiner's program has yet to make the
+        optimisers by which rounds go."""
+        if not self._laid:
+            self.lay()
+            self._group.choice.tell()
+
+    def lay_anew(self) -> None:
+        """What is trained has changed, or by which optimisers."""
+        self._refuse_optimizers()
+        self._group.donations.void()
+        self.lay()
+        self._group.choice.tell()
+
+    def make_dense(self) -> None:
+        """Where rows do not travel: what a backward can reach gets dense gradients only."""
+        if self._group.spec.sync.architecture not in ROWS_TRAVEL:
+            new = {p for p in self.parameters if p.requires_grad} - self._dense
+            make_dense(new)
+            self._dense |= new
+
+    def own_weights(self) -> None:
+        """The program is about to change weights: no peer reads them where they are."""
+        if self._buckets is not None:
+            self._buckets.move_out()
+
+    def bring_back(self) -> None:
+        """The program is about to run: what it holds of weights' memory shows their values."""
+        if self._buckets is not None:
+            self._buckets.bring_back()
+
+    def traffic(self) -> dict[str, float]:
+        """Where there are any, the bytes of coded gradients and of rows that this worker sent since the last call."""
+        if self.coding is None and not self.tables:
+            return {}
+        coded = self.coding.wire_bytes if self.coding is not None else 0
+        rows = self._buckets.tables.wire_bytes if self._buckets is not None else 0
+        before, self._counted_bytes = self._counted_bytes, coded + rows
+        return {"comm_bytes": float(self._counted_bytes - before)}
+
+    def release(self) -> None:
+        """Training is over."""
+        if self._buckets is not None:
+            self._buckets.bring_back()
+            self._buckets.release()
+            self._buckets = None
+
+    def _refuse_optimizers(self) -> None:
+        group = self._group
+        refuse_optimizers(group.held.optimizers, group.tables, group.spec.sync.architecture)

@@ -1,0 +1,223 @@
+"""A member's whole committed state: how it comes from a peer or a checkpoint, and what of it goes into one."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import Parameter
+
+from ringleader.checkpoint.parts import CheckpointPart
+from ringleader.comm.communicator import end_process
+from ringleader.elastic import Plan
+from ringleader.train.generation.checkpointing import joined
+from ringleader.train.generation.environment_check import EnvironmentCheck
+from ringleader.train.generation.server_handover import hand_over, lacks
+from ringleader.train.ports import Seat
+
+if TYPE_CHECKING:
+    from ringleader.train.generation.member import Member
+
+
+class Healing:
+    """What one member gives to its peers and to checkpoints, and takes from them. Called from the training thread."""
+
+    def __init__(self, group: "Member") -> None:
+        self._group = group
+        self.machines = EnvironmentCheck(group.spec, group.device)
+
+    def heal(self) -> None:
+        """Donors send their committed state, receivers take it, in the plan's order."""
+        group = self._group
+        assert group.seat is not None
+        assert group.exchange is not None
+        plan, me = group.seat.plan, group.seat.plan.members[group.seat.rank]
+        group.beginning.begin(group, plan)
+        self._resume(plan, me)
+        payloads: dict[int, torch.Tensor] = {}
+        for receiver, donor in plan.heals:
+            if donor == me:
+                since = self._lacks_since(receiver)
+                payloads[since] = payloads[since] if since in payloads else self.payload(since)
+                group.exchange.send_state(plan.rank_of(receiver), payloads[since])
+            elif receiver == me:
+                received = group.exchange.receive_state(plan.rank_of(donor))
+                keep = self._own_part(plan, donor)
+                rest = self.receive(received, keep)
+                updated = rest["changed"] or plan.start_step > 0
+                if not keep and lacks(plan, group.seat.rank, donor, updated=updated):
+                    group.updated = -1
+        if group.spec.sync.leased and me not in [receiver for receiver, _ in plan.heals]:
+            group.updated = max(group.updated, group.step)
+        if not group.outer:
+            group.laying.lay()
+        if plan.servers > 1 and not (group.spec.sync.servers_are_copies or group.spec.sync.circulates):
+            if plan.backups:
+                hand_over(group, lacking=group.updated < 0)
+                group.updated = group.step if group.updated < 0 else group.updated
+            self._level()
+        self.machines.meet(group.exchange, plan, group.seat.rank)
+
+    def payload(self, since: int) -> torch.Tensor:
+        """(n,) uint8 of all committed state, sealed for a peer that has the boundaries of calls before `since`."""
+        group = self._group
+        assert group.seat is not None
+        assert group.exchange is not None
+        return group.held.payload(self.rest(self._inside(group.seat.plan), since), group.exchange.seal)
+
+    def receive(self, payload: torch.Tensor, keep: list[Parameter]) -> dict[str, Any]:
+        """Take over a peer's committed state, all but the parameters in `keep` with their optimiser states.
+
+        Returns what no registered object holds."""
+        group = self._group
+        assert group.exchange is not None
+        rest = group.held.restore(payload, group.exchange.seal, keep)
+        self.restore(rest, whole=not keep)
+        return rest
+
+    def _lacks_since(self, receiver: str) -> int:
+        """From which call on a receiver lacks boundaries: who was in the generation before is behind by a transaction
+        at most, and by a loop that this member has left and that is not over yet."""
+        group = self._group
+        return max(0, group.sections.count - 2) if receiver in group.former else 0
+
+    def _inside(self, plan: Plan) -> dict[str, Any]:
+        """Where a running loop stands, for who takes this member's whole state."""
+        inside = {} if plan.start_step else self._group.inside
+        return (self._group.keeps() if plan.backups else {}) or inside
+
+    def part_to_save(self, seat: Seat) -> CheckpointPart | None:
+        """What a member writes: equals share out one state, servers write their own; of a token ring's members, whose
+        optimisers differ, one writes all."""
+        group = self._group
+        plan, server = seat.plan, seat.rank - seat.plan.world
+        if group.spec.sync.circulates:
+            writer = plan.world if plan.servers and group.spec.sync.servers_are_copies else 0
+            return CheckpointPart() if seat.rank == writer else None
+        if not plan.servers:
+            return CheckpointPart(writer=seat.rank, writers=plan.world)
+        if server < 0:
+            return None
+        assert group.exchange is not None
+        if group.exchange.part is None:
+            return CheckpointPart(writer=server, writers=plan.servers)
+        return CheckpointPart(state=server, states=plan.servers)  # what two servers hold is written by both
+
+    def state_of(self, part: CheckpointPart) -> dict[str, Any]:
+        """What this member writes: all, or the part that it alone updates."""
+        group = self._group
+        assert group.exchange is not None
+        if part.state == 0:
+            # A server that took over another one's state has opened no books of its own yet.
+            return group.held.state(self.rest(group.keeps() or group.inside))
+        return group.held.state_of(group.part or []) | {"boundaries": group.sections.states()}
+
+    def rest(self, inside: dict[str, Any], since: int = 0) -> dict[str, Any]:
+        """The position of this member, and all else that no registered object holds.
+
+        Args:
+            since: boundaries of calls from this number on come along.
+        """
+        group = self._group
+        return {
+            "inside": inside,
+            "place": group.sections.place,
+            "boundaries": group.sections.state(since),
+            "variables": group.sections.variables.state(since),
+            "calls": group.calls.state(),
+            "step": group.step,
+            "applied": group.applied,
+            "samples": group.samples,
+            "loss": group.loss,
+            "costs": group.costs,
+            "records": group.reporter.state(),
+            "changed": group.changed,
+            "trained": group.trained.state(),
+            "outer": group.outer.state_dict() if group.outer else {},
+            "opened": group.opened,
+            "ticked": group.ticked,
+            "scaling": group.scaling.state_dict() if group.scaling else {},
+            "machines": self.machines.state(),
+            "unkept": group.unkept.state(),
+            "draws": group.draws.state(),
+            "comparison": group.comparison.state(),
+            "staleness": group.staleness,
+        }
+
+    def restore(self, rest: dict[str, Any], *, whole: bool) -> None:
+        """Take a peer's position; not `whole` where this server kept the part that it alone updates."""
+        group = self._group
+        if group.laying.coding is not None:
+            # The step that the peers applied holds this worker's coded gradients: what they lost is owed.
+            group.laying.coding.heal(steps=rest["step"] - group.step)
+        group.calls.restore(rest["calls"])
+        group.sections.restore(rest.get("boundaries", (0, [])))  # checkpoints of before have none
+        group.sections.variables.restore(rest.get("variables", {}))
+        group.sections.healed(rest.get("place", -1))
+        group.step = rest["step"]
+        group.applied = rest["applied"]
+        group.samples = rest["samples"]
+        group.loss = rest["loss"]
+        group.costs = rest["costs"]
+        new = group.updated < 0
+        group.updated = group.step if whole else group.updated
+        if new or not (group.serves and group.spec.sync.leased):  # there server 0's records are nowhere else
+            group.reporter.restore(rest["records"])
+        if new and group.spec.sync.leased:
+            group.changed = rest["changed"]
+        if "trained" in rest:  # checkpoints of before have none, nor this
+            group.trained.restore(rest["trained"])
+        if group.outer:
+            group.outer.load_state_dict(rest["outer"], group.trained.numbers)
+        group.opened, group.ticked = rest["opened"], rest["ticked"]
+        if group.scaling:
+            group.scaling.load_state_dict(rest["scaling"])
+        self.machines.restore(rest.get("machines", []))  # nor this
+        group.unkept.restore(rest.get("unkept", []))
+        group.draws.restore(rest.get("draws", False))
+        if "comparison" in rest:
+            group.comparison.restore(rest["comparison"])
+        group.staleness = rest.get("staleness", [])
+        group.inside, group.boundary = rest["inside"], group.step
+        group.heals += 1
+        group.buffers.adopt()
+
+    def _resume(self, plan: Plan, me: str) -> None:
+        """A later attempt begins with the newest checkpoint: whom the others heal from takes it."""
+        group = self._group
+        receivers = {receiver for receiver, _ in plan.heals}
+        if plan.start_step or group.applied or group.changed or me in receivers:
+            return
+        if group.shadowing.stale:
+            end_process("it shall begin from nothing, and its weights are of a member that is gone")
+        found = group.saver.newest() if plan.attempt > 1 else None
+        if found is not None:
+            rest = group.held.take(joined(found.states))
+            self.restore(rest | {"costs": None}, whole=True)
+            group.reporter.restore(rest["records"])  # the last of them may have been told nowhere
+            group.saver.tell_start(found, plan.generation, len(group.calls.finished))
+            return
+        if plan.attempt > 1:
+            group.saver.tell_nothing(plan.generation)
+        group.beginning.tell(group, plan.generation)
+
+    def _own_part(self, plan: Plan, donor: str) -> list[Parameter]:
+        """What the donor has not the newest of: a server's own share, once it has applied a step, and all of it where
+        the donor is a worker, who is ahead by an evaluation at most and has no optimiser state."""
+        group = self._group
+        assert group.exchange is not None
+        assert group.seat is not None
+        if group.updated <= 0 and not group.changed:
+            return []
+        served = group.seat.rank >= plan.world > plan.rank_of(donor)
+        return group.part or (group.held.ever_trained(group.parameters) if served else [])
+
+    def _level(self) -> None:
+        """Where all servers are at the same step their weights go to everybody: a server has the newest ones of its own
+        part for certain. Where one is ahead, everybody else has all the weights of the step before."""
+        group = self._group
+        assert group.seat is not None
+        assert group.exchange is not None
+        ahead = torch.zeros(len(group.seat.plan.members), dtype=torch.float64)
+        ahead[group.seat.rank] = group.ahead
+        if not bool(group.exchange.all_reduce(ahead).any()):
+            group.exchange.publish()
+            group.call_back()

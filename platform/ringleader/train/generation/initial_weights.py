@@ -1,0 +1,131 @@
+"""The weights of another job that this one begins with (`init_from`).
+
+Every process that runs the program takes them over, model by model as they are registered: so the lines behind
+`session.model` see the same weights in all of them. Who takes over a peer's state or a checkpoint does so afterwards.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ringleader.checkpoint.manifest import BeginningUnreadable, CheckpointUnreadable
+from ringleader.checkpoint.snapshot import checkpoint_at
+from ringleader.checkpoint.weights_file import SUFFIX, weights_at
+from ringleader.elastic import Plan
+from ringleader.spec.job import JOB_ID
+from ringleader.train.between_calls.variables import VariableFinding
+from ringleader.train.generation.checkpointing import joined
+from ringleader.train.matched_weights import MatchedWeights, told
+from ringleader.train.source.current_line import running_place
+
+if TYPE_CHECKING:
+    from ringleader.train.generation.member import Member
+
+FEW = 0.5
+"""Who takes over a smaller share of its numbers has probably meant another model, or other names."""
+
+
+class Beginning:
+    """One process's. Read once, given away model by model, and done with when the first session call begins."""
+
+    def __init__(self, uri: str | None) -> None:
+        self._uri = uri
+        self._given: list[dict[str, Any]] | None = None
+        self._unread: CheckpointUnreadable | None = None
+        self._models: list[MatchedWeights] = []
+        self._others: list[MatchedWeights] = []
+        self._line = ""
+        self._begun = False
+
+    @property
+    def unread(self) -> CheckpointUnreadable | None:
+        """Why the weights could not be read, if they could not."""
+        return self._unread
+
+    def read(self) -> None:
+        """Read them now, rather than with the first model. What is wrong with them is said where the job begins."""
+        if self._uri is None or self._given is not None:
+            return
+        try:
+            self._given = _models_at(self._uri)
+        except CheckpointUnreadable as error:
+            self._given, self._unread = [], error
+
+    def give(self, model: nn.Module) -> None:
+        """The next model was registered: it takes over what has the same name and shape; all else stays as it is."""
+        if self._uri is None:
+            return
+        self._line = self._line or running_place()
+        self.read()
+        assert self._given is not None
+        given = self._given.pop(0) if self._given else {}
+        own = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+        matched = MatchedWeights.of(own, given)
+        self._models.append(matched)
+        if matched.taken:
+            model.load_state_dict({name: given[name] for name in matched.taken}, strict=False)
+
+    def begin(self, group: "Member", plan: Plan) -> None:
+        """This process has its first seat: its program's lines have seen the weights, or they have not.
+
+        Raises:
+            CheckpointUnreadable: they cannot be read, and nothing is trained yet. Later that ends no job: who comes in
+                has the state of the others, and only what its lines made of the weights may differ.
+        """
+        if self._uri is None or self._begun:
+            return
+        self._begun = True
+        self._others = [MatchedWeights.of({}, given) for given in self._given or ()]
+        self._given = []
+        if self._unread is None:
+            self._warn(group)
+        elif plan.attempt == 1 and plan.start_step == 0:
+            raise self._unread
+        else:
+            self._missed(group, self._unread)
+
+    def tell(self, group: "Member", generation: int) -> None:
+        """The job begins with them: say which they are.
+
+        Raises:
+            CheckpointUnreadable: they cannot be read, or none of them fits.
+        """
+        if self._uri is None:
+            return
+        if self._unread is not None:
+            raise self._unread
+        if not any(model.taken for model in self._models):
+            raise BeginningUnreadable(self._uri, "no entry of this job's models has its name and shape there")
+        numbered = len(group.held.models) > 1
+        group.saver.tell_weights(
+            self._uri, told([*self._models, *self._others], numbered=numbered), generation
+        )
+
+    def _warn(self, group: "Member") -> None:
+        taken = sum(model.taken_numel for model in self._models)
+        own = sum(model.own_numel for model in self._models)
+        if taken < FEW * own:
+            group.warnings.add(
+                "init_from",
+                f"init_from {self._uri} gives {taken:,} of the {own:,} numbers in this job's models: all others have "
+                f"another name or shape there, and begin as the program made them.",
+                "If that is not meant, compare the names in the log (not there, not in this job, of another shape): "
+                "a model that is wrapped, for example by torch.compile, has another one before each.",
+            )
+
+    def _missed(self, group: "Member", error: CheckpointUnreadable) -> None:
+        print(f"ringleader: init_from: {error.message} Training goes on with the state of the others.")
+        if group.same_bits:
+            how = "were not to be read where lines ran again, which saw what the program made itself"
+            cure = "keep the job or the file that init_from names until this job is over"
+            group.sections.variables.find(VariableFinding("weights of init_from", self._line, cure, how))
+
+
+def _models_at(uri: str) -> list[dict[str, Any]]:
+    """The states of the models in a weights file or a checkpoint."""
+    if JOB_ID.fullmatch(uri):
+        raise BeginningUnreadable(uri, "only a control plane knows where the weights of a job are")
+    if uri.endswith(SUFFIX):
+        return weights_at(uri)
+    models: list[dict[str, Any]] = joined(checkpoint_at(uri).states)["models"]
+    return models

@@ -1,0 +1,377 @@
+"""This worker's place among the members: its seat, its exchange, and the way from one generation to the next."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ringleader.comm.simulator import ClusterCosts
+from ringleader.elastic import Plan
+from ringleader.elastic.state import PAUSE, SHORT
+from ringleader.errors import ExchangeBroken
+from ringleader.exchange import Exchange
+from ringleader.spec import JobSpec
+from ringleader.train.between_calls.sections import ProgramSections
+from ringleader.train.between_calls.session_calls import FinishedCall, SessionCalls
+from ringleader.train.body.carried_state import CarriedState
+from ringleader.train.body.optimizer_settings import OptimizerSettings
+from ringleader.train.chosen_schedules import ChosenSchedules
+from ringleader.train.generation.agreement import agreed
+from ringleader.train.generation.checkpoint_copies import CheckpointCopies
+from ringleader.train.generation.checkpointing import CheckpointSaver
+from ringleader.train.generation.control_word import WordLayout
+from ringleader.train.generation.exchange_layout import ExchangeLayout
+from ringleader.train.generation.heal import Healing
+from ringleader.train.generation.initial_weights import Beginning
+from ringleader.train.generation.join_donor import JoinDonor
+from ringleader.train.generation.join_follower import JoinFollower
+from ringleader.train.generation.member_comparison import MemberComparison
+from ringleader.train.generation.settled_records import SettledRecords
+from ringleader.train.job_warnings import JobWarnings
+from ringleader.train.modes.local_sgd.outer_step import OuterStep
+from ringleader.train.ports import Coordinator, ParkReport, Seat
+from ringleader.train.program_check.background import BackgroundCheck
+from ringleader.train.source.current_line import line_setting
+from ringleader.train.state.buffers import CommittedBuffers
+from ringleader.train.state.hidden_state import HiddenState
+from ringleader.train.state.loss_scale import LossScale
+from ringleader.train.state.trained_parameters import TrainedParameters
+from ringleader.train.state.training_state import TrainingState
+from ringleader.train.state.update_randomness import UpdateRandomness
+from ringleader.train.time_split import TimeSplit
+
+
+class Member:
+    """Committed position, current seat and exchange. `enter` brings a worker into the next generation.
+
+    Attributes:
+        step: global steps applied.
+        applied: transactions applied: steps and finished evaluations.
+        epoch: the index of the last batches loop, for what people read.
+        loss: the global loss of the newest committed step, None before the first.
+        costs: what links and adds cost, as measured once; None where nothing has been chosen by it yet.
+        heals: how often this member took over a peer's whole state.
+        former: the members of the generation before this one; empty for who was in none.
+        opened: the call number of the loop that all members have begun together, where that is a transaction.
+        ticked: global steps for which schedules and callbacks have run, where members are at different steps.
+        updated: global steps that the parameters which this member updates have applied; a server of several may be a
+            step ahead of all others after a failure. -1 on a new server that has not got them yet.
+        changed: this server has made an update, if only a part of a step.
+        staleness: where items are leased: gradients by the versions between pull and update.
+        level: called when a generation's exchange is open, before anybody heals.
+        keeps: what a running loop's transaction knows beyond whole steps, at a boundary, for a checkpoint.
+        stand: called where a generation begins, before what one member alone holds is copied: what members know of the
+            running loop is put together. All of them take part.
+        inside: what `keeps` gave, of the checkpoint that this attempt began with.
+        boundary: the global step at the transaction before: what is due behind it has been copied for a checkpoint.
+        scaling: the loss scale of fp16; None in other precisions.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        device: torch.device,
+        held: TrainingState,
+        calls: SessionCalls,
+        reporter: SettledRecords,
+        coordinator: Coordinator,
+        split: TimeSplit,
+        saver: CheckpointSaver,
+    ) -> None:
+        self.spec = spec
+        self.device = device
+        self.held = held
+        self.calls = calls
+        self.reporter = reporter
+        self.coordinator = coordinator
+        self.split = split
+        self.timeline = split.timeline
+        self.saver = saver
+        self.step = 0
+        self.applied = 0
+        self.samples = self.epoch = 0
+        self.loss: float | None = None
+        self.costs: ClusterCosts | None = None
+        self.updated = 0
+        self.changed = False
+        self.staleness: list[int] = []
+        self.level: Callable[[], None] = lambda: None
+        self.keeps: Callable[[], dict[str, Any]] = dict
+        self.stand: Callable[[], None] = lambda: None
+        self.inside: dict[str, Any] = {}
+        self.boundary = 0
+        self.heals = 0
+        self.former: tuple[str, ...] = ()
+        self.opened, self.ticked = -1, 0
+        self.seat: Seat | None = None
+        self.exchange: Exchange | None = None
+        self.same_bits = spec.sync.same_bits
+        self._leaving, self._must_park = "", True
+        self._buffers: CommittedBuffers | None = None
+        self._layout: WordLayout | None = None
+        self.trained = TrainedParameters(self)
+        self.laying = ExchangeLayout(self)
+        self.scaling = LossScale() if spec.precision == "fp16" else None
+        self.sections = ProgramSections(self)
+        self.comparison = MemberComparison(self)
+        self.unkept = HiddenState(self)
+        self.carrying = CarriedState(self)
+        self.settings = OptimizerSettings(self, line_setting)
+        self.draws = UpdateRandomness(self)
+        self.healing = Healing(self)
+        self.donations = JoinDonor(self)
+        self.securing = CheckpointCopies(self)
+        self.shadowing = JoinFollower(self)
+        self.choice = ChosenSchedules(self)
+        self.warnings = JobWarnings(self)
+        self.beside = BackgroundCheck(self)
+        self.beginning = Beginning(spec.init_from)
+
+    @property
+    def buffers(self) -> CommittedBuffers:
+        if self._buffers is None:
+            self._buffers = CommittedBuffers(self.held.models)
+        return self._buffers
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Every parameter, frozen ones too. Which of them are trained `trained` knows."""
+        return self.laying.parameters
+
+    @property
+    def tables(self) -> dict[Parameter, str]:
+        """The names of the trained parameters whose gradients travel as rows."""
+        return {self.parameters[number]: name for number, name in self.laying.tables.items()}
+
+    @property
+    def outer(self) -> OuterStep | None:
+        """The outer step, where a round of several batches is the transaction."""
+        return self.laying.outer
+
+    @property
+    def part(self) -> list[Parameter] | None:
+        """What this member alone updates, or has updated, one server of several; None: all that anybody updates."""
+        assert self.exchange is not None
+        share = self.exchange.part
+        return None if share is None else self.held.ever_trained(share)
+
+    @property
+    def layout(self) -> WordLayout:
+        if self._layout is None:
+            self._layout = WordLayout(
+                members=self.spec.shards + self.spec.sync.server_count,
+                shards=self.spec.shards * self.spec.sync.round_steps,
+                parameters=len(self.parameters),
+                buffers=self.buffers.word_length,
+            )
+        return self._layout
+
+    @property
+    def lanes(self) -> int:
+        """Terms of the gradient's sum: logical shards, or workers where a worker's slices run as one."""
+        if self.same_bits:
+            return self.spec.shards
+        assert self.seat is not None
+        return self.seat.plan.world
+
+    @property
+    def ahead(self) -> bool:
+        """Whether this server has applied the running step before: it takes part again, and does not update again."""
+        return self.updated > self.step and not self.spec.sync.leased
+
+    @property
+    def serves(self) -> bool:
+        """Whether this member is a server."""
+        return self.seat is not None and self.seat.rank >= self.seat.plan.world
+
+    def enter(self) -> Exchange | None:
+        """The exchange to use for the next transaction; waits for the next plan first where one is due.
+
+        None: this worker has no seat yet, and has been told that the call which it has come to is over."""
+        while self._must_park or self.exchange is None:
+            first = self.seat is None
+            with self.split.idle() if first else self.split.recovery():
+                self._change_generation()
+            if self.seat is None:
+                return None
+        return self.exchange
+
+    def heed(self) -> None:
+        """A call begins that is over: who has no seat yet and is wanted asks for one."""
+        if self.seat is None and self.coordinator.interrupted():
+            self.enter()
+
+    def committed(self) -> None:
+        """All that is applied is committed and published."""
+        self.securing.committed()
+        self.donations.committed(leaves=self._must_park)
+        self.beside.committed()
+
+    def leave_at_boundary(self) -> None:
+        """The reduced word named a newer plan: this generation is over."""
+        self._must_park = True
+        self._leaving = ""
+
+    def broke(self, error: ExchangeBroken) -> None:
+        """The running transaction did not happen; the next plan says where to go on."""
+        self._must_park = True
+        self._leaving = str(error)
+        self.donations.void()
+        if self.timeline is not None:
+            self.timeline.unwind(self._leaving)
+        self.held.rewind_kept()
+        self.buffers.forget()
+
+    def own_weights(self) -> None:
+        """The program is about to change weights: no peer reads them where they are."""
+        self.laying.own_weights()
+
+    def call_back(self) -> None:
+        """All weights are here: callbacks that waited for them run."""
+        self.held.call_back()
+        if self.held.callbacks:
+            self.buffers.adopt()
+
+    def take_back(self) -> None:
+        """A loop's body was left in its middle: what it did to buffers and kept objects since the commit is undone."""
+        if self.spec.followed or self.spec.sync.same_bits:
+            self.buffers.rewind()
+        self.held.rewind_kept()
+
+    def forget_gradients(self) -> None:
+        """What is left in `.grad` differs by worker: between calls it is None everywhere."""
+        for parameter in self.held.weights:
+            parameter.grad = None
+
+    def take_over(self) -> None:
+        """A call begins: what the lines before it made of buffers and kept objects is committed."""
+        if self.seat is not None and not (self.spec.sync.order_free or self.spec.sync.circulates):
+            self.buffers.adopt()
+        if self.seat is not None:
+            self.held.commit_kept()
+
+    def leave_call(self, number: int) -> None:
+        """The loop of that call was left at this committed step."""
+        self.calls.left.add(number)
+        self.pass_over(lambda: self.finish_call(number))
+
+    def pass_over(self, end: Callable[[], None] = lambda: None) -> None:
+        """A transaction without a step, for `end`; who misses it is healed. The weights are published as they are."""
+        exchange = self.exchange
+        assert exchange is not None
+        if not exchange.updates:
+            exchange.publish()
+        self.buffers.forget()
+        end()
+        self.applied += 1
+        if exchange.updates:
+            exchange.publish()
+
+    def finish_call(self, number: int, result: Any = None) -> None:
+        """The call is over for everybody at this committed step."""
+        self.calls.finish(number, FinishedCall(result, self.step, self.loss))
+        self.sections.finished(number)
+
+    def close(self) -> None:
+        """Leave the group for good; weights stay."""
+        self.donations.void()
+        self.beside.close()
+        self.saver.close()
+        if self.exchange is not None:
+            self.split.exposed_s += self.exchange.exposed_s
+            self.exchange.close()
+            self.exchange = None
+        self.laying.release()
+
+    def check(self, reduced: Tensor) -> bool:
+        """Whether the step happens, and nobody left the loop before it. Raises CallMismatch where members differ."""
+        assert self.seat is not None
+        self.securing.hear(reduced, self.seat.plan)
+        stays = agreed(self.layout, reduced, self.seat.plan, self.seat.rank)
+        others = self.layout.lays(reduced, world=len(self.seat.plan.members))
+        return stays and not others and not self.comparison.differs(reduced)
+
+    def _change_generation(self) -> None:
+        generation = self.seat.plan.generation if self.seat else 0
+        self.reporter.leave_office()
+        if self.spec.followed:
+            self.buffers.rewind()  # the loop's body may have changed them behind the step
+        self.donations.boundary()
+        if self.exchange is not None:
+            self.split.exposed_s += self.exchange.exposed_s
+            self.exchange.close()
+            self.exchange = None
+        if self.timeline is not None:
+            self.timeline.begin("regroup", left=generation)
+        self.former = self.seat.plan.members if self.seat else ()
+        step = self.updated if self.updated < 0 else max(self.step, self.updated)
+        call = max(0, self.calls.next - 1)
+        self.seat = self._next_seat(ParkReport(generation, self.applied, step, self._leaving, call=call))
+        if self.seat is None:
+            if self.timeline is not None:
+                self.timeline.end()
+            return
+        self._must_park = False
+        self._leaving = ""
+        if not generation and self.serves and self._begun:
+            self.updated = -1
+        if self.timeline is not None:
+            self.timeline.end()
+            self.timeline.begin("heal", generation=self.seat.plan.generation)
+        try:
+            self.securing.begin()
+            self.exchange = self.laying.open()
+            self.level()
+            self.healing.heal()
+        except ExchangeBroken as error:
+            self.broke(error)
+            return
+        if self.timeline is not None:
+            self.timeline.end()
+        plan = self.seat.plan
+        # Where items are leased server 0 counts them, and so it speaks.
+        speaker = plan.world if self.spec.sync.leased and plan.servers else 0
+        self.reporter.take_office(speaks=self.seat.rank == speaker, recorded_step=plan.recorded_step)
+        try:
+            if plan.cause in (PAUSE, SHORT):
+                self._stop(plan)
+                return
+            self.securing.begun(plan)
+        except ExchangeBroken as error:
+            self.broke(error)
+            return
+        self.choice.tell()
+        self.warnings.look()
+
+    @property
+    def _begun(self) -> bool:
+        """Whether servers may have made updates before this plan. Where items are leased steps do not say so."""
+        assert self.seat is not None
+        plan = self.seat.plan
+        return plan.backups > 0 and plan.generation > 1 if self.spec.sync.leased else plan.start_step > 0
+
+    def _next_seat(self, parked: ParkReport) -> Seat | None:
+        """Asks and follows a member meanwhile, if told so. None: there are lines to run first."""
+        self.shadowing.catching.arrive()
+        while True:
+            match self.coordinator.next_seat(parked):
+                case Seat() as seat:
+                    return seat
+                case shadow:
+                    self.laying.settle()
+                    told = self.shadowing.follow(shadow)
+                    if told is None:
+                        return None
+                    parked = told
+
+    def _stop(self, plan: Plan) -> None:
+        """The generation has no other purpose than to save the boundary at which it begins. Raises ExchangeBroken."""
+        if plan.cause == SHORT:
+            self.securing.rest()
+        else:
+            self.securing.pause()
+            self.reporter.settle()
+        self._must_park = True

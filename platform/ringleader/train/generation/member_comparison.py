@@ -1,0 +1,206 @@
+"""The comparison of members: whether all hold the same committed state, found out before a difference does harm.
+
+Everyone's fingerprint travels with the word of the first transaction of a generation and of a session call, and is
+summed before a checkpoint. Where fingerprints differ that transaction does not happen: members that differ take the
+state of a member that ran all lines for the first time, of those of the most, and say what differed. A second one, of
+the program's variables, travels beside it: where it differs the variable is named, and nothing is changed.
+"""
+
+import hashlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ringleader.checkpoint.pieces import take_apart
+from ringleader.train.state.fingerprints import first_difference, prints
+
+if TYPE_CHECKING:
+    from ringleader.train.generation.member import Member
+
+EXACT_BYTES = 6
+"""Of a fingerprint: what a float64 holds exactly, and two entries of a word."""
+
+AGAIN = 1
+"""The bit of a fingerprint that says that its member has run lines again."""
+
+IN_A_ROW = 3
+"""After so many comparisons one after the other in which members differed, it is the program that makes them differ."""
+
+WHY = (
+    "the program changed it in another way on this worker: by what its own slices gave, a clock, a file or a generator "
+    "of its own; branch on session.loss, session.evaluate and global_step only"
+)
+
+
+class MemberComparison:
+    """One member's. Called from its training thread."""
+
+    def __init__(self, group: "Member") -> None:
+        self._group = group
+        self._on = group.spec.sync.same_bits and not group.spec.sync.leased
+        self._compared = (-1, -1)
+        self._call = self._differed = self._named = -1
+        self._due = False
+        self._said = (0, 0)
+        self._mine: dict[str, bytes] = {}
+        self._in_a_row = 0
+        self._unsure = False
+
+    @property
+    def why_other_bits(self) -> str:
+        """Why what the members hold depends on who computed what; empty where they hold the same."""
+        if self._in_a_row >= IN_A_ROW:
+            return f"members differed at {IN_A_ROW} session calls in a row (event member.differed): {WHY}"
+        unsure = "members differed, and none could be told to be right (event member.differed)"
+        return f"{unsure}: {WHY}" if self._unsure else ""
+
+    def state(self) -> tuple[int, int, bool, bool]:
+        return self._differed, self._in_a_row, self._on, self._unsure
+
+    def restore(self, state: tuple[int, int, bool, bool]) -> None:
+        """Take over what a peer has counted, so that both compare at the same calls; what it knows itself stays."""
+        unsure = self._unsure
+        self._differed, self._in_a_row, self._on, self._unsure = state
+        self._unsure |= unsure
+
+    def begin(self, call: int) -> None:
+        """A transaction of a session call begins: take the state's fingerprint where one is due."""
+        seat = self._group.seat
+        assert seat is not None
+        self._call = call
+        self._due = self._on and self._compared != (seat.plan.generation, call)
+        # A server's may be others: it reads no row, and may have no GPU. What it makes of them is in the state.
+        silent = call == self._named or self._group.serves
+        variables = 0 if silent else self._group.sections.variables.fingerprint(call)
+        self._said = (self._fingerprint(), variables) if self._due else (0, 0)
+
+    @property
+    def said(self) -> tuple[int, int]:
+        """What goes with the transaction's word: the fingerprints of the state and of the variables; 0 for none."""
+        return self._said
+
+    def differs(self, reduced: Tensor) -> bool:
+        """Whether members say different fingerprints in a reduced word. Where none are due, which is in nearly every
+        step, the word is not read for them."""
+        return self._due and (_many(self._told(reduced)) or _vary(self._variables(reduced)))
+
+    def agreed(self, call: int) -> None:
+        """The transaction has happened."""
+        seat = self._group.seat
+        assert seat is not None
+        if self._due:  # also on a server that is a step ahead and said nothing: all go by the same calls
+            self._compared, self._due, self._said = (seat.plan.generation, call), False, (0, 0)
+            if call != self._differed:
+                self._in_a_row = 0
+
+    def level(self, reduced: Tensor) -> None:
+        """Members that differ by a reduced word take over the state of the others, and all learn which of the program's
+        variables differ. Raises ExchangeBroken."""
+        variables = self._variables(reduced)
+        if _vary(variables):
+            self._group.sections.variables.level([rank for rank, value in enumerate(variables) if value])
+            self._named = self._call
+        told = self._told(reduced)
+        if _many(told):
+            self._level(told)
+
+    def before_saving(self) -> None:
+        """All members are at the same boundary, and about to copy it for a checkpoint. Raises ExchangeBroken."""
+        group = self._group
+        if not self._on:
+            return
+        assert group.seat is not None
+        assert group.exchange is not None
+        said = torch.zeros(len(group.seat.plan.members), dtype=torch.float64)
+        said[group.seat.rank] = self._fingerprint()
+        told = [int(value) for value in group.exchange.all_reduce(said).tolist()]
+        if _many(told):
+            self._level(told)
+
+    def _told(self, reduced: Tensor) -> list[int]:
+        seat = self._group.seat
+        assert seat is not None
+        return self._group.layout.fingerprints(reduced, world=len(seat.plan.members))
+
+    def _variables(self, reduced: Tensor) -> list[int]:
+        seat = self._group.seat
+        assert seat is not None
+        return self._group.layout.variables(reduced, world=len(seat.plan.members))
+
+    def _level(self, told: list[int]) -> None:
+        group = self._group
+        assert group.seat is not None
+        assert group.exchange is not None
+        # Who ran all lines for the first time is right; of those, and where there is nobody, the most.
+        firsts = [value for value in told if value and not value & AGAIN]
+        counts = Counter(value | AGAIN for value in firsts or told if value)
+        most = max(counts.values())
+        right = next(value for value in firsts or told if value and counts[value | AGAIN] == most)
+        self._unsure |= not firsts or len(counts) > 1
+        donor, me = told.index(right), group.seat.rank
+        payload = None
+        for receiver in [rank for rank, value in enumerate(told) if value and (value ^ right) & ~AGAIN]:
+            if me == donor:
+                if payload is None:
+                    payload = group.healing.payload(since=0)
+                group.exchange.send_state(receiver, payload)
+            elif me == receiver:
+                self._take(group.exchange.receive_state(donor))
+        self._count()
+
+    def _take(self, payload: Tensor) -> None:
+        group = self._group
+        assert group.seat is not None
+        assert group.exchange is not None
+        keep = group.part or [] if group.serves else []
+        group.healing.receive(payload, keep)
+        what = first_difference(self._mine, self._prints())
+        worker = group.seat.plan.members[group.seat.rank]
+        data = {"worker": worker, "what": what or "a part of the state", "why": WHY}
+        group.reporter.say("member.differed", group.seat.plan.generation, data)
+
+    def _count(self) -> None:
+        assert self._group.seat is not None
+        if self._call == self._differed:  # what differs cannot be made alike: it is not compared here again
+            self._compared, self._unsure = (self._group.seat.plan.generation, self._call), True
+        self._in_a_row += self._call != self._differed
+        self._differed = self._call
+        self._on = self._in_a_row < IN_A_ROW
+
+    def _fingerprint(self) -> int:
+        """0 where this member's state differs rightly: a server that is a step ahead."""
+        if self._group.ahead:
+            return 0
+        digest, self._mine = hashlib.blake2b(digest_size=EXACT_BYTES), self._prints()
+        for name, value in sorted(self._mine.items()):
+            digest.update(name.encode() + value)
+        again = self._group.sections.ran_again
+        return (int.from_bytes(digest.digest(), "little") & ~1 | again) or 2
+
+    def _prints(self) -> dict[str, bytes]:
+        """Of all that is equal on all members: with servers that is not what optimisers keep."""
+        group = self._group
+        held = group.held
+        kept = {name: kept.state_dict() for name, kept in held.kept.items()}
+        found = prints(held, kept, optimizers=not group.spec.sync.server_count)
+        small = {"settings": held.settings(), "schedules": [s.state_dict() for s in held.schedulers]}
+        for name, values in small.items():
+            for number, value in enumerate(values):
+                skeleton, tensors = take_apart(value)
+                digest = hashlib.blake2b(skeleton, digest_size=EXACT_BYTES)
+                for tensor in tensors:
+                    digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+                found[f"{name} {number}"] = digest.digest()
+        return found
+
+
+def _vary(told: list[int]) -> bool:
+    """Whether members say different fingerprints of variables."""
+    return len({value for value in told if value}) > 1
+
+
+def _many(told: list[int]) -> bool:
+    """Whether members say different fingerprints."""
+    return len({value | AGAIN for value in told if value}) > 1

@@ -1,0 +1,56 @@
+"""Warnings of a job: what somebody asked for and does not get, or what will fail later, said once as an event."""
+
+from typing import TYPE_CHECKING
+
+from ringleader.train.unmet_requests import unmet
+
+if TYPE_CHECKING:
+    from ringleader.train.generation.member import Member
+
+WARNING = "warning"
+
+
+class JobWarnings:
+    """One member's. All members come to the same ones, and one of them speaks.
+
+    What is found before a generation is under way is said once it is.
+    """
+
+    def __init__(self, group: "Member") -> None:
+        self._group = group
+        self._known: set[tuple[str, str]] = set()
+        self._unsaid: list[dict[str, str]] = []
+
+    def add(self, about: str, message: str, hint: str) -> None:
+        """Say it, if it has not been said.
+
+        Args:
+            about: what it is about, in a word: `codec`, `batch_norm`.
+            message: a sentence that says what happens.
+            hint: what to do.
+        """
+        if (about, message) in self._known:
+            return
+        self._known.add((about, message))
+        self._unsaid.append({"about": about, "message": message, "hint": hint})
+        if self._group.reporter.in_office:
+            self.tell()
+
+    def look(self) -> None:
+        """A generation is under way: say what it has no use for of what is asked, and what was found before."""
+        group = self._group
+        assert group.seat is not None
+        workers = group.spec.workers
+        devices = bool(workers.gpus) and (workers.device != "auto" or group.device.type == "cuda")
+        summed = [parameter for parameter in group.laying.exchanged if parameter not in group.tables]
+        for found in unmet(group.spec, summed, group.seat.transport, on_devices=devices):
+            self.add(*found)
+        self.tell()
+
+    def tell(self) -> None:
+        """Say what has been found so far."""
+        seat, unsaid, self._unsaid = self._group.seat, self._unsaid, []
+        assert seat is not None
+        for warning in unsaid:
+            if self._group.reporter.tell(WARNING, seat.plan.generation, warning):
+                print(f"ringleader: {warning['message']} {warning['hint']}")

@@ -1,0 +1,1 @@
+"""One folder for each way of keeping workers in step."""

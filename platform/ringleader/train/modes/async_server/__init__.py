@@ -1,0 +1,1 @@
+"""Parameter servers that lease items to workers: async, ssp and backup workers."""

@@ -1,0 +1,28 @@
+"""The queue of a loop's items, as its `sync:` asks for it."""
+
+from ringleader.spec.sync import Sync
+from ringleader.train.modes.async_server.lease_queue import (
+    AsyncPolicy,
+    BackupWorkers,
+    BoundedStaleness,
+    LeasePolicy,
+    LeaseQueue,
+    LoopItems,
+)
+from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.rows.cursor import present_shards
+
+
+def queue_of(loop: BatchLoop, sync: Sync) -> LeaseQueue:
+    """Every item of the loop, none of them taken."""
+    epoch = loop.epoch
+    last = present_shards(epoch.batch_rows(epoch.steps - 1), epoch.shards)
+    return LeaseQueue(LoopItems(epoch.steps, epoch.shards, tuple(sorted(last))), _discipline_of(sync))
+
+
+def _discipline_of(sync: Sync) -> LeasePolicy:
+    if sync.consistency == "async":
+        return AsyncPolicy()
+    return (
+        BackupWorkers(sync.backup_workers) if sync.backup_workers else BoundedStaleness(sync.staleness or 0)
+    )

@@ -1,0 +1,366 @@
+"""Asynchronous servers: workers lease items, servers count what they push. The transaction is an item, or a clock of
+items; a loop's end and a generation's boundary are the moments at which all members stand at the same state.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from math import isnan, nan
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ringleader.errors import ExchangeBroken
+from ringleader.exchange import Exchange
+from ringleader.exchange.parameter_server import ParameterServer
+from ringleader.train.generation.checkpoint_cadence import CheckpointVote
+from ringleader.train.generation.control_word import BATCHES
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.async_server.server.apply_updates import AppliedItem
+from ringleader.train.modes.async_server.server.committed_step import StepCommits
+from ringleader.train.modes.async_server.server.endpoint import ReceiveBuffers, ServerEndpoint
+from ringleader.train.modes.async_server.server.replicated_log import agree, newest_entry
+from ringleader.train.modes.async_server.server.server_queue import ServerQueue
+from ringleader.train.modes.async_server.server.server_state import ServerState, tell_nobody
+from ringleader.train.modes.async_server.server_share import ServerShare
+from ringleader.train.modes.async_server.worker.client import ServerClient
+from ringleader.train.modes.async_server.worker.in_process_client import InProcessClient
+from ringleader.train.modes.async_server.worker.worker import AsyncWorker, ItemSource
+from ringleader.train.modes.items import ItemSet
+from ringleader.train.modes.step_checks import StepRecorder
+from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.ports import RecordSink
+from ringleader.train.state.sparse_parameters import check_optimizers
+
+KNOWN = 7
+"""Numbers that server 0 says first: whether the loop is over, whether a body left it, and whether the generation ends;
+steps, samples, loss, and whether it would like a checkpoint."""
+STALENESS_BINS = 17
+"""Of the histogram: 0, 1, ..., 15, and more."""
+
+
+class AsyncServerLoop:
+    """Runs one loop at a time: on a worker the turns, on a server the counting."""
+
+    def __init__(self, group: Member, outlet: RecordSink, device: torch.device) -> None:
+        self._group = group
+        self._outlet = outlet
+        self.recorder = StepRecorder(group)
+        self._tenant = AsyncWorker(group, device, self._advance, self._progress)
+        self.turns = self._tenant.turns
+        self._loop: BatchLoop | None = None
+        self._office: ServerQueue | None = None
+        self._rows: ReceiveBuffers | None = None
+        self._staleness: Counter[int] = Counter()
+        self._commits = StepCommits(group, self.recorder, self._progress)
+        group.level = self._level
+        group.keeps = self._keeps
+
+    @property
+    def mid_batch(self) -> bool:
+        """See `AsyncWorker.mid_batch`."""
+        return self._tenant.mid_batch
+
+    def undo(self) -> None:
+        """The loop's body has left: nothing that it computed since the commit is in the weights."""
+
+    def request_stop(self) -> None:
+        self._tenant.request_stop()
+
+    def run(self, loop: BatchLoop) -> Iterator[Any]:
+        """Yield leased slices until every item is applied; a server yields none."""
+        self._begin(loop)
+        while not self._done(loop):
+            try:
+                self._meet(loop)
+                if self._group.serves:
+                    self._serve(loop)
+                else:
+                    self._tenant.go(self._way(loop))
+                    yield from self._tenant.slices()
+                self._settle(loop)
+            except ExchangeBroken as error:
+                self._broke(error)
+
+    def end(self, number: int) -> None:
+        """The loop of that call was left by `break`: it ends for all."""
+        loop = self._loop
+        assert loop is not None
+        assert loop.number == number
+        self.turns.leave()
+        while not self._done(loop):
+            try:
+                if self._tenant.way is None:
+                    self._meet(loop)
+                    self._tenant.go(self._way(loop))
+                self._tenant.leave()
+                self._settle(loop)
+            except ExchangeBroken as error:
+                self._broke(error)
+
+    def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
+        """Backward of one slice; its gradient is on the way when this returns."""
+        turn, report = self.turns.end(loss, weight, values)
+        if self._tenant.way is None:
+            return
+        try:
+            self._tenant.step(turn, loss, report)
+        except ExchangeBroken as error:
+            self._broke(error)
+
+    @property
+    def _books(self) -> ServerState | None:
+        return self._office.books if self._office is not None else None
+
+    # --- both -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, loop: BatchLoop) -> None:
+        group, self._loop, self.turns.running = self._group, loop, None
+        group.epoch = loop.index
+        group.held.check_covered()
+        group.trained.check_settled()
+        check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)
+        self._office = None
+        self._tenant.begin(loop)
+
+    def _done(self, loop: BatchLoop) -> bool:
+        """Wait for a plan where one is due; whether the loop is finished."""
+        group = self._group
+        group.enter()
+        if group.calls.is_finished(loop.number):
+            return True
+        if loop.epoch.steps == 0:
+            group.finish_call(loop.number)
+            return True
+        return False
+
+    def _meet(self, loop: BatchLoop) -> None:
+        """All members are at this loop, or two that differ are named."""
+        group, exchange = self._group, self._group.exchange
+        assert exchange is not None
+        assert group.seat is not None
+        self._tenant.way = None
+        word = group.layout.write(
+            rank=group.seat.rank,
+            call=loop.number,
+            kind=BATCHES + loop.index,
+            step=group.step - group.calls.offset,
+            pending=False,
+        )
+        group.check(exchange.meet(word))
+
+    def _broke(self, error: ExchangeBroken) -> None:
+        self._tenant.way = None
+        if self._office is not None:  # a server that waits for server 0's word counts as ahead of it
+            books = self._office.books
+            self._group.updated = max(self._group.updated, books.base + books.complete)
+        if self._group.exchange is not None:
+            self._group.exchange.abort()
+        self._group.broke(error)
+        self._outlet.replayed()
+
+    def _level(self) -> None:
+        """A generation begins: servers make the updates that server 0 has made. All members take part."""
+        exchange, books = self._group.exchange, self._books
+        assert exchange is not None
+        if self._ordered:
+            self._go_by_the_newest_entry(exchange)
+            return
+        said = torch.zeros(2, dtype=torch.float64)
+        if self._keeps_queue and books is not None:
+            said[:] = torch.tensor([books.loop.number, books.leases.version])
+        call, version = exchange.all_reduce(said).tolist()
+        here = books if books is not None and books.loop.number == call else None
+        if here is not None:
+            here.allow(int(version))
+        if self._stages:
+            self._agree(exchange, here)
+
+    @property
+    def _ordered(self) -> bool:
+        """Whether all servers make the same updates in the same order, so that one can stand in for another."""
+        return bool(self._group.spec.sync.server_backups)
+
+    @property
+    def _stages(self) -> bool:
+        """Whether servers hold items until server 0 has taken them."""
+        sync = self._group.spec.sync
+        return self._ordered or (sync.consistency == "async" and sync.server_count > 1)
+
+    def _go_by_the_newest_entry(self, exchange: Exchange) -> None:
+        """What any server has heard of happens on all: whichever was lost has done no more."""
+        seat, books = self._group.seat, self._books
+        assert seat is not None
+        if not seat.plan.servers:
+            return
+        known = books.known if books is not None else (-1, 0, 0)
+        call, count, last = newest_entry(exchange, seat.rank - seat.plan.world, seat.plan.servers, known)
+        if books is not None and books.loop.number == call:
+            books.level(count, last)
+
+    def _agree(self, exchange: Exchange, books: ServerState | None) -> None:
+        """What a break left on some servers only happens everywhere or nowhere."""
+        seat = self._group.seat
+        assert seat is not None
+        held = books.held if books is not None else []
+        taken = books.leases.taken if books is not None and self._keeps_queue else ItemSet()
+        agreed = agree(exchange, seat.rank - seat.plan.world, seat.plan.servers, held, taken)
+        if books is not None:
+            books.settle(agreed)
+
+    def _settle(self, loop: BatchLoop) -> None:
+        """Nobody computes: everybody takes over server 0's position and all servers' weights."""
+        group, exchange = self._group, self._group.exchange
+        assert exchange is not None
+        self._tenant.way = None
+        said = exchange.all_reduce(self._position())
+        over, left, leaves, step, samples, loss, wanted = said[:KNOWN].tolist()
+        group.securing.agreed = bool(wanted)
+        if (books := self._books) is not None:
+            books.allow(int(step) - books.base)
+        self._advance(loop, int(step))
+        group.samples, group.loss = int(samples), None if isnan(loss) else loss
+        group.staleness = said[KNOWN : KNOWN + STALENESS_BINS].to(torch.int64).tolist()
+        group.buffers.put(said[KNOWN + STALENESS_BINS :].to(torch.uint8))
+        if over and left:
+            group.calls.left.add(loop.number)
+        if exchange.updates and over:  # who holds the weights commits before they travel
+            self._finish(loop)
+        if books is not None:  # of tables only rows are published: those of the whole loop
+            exchange.buckets.tables.changed = books.touched.after(0)
+        exchange.publish()
+        if over:
+            self._finish(loop)
+        group.committed()
+        if leaves and not over:
+            group.leave_at_boundary()
+
+    @property
+    def _keeps_queue(self) -> bool:
+        """Whether this member is server 0, or alone."""
+        seat = self._group.seat
+        assert seat is not None
+        return seat.rank == seat.plan.world or seat.plan.servers == 0
+
+    def _finish(self, loop: BatchLoop) -> None:
+        group = self._group
+        if not group.calls.is_finished(loop.number):
+            group.finish_call(loop.number)
+            group.applied += 1
+
+    def _position(self) -> Tensor:
+        """(n,) float64 of what server 0 knows, zeros from all others."""
+        group = self._group
+        assert group.seat is not None
+        words = torch.zeros(KNOWN + STALENESS_BINS + group.buffers.size_bytes, dtype=torch.float64)
+        if not self._keeps_queue:
+            return words
+        assert self._books is not None
+        loss = nan if group.loss is None else group.loss
+        leaves = group.coordinator.plan_pending()
+        known = [
+            self._books.ends.over,
+            self._books.ends.left,
+            leaves,
+            group.step,
+            group.samples,
+            loss,
+            group.securing.wish is CheckpointVote.WANTS,
+        ]
+        words[:KNOWN] = torch.tensor(known, dtype=torch.float64)
+        for staleness, count in self._staleness.items():
+            words[KNOWN + min(staleness, STALENESS_BINS - 1)] += count
+        words[KNOWN + STALENESS_BINS :] = group.buffers.committed_bytes()
+        return words
+
+    def _advance(self, loop: BatchLoop, step: int) -> None:
+        """Steps that were committed elsewhere: what happens once a step happens here."""
+        group = self._group
+        news = max(0, step - group.step)
+        while group.step < step:
+            group.step += 1
+            group.calls.offset += 1
+            group.held.after_update(group.spec.seed, group.step)
+        self.recorder.follow(news)
+        if news:
+            self._outlet.settled(step + 1)
+            self._progress(loop, "committed")
+
+    def _progress(self, loop: BatchLoop, phase: str) -> None:
+        loop.tell(self._outlet, phase, step=self._group.step, lanes=loop.epoch.shards)
+
+    # --- a worker -------------------------------------------------------------------------------------------------
+
+    def _way(self, loop: BatchLoop) -> ItemSource:
+        """This generation's way to items; alone, from the own office."""
+        group, exchange = self._group, self._group.exchange
+        assert group.seat is not None
+        assert exchange is not None
+        plan = group.seat.plan
+        if plan.servers == 0:
+            self._rows = self._rows or ReceiveBuffers(exchange.buckets.buckets)
+            self._office = self._office or self._new_office(loop)
+            everything = ServerShare.whole(exchange.buckets)
+            self._office.open(None, self._rows, everything, everything, leads=True)
+            return InProcessClient(self._office, exchange.buckets, self._rows)
+        assert isinstance(exchange, ParameterServer)
+        servers = range(plan.world, len(plan.members))
+        return ServerClient(
+            exchange.communicator, exchange.buckets, servers, plan.held_by, self._tenant.layout
+        )
+
+    # --- a server -------------------------------------------------------------------------------------------------
+
+    def _serve(self, loop: BatchLoop) -> None:
+        group, exchange = self._group, self._group.exchange
+        assert group.seat is not None
+        assert isinstance(exchange, ParameterServer)
+        plan = group.seat.plan
+        number = group.seat.rank - plan.world
+        held = ServerShare.held(exchange.buckets, plan.held_by, number)
+        shown = ServerShare.shown(exchange.buckets, plan.held_by, number)
+        self._rows = self._rows or ReceiveBuffers(held.buckets)
+        self._office = self._office or self._new_office(loop)
+        self._progress(loop, "exchange")
+        lessor = ServerEndpoint(
+            exchange.communicator,
+            shown.buckets,
+            held.tables,
+            self._rows,
+            self._tenant.layout,
+            number=number,
+            workers=plan.world,
+            servers=plan.servers if self._stages else 1,
+            acknowledged=self._ordered,
+        )
+        self._office.open(
+            exchange.communicator,
+            self._rows,
+            held,
+            shown,
+            leads=number == 0,
+            tell=lessor.tell if number == 0 else tell_nobody,
+        )
+        self._office.serve(lessor.serve(self._office))
+
+    def _new_office(self, loop: BatchLoop) -> ServerQueue:
+        group = self._group
+
+        def committed(counted: list[AppliedItem], names: tuple[str, ...]) -> None:
+            self._commits.commit(loop, counted, names)
+            if self._keeps_queue and group.serves and group.securing.wanted:
+                office.drain()
+
+        self._staleness = Counter(dict(enumerate(group.staleness)))  # of the loops before, if elsewhere
+        books = ServerState(group, loop, committed, self._tenant.blocks, self._staleness)
+        office = ServerQueue(group, books)
+        if group.inside.get("call") == loop.number:
+            books.go_on(group.inside)
+        group.inside = {}
+        return office
+
+    def _keeps(self) -> dict[str, Any]:
+        """At a boundary inside a loop: nobody computes."""
+        books = self._books
+        inside = books is not None and not self._group.calls.is_finished(books.loop.number)
+        return books.position if books is not None and inside else {}

@@ -1,0 +1,182 @@
+"""What workers and servers say to each other where workers come in their own time: asks, answers, pushes, receipts.
+
+Each is one float64 vector of a length fixed for the job; whole numbers up to 2^53 are exact in it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from math import isnan, nan
+
+import torch
+from torch import Tensor
+
+PUSH, RECEIPT, ASK, ANSWER, TAKEN = 10, 11, 12, 13, 14
+"""Message tags, between those of the side and those of the buckets."""
+
+REPORT = 16
+"""float64 entries in which a slice says what it is: see `train.word.SliceReport`."""
+
+OVER, NOT_YET = -1, -2
+"""Instead of an item: there are no more; there is none now, but newer weights."""
+
+END, UPDATE, CLOSE = -1, -2, -3
+"""Instead of an item that server 0 has taken: it takes no more in this generation; it makes the update that is due; the
+loop has ended."""
+
+
+class RequestKind(IntEnum):
+    """What a worker wants: an item, the newest weights of a part, to end the loop for all, or nothing any more."""
+
+    ITEM = 0
+    WEIGHTS = 1
+    BREAK = 2
+    LEAVE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """A worker's question.
+
+    Attributes:
+        have: the version of this server's weights that it has; -1 for none.
+        least: the version that they must have at least.
+        stop: the update after which the loop shall end; -1: none.
+    """
+
+    wish: RequestKind
+    have: int
+    least: int = 0
+    stop: int = -1
+
+    def encode(self) -> Tensor:
+        return _vector([self.wish, self.have, self.least, self.stop])
+
+    @classmethod
+    def decode(cls, words: Tensor) -> "PullRequest":
+        wish, *rest = (int(word) for word in words.tolist())
+        return cls(RequestKind(wish), *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class PullReply:
+    """A server's answer; the weights follow where they are `fresh`.
+
+    Attributes:
+        item: what the worker shall compute, `OVER` or `NOT_YET`; -1 where nothing but weights was asked for.
+        clock: the update it is meant for.
+        version: of the weights.
+        step: global steps committed.
+        loss: of the newest one.
+        rows: of each table, how many follow the weights of the buckets.
+    """
+
+    item: int
+    clock: int
+    version: int
+    fresh: bool
+    step: int
+    loss: float | None
+    rows: tuple[int, ...] = ()
+
+    def encode(self) -> Tensor:
+        loss = nan if self.loss is None else self.loss
+        return _vector([self.item, self.clock, self.version, self.fresh, self.step, loss, *self.rows])
+
+    @classmethod
+    def decode(cls, words: Tensor) -> "PullReply":
+        *numbers, loss = words[:_ANSWER].tolist()
+        item, clock, version, fresh, step = (int(number) for number in numbers)
+        rows = tuple(int(count) for count in words[_ANSWER:].tolist())
+        return cls(item, clock, version, bool(fresh), step, None if isnan(loss) else loss, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class PushHeader:
+    """What comes with a gradient, ahead of it. `leaving`: nothing comes, and nothing will.
+
+    Attributes:
+        version: of the server's weights that it was computed on.
+        stop: the loop shall end.
+        buffers: whether the buffers that the forward left follow the gradient.
+        names: bytes of the metrics' names, which come last; 0 where they were told before.
+        report: (REPORT,) float64.
+        used: (parameters,) float64, which ones the backward reached.
+        sums: (blocks,) float64 squares of the whole gradient by blocks, for the norm that clips; or none.
+        rows: of each table, how many come last of all.
+        exposed_s: of the `since_s` seconds since this worker's push before, those in which it waited for the exchange.
+    """
+
+    leaving: bool
+    item: int
+    clock: int
+    version: int
+    stop: bool
+    buffers: bool
+    names: int
+    report: Tensor
+    used: Tensor
+    sums: Tensor
+    rows: tuple[int, ...] = ()
+    exposed_s: float = 0.0
+    since_s: float = 0.0
+
+    def encode(self) -> Tensor:
+        head = [self.leaving, self.item, self.clock, self.version, self.stop, self.buffers, self.names]
+        times = _vector([self.exposed_s, self.since_s])
+        return torch.cat([_vector(head), times, self.report, self.used, self.sums, _vector(self.rows)])
+
+    @classmethod
+    def decode(cls, words: Tensor, layout: "MessageLayout") -> "PushHeader":
+        leaving, *numbers, stop, buffers, names = (int(word) for word in words[:_PUSH].tolist())
+        sizes = [_TIMES, REPORT, layout.parameters, layout.blocks, layout.tables]
+        times, report, used, sums, counts = torch.split(words[_PUSH:], sizes)
+        item, clock, version = numbers
+        rows = tuple(int(count) for count in counts.tolist())
+        head = (bool(leaving), item, clock, version, bool(stop), bool(buffers), names)
+        return cls(*head, report, used, sums, rows, *times.tolist())
+
+
+_ASK, _PUSH, _TIMES, _ANSWER = 4, 7, 2, 6
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLayout:
+    """Lengths that are fixed for a job.
+
+    Attributes:
+        parameters: how many there are.
+        blocks: of the norms that clip; 0 where nobody needs them.
+        buffers: bytes of the models' buffers.
+        tables: parameters whose gradients are rows.
+        starts: whether the buffers that a forward left come with those that it began with, ahead of any others.
+    """
+
+    parameters: int
+    blocks: int
+    buffers: int
+    tables: int = 0
+    starts: bool = False
+
+    def ask(self) -> Tensor:
+        return torch.empty(_ASK, dtype=torch.float64)
+
+    def answer(self) -> Tensor:
+        return torch.empty(_ANSWER + self.tables, dtype=torch.float64)
+
+    def push(self) -> Tensor:
+        length = _PUSH + _TIMES + REPORT + self.parameters + self.blocks + self.tables
+        return torch.empty(length, dtype=torch.float64)
+
+    def receipt(self) -> Tensor:
+        """() the verdict."""
+        return torch.empty(1, dtype=torch.float64)
+
+    def leaving(self) -> PushHeader:
+        nothing = torch.zeros(REPORT, dtype=torch.float64)
+        used, sums = (torch.zeros(n, dtype=torch.float64) for n in (self.parameters, self.blocks))
+        return PushHeader(True, -1, -1, -1, False, False, 0, nothing, used, sums, (0,) * self.tables)
+
+
+def _vector(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

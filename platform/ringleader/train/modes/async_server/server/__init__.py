@@ -1,0 +1,1 @@
+"""A server's side: pushes come in, updates are made, weights go out."""

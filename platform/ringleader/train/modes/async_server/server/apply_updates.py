@@ -1,0 +1,153 @@
+"""A server's updates where items are leased: gathered gradients become the parameters', and the optimisers step."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.buckets import laid_out_as
+from ringleader.comm.rows import as_gradient
+from ringleader.errors import CallMismatch, NonFiniteLoss
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.async_server.lease_queue import AsyncPolicy, LeasePolicy
+from ringleader.train.modes.async_server.messages import PushHeader
+from ringleader.train.modes.async_server.server.gradient_sums import GradientSum, ReportMeans
+from ringleader.train.modes.async_server.server.published_weights import PublishedWeights
+from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.rows.cursor import checksum
+from ringleader.train.state.norms import itself, scale_by
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedItem:
+    """An item in an update: who it is made of, and how many versions lay between its pull and the update."""
+
+    push: PushHeader
+    staleness: int
+
+
+class _Given:
+    """Implements Complete: the norms' block sums came with the gradient, one norm after the other."""
+
+    def __init__(self, sums: Tensor) -> None:
+        self._sums = sums
+        self._at = 0
+
+    def __call__(self, own: Tensor) -> Tensor:
+        start, self._at = self._at, self._at + len(own)
+        return self._sums[start : self._at].to(own.device)
+
+
+class ServerUpdates:
+    """One loop's. By the training thread alone.
+
+    Args:
+        discipline: says whether an item is an update.
+        blocks: of the norms that come with each push; 0 where this server sees whole gradients.
+        staleness: counts gradients by the number of versions between their pull and their update.
+    """
+
+    def __init__(
+        self, group: Member, loop: BatchLoop, discipline: LeasePolicy, blocks: int, staleness: Counter[int]
+    ) -> None:
+        self._group = group
+        self._loop = loop
+        self._each_alone = isinstance(discipline, AsyncPolicy)
+        self._blocks = blocks
+        self._staleness = staleness
+        self._weight = self._weighed_rows = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What later updates of the loop depend on, and the count."""
+        seen = (self._weight, self._weighed_rows)
+        return {"weights": seen, "staleness": Counter(self._staleness)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._weight, self._weighed_rows = state["weights"]
+        self._staleness.clear()
+        self._staleness.update(state["staleness"])
+
+    def make(self, gathered: GradientSum, version: int, stock: PublishedWeights) -> list[AppliedItem]:
+        """Update what this server owns; returns what the update was made of.
+
+        Args:
+            version: updates made before.
+            stock: what this server owns.
+        """
+        group = self._group
+        if group.timeline is not None:
+            group.timeline.begin("update", items=len(gathered.pushes))
+        means = ReportMeans.of(gathered.pushes)
+        self._check(gathered.pushes, means)
+        group.draws.begin(group.step)
+        self._expose(gathered, stock)
+        with group.draws.watched():
+            self._step(gathered.pushes, version, means.weight)
+        for parameter in group.parameters:
+            parameter.grad = None
+        gathered.let_go()
+        for item in sorted(gathered.moves):
+            group.buffers.follow(gathered.moves[item].start, gathered.moves[item].left)
+        group.changed = True
+        if group.timeline is not None:
+            group.timeline.end()
+        counted = [AppliedItem(push, version - push.version) for push in gathered.pushes]
+        self._staleness.update(one.staleness for one in counted)
+        return counted
+
+    def _step(self, pushes: Sequence[PushHeader], version: int, weight: float) -> None:
+        held = self._group.held
+        if self._each_alone:
+            with held.at_rate(self._share(pushes[0], weight)):
+                held.update(_Given(pushes[0].sums) if self._blocks else itself)
+        else:
+            self._weigh(self._loop.epoch.batch_rows(version), weight)
+            held.update()
+
+    def _expose(self, gathered: GradientSum, stock: PublishedWeights) -> None:
+        """The sums become the parameters' gradients; what no slice reached has none."""
+        group, used = self._group, gathered.used
+        assert group.exchange is not None
+        for bucket, row in zip(stock.held.buckets, gathered.total.dense, strict=True):
+            views = group.exchange.buckets.views(bucket, row)
+            for number, view in zip(bucket.members, views, strict=True):
+                parameter = group.parameters[number]
+                parameter.grad = laid_out_as(parameter, view) if used[number] else None
+        for number, rows in zip(stock.tables, gathered.total.tables, strict=True):
+            table = group.parameters[number]
+            table.grad = as_gradient(rows, table) if used[number] else None
+
+    @torch.no_grad()
+    def _weigh(self, rows: int, weight: float) -> None:
+        for parameter in self._group.parameters:
+            if weight != rows and parameter.grad is not None:
+                scale_by(parameter.grad, rows / weight)
+
+    def _share(self, push: PushHeader, weight: float) -> float:
+        """An item's part of its batch: by rows, and by what a row weighs beside those that came before."""
+        offset, shard = divmod(push.item, self._loop.epoch.shards)
+        rows = len(self._loop.epoch.rows(offset, shard))
+        self._weight += weight
+        self._weighed_rows += rows
+        mean_weight = self._weight / self._weighed_rows
+        return (weight / mean_weight) / self._loop.epoch.batch_rows(offset)
+
+    def _check(self, pushes: Sequence[PushHeader], means: ReportMeans) -> None:
+        """Raises what `evidence.check` raises: other rows than planned, a loss that is no number."""
+        step = self._group.step + 1
+        for push in pushes:
+            offset, shard = divmod(push.item, self._loop.epoch.shards)
+            if checksum(self._loop.epoch.rows(offset, shard)) != int(push.report[2]):
+                raise CallMismatch(
+                    f"step {step}: slice {shard} of batch {offset} was computed from other rows than planned.",
+                    hint="Give session.batches the same dataset, of the same length, on every worker.",
+                )
+        if not isfinite(means.loss):
+            raise NonFiniteLoss(
+                f"the loss of step {step} is {means.loss}.",
+                hint="Lower the learning rate, clip the gradients, or look for a division by zero.",
+            )

@@ -1,0 +1,39 @@
+"""The committed buffers of a loop whose items are leased, as long as somebody may have started from them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BufferMove:
+    """What a slice did to the buffers: (bytes,) uint8 before and after its forward."""
+
+    start: Tensor
+    left: Tensor
+
+
+class BufferHistory:
+    """Which buffers a version of the weights came with. A version is a number of updates; a loop begins with 0.
+
+    Args:
+        committed: (bytes,) uint8 at the loop's start.
+    """
+
+    def __init__(self, committed: Tensor) -> None:
+        self._since = {0: committed}
+
+    def at(self, version: int) -> Tensor:
+        """(bytes,) uint8 that went with that version; of a forgotten one the oldest that is known."""
+        return self._since[max((v for v in self._since if v <= version), default=min(self._since))]
+
+    def committed(self, committed: Tensor, version: int, in_hand: Iterable[int]) -> None:
+        """From that version on these are the buffers.
+
+        Args:
+            in_hand: the versions that are still computed on; what nobody can ask for any more is forgotten.
+        """
+        self._since[version] = committed
+        kept = {max((v for v in self._since if v <= held), default=version) for held in (*in_hand, version)}
+        self._since = {v: kept_bytes for v, kept_bytes in self._since.items() if v in kept}

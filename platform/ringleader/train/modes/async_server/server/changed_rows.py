@@ -1,0 +1,48 @@
+"""Which rows of a server's tables have changed in a loop, and since when: what a worker has to be sent."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.rows import SparseRows
+
+
+class ChangedRows:
+    """One loop's, of the tables of one server. A version is a number of updates; the loop begins with 0, when all
+    members have the same rows.
+
+    Args:
+        tables: (rows, width) by parameter number.
+    """
+
+    def __init__(self, tables: Mapping[int, Tensor]) -> None:
+        self._tables = tables
+        self._since = {n: torch.zeros(len(table), dtype=torch.int32) for n, table in tables.items()}
+
+    def update(self, sums: Sequence[SparseRows], version: int) -> None:
+        """The rows of these sums, one for each table, have been new since that version."""
+        for since, rows in zip(self._since.values(), sums, strict=True):
+            since[rows.indices.cpu()] = version
+
+    def all_new(self, version: int) -> None:
+        """Whoever has what it had before that version lacks every row: which ones changed is not known here."""
+        for since in self._since.values():
+            since.fill_(max(version, 1))
+
+    def after(self, version: int) -> dict[int, Tensor]:
+        """By parameter number: (n,) int64, the rows that have changed since that version; a negative one means that the
+        reader has what it had at the loop's start."""
+        return {
+            number: (since > max(version, 0)).nonzero()[:, 0].to(self._tables[number].device)
+            for number, since in self._since.items()
+        }
+
+    def news(self, version: int, numbers: Collection[int]) -> list[tuple[Tensor, SparseRows]]:
+        """These rows of some of the tables, as they are now."""
+        found = []
+        for number, indices in self.after(version).items():
+            if number in numbers:
+                table = self._tables[number].detach()
+                found.append((table, SparseRows(indices, table[indices])))
+        return found

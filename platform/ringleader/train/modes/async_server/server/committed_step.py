@@ -1,0 +1,84 @@
+"""What a step leaves on the server that completes it, where items are leased: the new position and a record."""
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import numpy as np
+
+from ringleader.train.generation.member import Member
+from ringleader.train.generation.settled_records import StepRecord
+from ringleader.train.modes.async_server.server.apply_updates import AppliedItem
+from ringleader.train.modes.async_server.server.gradient_sums import ReportMeans
+from ringleader.train.modes.step_checks import StepRecorder
+from ringleader.train.modes.synchronous.loop import BatchLoop
+
+
+class StepCommits:
+    """One member's, over all loops.
+
+    Args:
+        progress: is told the loop, and that a step of it is committed.
+    """
+
+    def __init__(
+        self, group: Member, recorder: StepRecorder, progress: Callable[[BatchLoop, str], None]
+    ) -> None:
+        self._group = group
+        self._recorder = recorder
+        self._progress = progress
+        self._committed_at = perf_counter()
+
+    def commit(self, loop: BatchLoop, counted: Sequence[AppliedItem], names: Sequence[str]) -> None:
+        """A step of this server is complete.
+
+        Args:
+            counted: what it is made of.
+            names: of the metrics.
+        """
+        group = self._group
+        means = ReportMeans.of([one.push for one in counted])
+        group.step += 1
+        group.updated = group.step
+        group.calls.offset += 1
+        group.loss = means.loss
+        group.samples += sum(len(_rows(loop, one.push.item)) for one in counted)
+        group.held.after_update(group.spec.seed, group.step)
+        self._recorder.follow(1)
+        group.reporter.open([self._record(loop, counted, means, names)])
+        self._progress(loop, "committed")
+
+    def _record(
+        self, loop: BatchLoop, counted: Sequence[AppliedItem], means: ReportMeans, names: Sequence[str]
+    ) -> StepRecord:
+        group = self._group
+        assert group.seat is not None
+        now = perf_counter()
+        step_s, self._committed_at = max(now - self._committed_at, 1e-9), now
+        counted = sorted(counted, key=lambda one: one.push.item)
+        rows = [_rows(loop, one.push.item) for one in counted]
+        staleness = [one.staleness for one in counted]
+        values = dict(zip(names, means.values, strict=False)) | {
+            "loss": means.loss,
+            "samples_per_s": sum(map(len, rows)) / step_s,
+            "world_size": float(group.seat.plan.world),
+            "staleness_mean": sum(staleness) / len(staleness),
+            "staleness_max": float(max(staleness)),
+            "comm_exposed_fraction": _exposed(counted),
+            **group.laying.traffic(),
+        }
+        record = StepRecord(group.step, group.seat.plan.generation, values)
+        if group.spec.debug.ledger:
+            shards = [one.push.item % loop.epoch.shards for one in counted]
+            record.shards = np.repeat(np.array(shards, dtype=np.int32), [len(r) for r in rows])
+            record.rows = np.concatenate(rows)
+        return record
+
+
+def _exposed(counted: Sequence[AppliedItem]) -> float:
+    """The share of the workers' time in which they waited for the exchange."""
+    since_s = sum(one.push.since_s for one in counted)
+    return min(1.0, sum(one.push.exposed_s for one in counted) / max(since_s, 1e-9))
+
+
+def _rows(loop: BatchLoop, item: int) -> np.ndarray:
+    return loop.epoch.rows(*divmod(item, loop.epoch.shards))

@@ -1,0 +1,222 @@
+"""A server's end where workers come in their own time: two threads a worker, one for asks and one for pushes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.buckets import Bucket
+from ringleader.comm.communicator import EXPRESS, Communicator, Ticket
+from ringleader.comm.executor import Scratch
+from ringleader.comm.rows import SparseRows as TableRows
+from ringleader.comm.transports import Transport
+from ringleader.exchange.sparse_messages import body_bytes, unpacked
+from ringleader.train.modes.async_server.lease_queue import PushVerdict
+from ringleader.train.modes.async_server.messages import (
+    ANSWER,
+    ASK,
+    END,
+    PUSH,
+    RECEIPT,
+    TAKEN,
+    MessageLayout,
+    PullReply,
+    PullRequest,
+    PushHeader,
+    RequestKind,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PushExtras:
+    """What may follow a gradient: (bytes,) uint8 of the buffers that the forward left, and of the metrics' names; the
+    rows of each of this server's tables; (bytes,) uint8 of the buffers that the forward began with."""
+
+    left: Tensor | None
+    names: Tensor | None
+    rows: Sequence[TableRows] = ()
+    start: Tensor | None = None
+
+    @classmethod
+    def of(cls, push: PushHeader, layout: MessageLayout) -> "PushExtras":
+        """Memory for what this push says that it brings."""
+        start, left = (
+            torch.empty(layout.buffers, dtype=torch.uint8) if push.buffers and wanted else None
+            for wanted in (layout.starts, True)
+        )
+        names = torch.empty(push.names, dtype=torch.uint8) if push.names else None
+        return cls(left, names, start=start)
+
+    @property
+    def memory(self) -> list[Tensor]:
+        return [part for part in (self.start, self.left, self.names) if part is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReply:
+    """An answer and what follows the weights: tensors that stay as they are.
+
+    Attributes:
+        tables: (bytes,) uint8 of new rows of this server's tables.
+        buffers: (bytes,) uint8 of the committed buffers.
+    """
+
+    answer: PullReply
+    tables: Tensor | None = None
+    buffers: Tensor | None = None
+
+
+Check = Callable[[], None]
+"""Raises ExchangeBroken once the generation is over."""
+
+
+class RequestHandler(Protocol):
+    """Who decides. Called from many threads; each call may block until there is an answer. It raises what `check`
+    raises, which it asks before anything else: a thread of a generation that is over changes nothing."""
+
+    def answer(self, worker: int, ask: PullRequest, rows: Sequence[Tensor], check: Check) -> ServerReply:
+        """What to answer the worker of that rank. Fresh weights are in `rows` then."""
+
+    def take(
+        self, worker: int, push: PushHeader, rows: list[Tensor], extras: PushExtras, check: Check
+    ) -> PushVerdict:
+        """Count the gradient of the worker of that rank in `rows`, which are the clerk's from now on."""
+
+    def confirm(self, entry: int, check: Check) -> None:
+        """Server 0 has taken this item, or says `UPDATE` or `CLOSE`."""
+
+    def departed(self) -> None:
+        """A thread has ended, well or not."""
+
+
+class ReceiveBuffers:
+    """Memory for gradients on their way: a list of flat tensors, one for each bucket of this server."""
+
+    def __init__(self, part: Sequence[Bucket]) -> None:
+        self._part = part
+        self._free: list[list[Tensor]] = []
+
+    def take(self) -> list[Tensor]:
+        return self._free.pop() if self._free else [b.like.new_empty(b.length) for b in self._part]
+
+    def give_back(self, rows: list[Tensor]) -> None:
+        self._free.append(rows)
+
+
+class ServerEndpoint:
+    """One server in one loop of one generation.
+
+    Args:
+        shown: the buckets of whose weights workers are sent.
+        tables: of this server, by their place among all tables.
+        rows: memory for the gradients of the buckets that this server updates.
+        number: among the servers; server 0 leases.
+        workers: how many ranks lease.
+        servers: how many there are; the others wait for what server 0 tells them. 1: they do not wait.
+        acknowledged: server 0 waits until they have heard it.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        shown: Sequence[Bucket],
+        tables: Mapping[int, Tensor],
+        rows: ReceiveBuffers,
+        layout: MessageLayout,
+        *,
+        number: int,
+        workers: int,
+        servers: int,
+        acknowledged: bool = False,
+    ) -> None:
+        self._communicator = communicator
+        self._shown = shown
+        self._tables = tables
+        self._rows = rows
+        self._layout = layout
+        self._first = number == 0
+        self._workers = workers
+        self._followers = range(workers + 1, workers + servers)
+        self._acknowledged = acknowledged
+
+    def serve(self, clerk: RequestHandler) -> list[Ticket]:
+        """Start the threads; each ends when its worker, or server 0, has nothing more to say."""
+        threads = [
+            self._communicator.beside(partial(act, clerk, worker), phase=phase)
+            for worker in range(self._workers)
+            for act, phase in ((self._asks, "lease"), (self._pushes, "push"))
+        ]
+        if self._followers and not self._first:
+            threads.append(self._communicator.beside(partial(self._confirmations, clerk), phase="taken"))
+        return threads
+
+    def tell(self, entry: int) -> list[Ticket]:
+        """By server 0: it has taken this item, or says `UPDATE`, `CLOSE` or `END`."""
+
+        def act(_: Scratch, transport: Transport) -> None:
+            word, heard = torch.tensor([entry], dtype=torch.float64), torch.empty(1, dtype=torch.float64)
+            for work in [transport.isend(word, rank, TAKEN) for rank in self._followers]:
+                work.wait()
+            for rank in self._followers if self._acknowledged and entry != END else ():
+                transport.irecv(heard, rank, TAKEN).wait()
+
+        if not self._followers:
+            return []
+        return [self._communicator.submit_call(act, [], phase="taken", bucket=None, lane=EXPRESS)]
+
+    def _asks(self, clerk: RequestHandler, worker: int, transport: Transport) -> None:
+        weights = [b.like.new_empty(b.length) for b in self._shown]
+        words = self._layout.ask()
+        try:
+            while True:
+                transport.irecv(words, worker, ASK).wait()
+                ask = PullRequest.decode(words)
+                if ask.wish is RequestKind.LEAVE:
+                    return
+                reply = clerk.answer(worker, ask, weights, self._communicator.check)
+                sent = [transport.isend(reply.answer.encode(), worker, ANSWER)]
+                if reply.answer.fresh:
+                    rest = (reply.tables, reply.buffers if self._first else None)
+                    parts = [*weights, *(part for part in rest if part is not None and part.numel())]
+                    sent += [transport.isend(part, worker, ANSWER) for part in parts]
+                for work in sent:
+                    work.wait()
+        finally:
+            clerk.departed()
+
+    def _pushes(self, clerk: RequestHandler, worker: int, transport: Transport) -> None:
+        words, receipt = self._layout.push(), self._layout.receipt()
+        try:
+            while True:
+                transport.irecv(words, worker, PUSH).wait()
+                push = PushHeader.decode(words.clone(), self._layout)
+                if push.leaving:
+                    return
+                rows = self._rows.take()
+                extras = PushExtras.of(push, self._layout)
+                counts = [push.rows[place] for place in self._tables]
+                tables = list(self._tables.values())
+                body = torch.empty(body_bytes(counts, tables), dtype=torch.uint8)
+                for memory in (*rows, *extras.memory, *([body] if body.numel() else [])):
+                    transport.irecv(memory, worker, PUSH).wait()
+                extras = replace(extras, rows=unpacked(body, counts, tables))
+                receipt.fill_(clerk.take(worker, push, rows, extras, self._communicator.check))
+                transport.isend(receipt, worker, RECEIPT).wait()
+        finally:
+            clerk.departed()
+
+    def _confirmations(self, clerk: RequestHandler, transport: Transport) -> None:
+        word = torch.empty(1, dtype=torch.float64)
+        try:
+            while True:
+                transport.irecv(word, self._workers, TAKEN).wait()
+                if word == END:
+                    return
+                clerk.confirm(int(word), self._communicator.check)
+                if self._acknowledged:
+                    transport.isend(word, self._workers, TAKEN).wait()
+        finally:
+            clerk.departed()

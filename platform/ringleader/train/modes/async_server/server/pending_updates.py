@@ -1,0 +1,67 @@
+"""The sums of a server's next updates, by their number: gradients that are here, and no update is made of them yet."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ringleader.comm.tree import tree_over
+from ringleader.train.modes.async_server.lease_queue import BoundedStaleness, LeaseQueue
+from ringleader.train.modes.async_server.server.buffer_history import BufferHistory, BufferMove
+from ringleader.train.modes.async_server.server.gradient_sums import GradientSum, PushedGradient, Rows
+from ringleader.train.modes.async_server.server.queued_push import QueuedPush
+
+
+class PendingUpdates:
+    """Of one loop.
+
+    Args:
+        committed: (bytes,) uint8 of the buffers at the loop's start.
+        give_back: takes memory that is free again.
+
+    Attributes:
+        complete: updates whose gradients are all here, made or not.
+    """
+
+    def __init__(self, leases: LeaseQueue, committed: Tensor, give_back: Callable[[Rows], None]) -> None:
+        self.complete = 0
+        self._leases = leases
+        self._following = BufferHistory(committed)
+        self._give_back = give_back
+        self._sums: dict[int, GradientSum] = {}
+
+    @property
+    def items(self) -> list[int]:
+        """Those that are in no update yet."""
+        return [push.item for gathering in self._sums.values() for push in gathering.pushes]
+
+    def add(self, arrival: QueuedPush) -> None:
+        """A gradient counts: it is added to the sum of its update."""
+        leases, push, left = self._leases, arrival.push, arrival.extras.left
+        offset, shard = divmod(push.item, leases.batches.shards)
+        clock = leases.discipline.clock(leases, push.item)
+        if clock not in self._sums:
+            tree = None
+            if isinstance(leases.discipline, BoundedStaleness):
+                tree = tree_over(leases.batches.shards, frozenset(leases.batches.present(offset)))
+            self._sums[clock] = GradientSum(tree, self._give_back)
+        start = self._following.at(push.version) if arrival.extras.start is None else arrival.extras.start
+        move = None if left is None else BufferMove(start, left)
+        self._sums[clock].add(push, shard, PushedGradient(arrival.rows, arrival.extras.rows), move)
+        while leases.arrived[self.complete] == leases.batches.count(self.complete):
+            self.complete += 1
+
+    def take(self) -> GradientSum:
+        """The sum of the update that is due."""
+        return self._sums.pop(self._leases.version)
+
+    def drop(self) -> None:
+        """What is in no update yet did not happen."""
+        for gathering in self._sums.values():
+            gathering.let_go()
+        self._sums.clear()
+        self.complete = self._leases.version
+
+    def follow(self, committed: Tensor) -> None:
+        """After an update that changed the buffers these are they."""
+        in_hand = (lease.version for lease in self._leases.out.values())
+        self._following.committed(committed, self._leases.version, in_hand)

@@ -1,0 +1,59 @@
+"""What a server hands out where items are leased: its newest weights, and of tables the rows that a worker lacks."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ringleader.exchange.sparse_messages import message_bytes, packed
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.async_server.server.changed_rows import ChangedRows
+from ringleader.train.modes.async_server.server_share import ServerShare
+
+
+class PublishedWeights:
+    """The part of one server in one loop.
+
+    Attributes:
+        held: what it updates, in the buckets of the running generation.
+        shown: what workers pull of it.
+        tables: the numbers of its parameters whose gradients are rows.
+        touched: the rows that have changed in this loop.
+    """
+
+    def __init__(self, group: Member, held: ServerShare, shown: ServerShare) -> None:
+        self.touched = ChangedRows({number: group.parameters[number] for number in held.numbers.values()})
+        self.held, self.shown = held, shown
+        self.tables = tuple(held.numbers.values())
+        self._group = group
+
+    def copy_weights(self, rows: Sequence[Tensor]) -> None:
+        """Into (length,) tensors, one for each bucket."""
+        group = self._group
+        assert group.exchange is not None
+        views: list[Tensor] = []
+        weights: list[Tensor] = []
+        for bucket, row in zip(self.shown.buckets, rows, strict=True):
+            views += group.exchange.buckets.views(bucket, row)
+            weights += [group.parameters[n].detach() for n in bucket.members]
+        if views:
+            torch._foreach_copy_(views, weights)
+
+    def rows_since(self, version: int) -> tuple[Tensor, tuple[int, ...]]:
+        """(bytes,) uint8 of the rows that have changed since, and how many of each of the job's tables."""
+        shown = self.shown
+        news = self.touched.news(version, shown.numbers.values())
+        counts = [0] * len(self._group.tables)
+        for place, (_, rows) in zip(shown.numbers, news, strict=True):
+            counts[place] = rows.count
+        self._travelled([rows.count for _, rows in news], shown)
+        return packed(news), tuple(counts)
+
+    def came(self, counts: Sequence[int]) -> None:
+        """So many rows of each of the tables that this server updates."""
+        self._travelled(counts, self.held)
+
+    def _travelled(self, counts: Sequence[int], share: ServerShare) -> None:
+        nbytes = message_bytes(counts, list(share.tables.values()))
+        assert self._group.exchange is not None
+        self._group.exchange.buckets.tables.wire_bytes += nbytes

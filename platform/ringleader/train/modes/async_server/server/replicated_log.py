@@ -1,0 +1,99 @@
+"""Items that are applied on all servers or on none: who holds them waits until server 0 has taken them.
+
+Where servers have backups server 0 waits too: whatever it takes, and each update of a clock, is an entry that all
+others have heard of before server 0 acts on it, and says the next. So all make the same updates of the same items in
+the same order, none has heard of more than one entry that another lacks, and what server 0 did is known without it.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+
+from ringleader.exchange import Exchange
+from ringleader.train.modes.async_server.server.queued_push import QueuedPush
+from ringleader.train.modes.items import ItemSet
+
+
+class ReplicatedLog:
+    """A server's. Outlives generations; `confirm` belongs to any thread.
+
+    Attributes:
+        count: entries that this server has heard of in this loop.
+        last: the newest one: an item, `UPDATE` or `CLOSE`.
+    """
+
+    def __init__(self, count: int = 0, last: int = 0) -> None:
+        self.count, self.last = count, last
+        self._held: dict[int, QueuedPush] = {}
+        self._confirmed: deque[int] = deque()
+
+    @property
+    def items(self) -> list[int]:
+        """Those that are held."""
+        return list(self._held)
+
+    def hold(self, arrival: QueuedPush) -> QueuedPush | None:
+        """Keep a push. Of two of one item, as backup workers make them, server 0 takes the one on newer weights; the
+        other one is returned."""
+        other = self._held.get(arrival.push.item)
+        if other is not None and other.push.version > arrival.push.version:
+            return arrival
+        self._held[arrival.push.item] = arrival
+        return other
+
+    def confirm(self, entry: int) -> None:
+        """Server 0 has taken the item, or says `UPDATE` or `CLOSE`."""
+        self.count, self.last = self.count + 1, entry
+        self._confirmed.append(entry)
+
+    def due(self) -> list[tuple[int, QueuedPush | None]]:
+        """What server 0 has said, in its order, and what is held of it no longer."""
+        due = []
+        while self._confirmed:
+            entry = self._confirmed.popleft()
+            due.append((entry, self._held.pop(entry) if entry >= 0 else None))
+        return due
+
+    def settle(self, taken: Sequence[int]) -> list[QueuedPush]:
+        """A generation begins: of all that is held server 0 has taken these, which are due. The rest is returned, and
+        held no longer."""
+        self._confirmed = deque(item for item in self._held if item in taken)
+        return [self._held.pop(item) for item in self.items if item not in taken]
+
+
+def agree(exchange: Exchange, server: int, servers: int, held: Sequence[int], taken: ItemSet) -> list[int]:
+    """All members ask server 0 which of the items that any server holds it has taken. Raises ExchangeBroken.
+
+    Args:
+        server: the number of this server; negative on workers.
+        taken: what server 0 has taken; nothing on all others.
+    """
+    counts = torch.zeros(servers, dtype=torch.float64)
+    if server >= 0:
+        counts[server] = len(held)
+    ends = exchange.all_reduce(counts).cumsum(0).int().tolist()
+    if not ends[-1]:
+        return []
+    items = torch.zeros(ends[-1], dtype=torch.float64)
+    if server >= 0:
+        items[ends[server] - len(held) : ends[server]] = torch.tensor(held, dtype=torch.float64)
+    known = [int(item) for item in exchange.all_reduce(items).tolist()]
+    said = torch.tensor([item in taken for item in known], dtype=torch.float64)
+    return [item for item, yes in zip(known, exchange.all_reduce(said).tolist(), strict=True) if yes]
+
+
+def newest_entry(
+    exchange: Exchange, server: int, servers: int, known: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """All members hear what the server says that has heard of the most entries. Raises ExchangeBroken.
+
+    Args:
+        server: the number of this server; negative on workers.
+        known: the loop's call number, entries, the newest one; (-1, 0, 0) where there is no loop.
+    """
+    said = torch.zeros((servers, 3), dtype=torch.float64)
+    if server >= 0:
+        said[server] = torch.tensor(known, dtype=torch.float64)
+    call, count, last = max(exchange.all_reduce(said.view(-1)).view(servers, 3).tolist())
+    return int(call), int(count), int(last)

@@ -1,0 +1,175 @@
+"""A server's office in one loop: threads that serve workers come with asks and pushes and wait for their turn; the
+training thread counts, updates and records, so that optimisers, schedules and callbacks run where the training function
+runs.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from ringleader.comm.communicator import Communicator, Ticket
+from ringleader.errors import ExchangeBroken
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.async_server.lease_queue import PushVerdict
+from ringleader.train.modes.async_server.messages import (
+    END,
+    NOT_YET,
+    OVER,
+    PullReply,
+    PullRequest,
+    PushHeader,
+    RequestKind,
+)
+from ringleader.train.modes.async_server.server.endpoint import Check, PushExtras, ReceiveBuffers, ServerReply
+from ringleader.train.modes.async_server.server.queued_push import QueuedPush
+from ringleader.train.modes.async_server.server.server_state import ServerState, Tell, tell_nobody
+from ringleader.train.modes.async_server.server_share import ServerShare
+
+LOOK_S = 0.05
+"""How often a waiting thread looks whether the generation is over, or a newer plan is announced."""
+
+
+class ServerQueue:
+    """Implements Clerk. One loop's; `open` begins each generation, `serve` runs it."""
+
+    def __init__(self, group: Member, books: ServerState) -> None:
+        self.books = books
+        self._group = group
+        self._changed = threading.Condition()
+        self._arrivals: deque[QueuedPush] = deque()
+        self._communicator: Communicator | None = None
+        self._leads = False
+        self._tell: Tell = tell_nobody
+
+    # --- the training thread --------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        communicator: Communicator | None,
+        rows: ReceiveBuffers,
+        held: ServerShare,
+        shown: ServerShare,
+        *,
+        leads: bool,
+        tell: Tell = tell_nobody,
+    ) -> None:
+        """See `ServerState.open`."""
+        with self._changed:
+            self._communicator, self._leads, self._tell = communicator, leads, tell
+            self.books.open(communicator, rows, held, shown, leads=leads, tell=tell)
+            self._arrivals.clear()
+
+    def drain(self) -> None:
+        """Nothing more is leased until what is out is in, and all members stand at the same state."""
+        with self._changed:
+            self.books.ends.pending = True
+            self._changed.notify_all()
+
+    def serve(self, tickets: Sequence[Ticket]) -> None:
+        """Until every worker has left. Raises ExchangeBroken when the generation breaks."""
+        assert self._communicator is not None
+        with self._changed:
+            while not all(ticket.finished for ticket in tickets):
+                self._communicator.check()
+                self._look()
+                while self._arrivals:
+                    self.books.count(self._arrivals.popleft())
+                    self._changed.notify_all()
+                if self.books.apply_confirmed() or self.books.update_what_is_due():
+                    self._changed.notify_all()
+                with self._group.split.idle():
+                    self._changed.wait(LOOK_S)
+            self.books.finish()
+        self._communicator.wait(self._tell(END))
+
+    def count(self, push: PushHeader, rows: list[Tensor], extras: PushExtras) -> PushVerdict:
+        """The same as `take` where the worker is this thread."""
+        arrival = QueuedPush(0, push, rows, extras)
+        with self._changed:
+            self.books.count(arrival)
+        assert arrival.verdict is not None
+        return arrival.verdict
+
+    def _look(self) -> None:
+        coordinator = self._group.coordinator
+        if coordinator.interrupted():
+            raise ExchangeBroken(rank=-1, phase="serve", bucket=None, why="the generation was given up")
+        if self._leads and not self.books.ends.pending and coordinator.plan_pending():
+            self.drain()
+
+    # --- the threads that serve workers: Clerk --------------------------------------------------------------------
+
+    def answer(self, worker: int, ask: PullRequest, rows: Sequence[Tensor], check: Check) -> ServerReply:
+        with self._changed:
+            check()
+            self._hear(worker, ask)
+            while (reply := self._reply(worker, ask)) is None:
+                self._changed.wait(LOOK_S)
+                check()
+            if not reply.fresh:
+                return ServerReply(reply)
+            stock = self.books.stock
+            stock.copy_weights(rows)
+            body, counts = stock.rows_since(ask.have)
+            answer = replace(reply, rows=counts)
+            return ServerReply(answer, body, self._group.buffers.committed_bytes())
+
+    def take(
+        self, worker: int, push: PushHeader, rows: list[Tensor], extras: PushExtras, check: Check
+    ) -> PushVerdict:
+        arrival = QueuedPush(worker, push, rows, extras)
+        with self._changed:
+            check()
+            self.books.stock.came([rows.count for rows in extras.rows])
+            self._arrivals.append(arrival)
+            self._changed.notify_all()
+            while arrival.verdict is None:
+                self._changed.wait(LOOK_S)
+                check()
+        return arrival.verdict
+
+    def confirm(self, entry: int, check: Check) -> None:
+        with self._changed:
+            check()
+            self.books.confirm(entry)
+            self._changed.notify_all()
+
+    def departed(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _hear(self, worker: int, ask: PullRequest) -> None:
+        """What an ask says, whatever the answer."""
+        books = self.books
+        if ask.wish is RequestKind.ITEM and books.roll is not None and books.roll.here(worker, ask.have):
+            self._changed.notify_all()
+        if ask.stop >= 0:
+            books.ends.stop_after(ask.stop)
+        if ask.wish is RequestKind.BREAK:
+            books.leases.give_back(worker)
+            books.ends.leave()
+
+    def _reply(self, worker: int, ask: PullRequest) -> PullReply | None:
+        """What can be said now; None: nothing yet."""
+        books, leases = self.books, self.books.leases
+        version = leases.version
+        if ask.wish is RequestKind.WEIGHTS:
+            if ask.least > books.allowed and not books.ordered:
+                books.allowed = ask.least
+                self._changed.notify_all()
+            return None if version < ask.least else self._answer(-1, -1, fresh=version != ask.have)
+        books.look()
+        unseen = books.roll is not None and version != ask.have
+        if books.ends.nothing_more:
+            return self._answer(OVER, -1, fresh=unseen)
+        lease = None if books.ends.held_back else leases.lease(worker)
+        if lease is not None:
+            return self._answer(lease.item, lease.clock, fresh=version != ask.have)
+        return self._answer(NOT_YET, -1, fresh=True) if unseen and ask.wish is RequestKind.ITEM else None
+
+    def _answer(self, item: int, clock: int, *, fresh: bool) -> PullReply:
+        group, nothing = self._group, (0,) * len(self._group.tables)
+        return PullReply(item, clock, self.books.leases.version, fresh, group.step, group.loss, nothing)

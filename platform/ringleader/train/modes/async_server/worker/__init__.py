@@ -1,0 +1,1 @@
+"""A worker's side: it leases an item, computes its gradient and pushes it."""

@@ -1,0 +1,51 @@
+"""A worker that is its own server: asks and pushes go to the office of its own process."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ringleader.comm.buckets import Buckets
+from ringleader.comm.rows import SparseRows as TableRows
+from ringleader.train.modes.async_server.messages import PullReply, PullRequest, PushHeader, RequestKind
+from ringleader.train.modes.async_server.server.endpoint import PushExtras, ReceiveBuffers
+from ringleader.train.modes.async_server.server.server_queue import ServerQueue
+
+
+class InProcessClient:
+    """A worker's end where it keeps the office itself: one process is worker and server. Stands in for a Lessee."""
+
+    def __init__(self, office: ServerQueue, buckets: Buckets, rows: ReceiveBuffers) -> None:
+        self._office = office
+        self._buckets = buckets
+        self._rows = rows
+
+    @property
+    def have(self) -> tuple[int, ...]:
+        return (self._office.books.leases.version,)
+
+    def ask(self, wish: RequestKind, stop: int = -1) -> PullReply:
+        ask = PullRequest(wish, self._office.books.leases.version, stop=stop)
+        return self._office.answer(0, ask, [], _go_on).answer
+
+    def take_over(self) -> None:
+        """The newest weights are here."""
+
+    def push(
+        self, push: PushHeader, versions: Sequence[int], extras: Sequence[Tensor], tables: Sequence[TableRows]
+    ) -> None:
+        rows = self._rows.take()
+        for row, bucket in zip(rows, self._buckets.buckets, strict=True):
+            row.copy_(bucket.row(0))
+        waiting = list(extras)
+        names = waiting.pop() if push.names else None
+        self._office.count(push, rows, PushExtras(waiting.pop() if push.buffers else None, names, tables))
+
+    def pushed(self) -> None:
+        """A push is counted when it returns."""
+
+    def leave(self) -> None:
+        self._office.books.close()
+
+
+def _go_on() -> None:
+    """Nobody can break a generation of one."""

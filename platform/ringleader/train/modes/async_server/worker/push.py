@@ -1,0 +1,123 @@
+"""What a worker pushes: the gradient of a leased slice, and all that goes with it."""
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ringleader.comm.rows import SparseRows, as_gradient
+from ringleader.train.generation.control_word import SliceReport
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.async_server.messages import MessageLayout, PullReply, PushHeader
+from ringleader.train.modes.async_server.server.gradient_sums import report_words
+from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.rows.slices import Slice
+
+
+class PushBuilder:
+    """Makes pushes; the gradients are left in the first rows of the exchange's buckets."""
+
+    def __init__(self, group: Member) -> None:
+        self._group = group
+        self._told: tuple[str, ...] = ()
+        self._last_s = self._exposed_s = 0.0
+
+    @property
+    def layout(self) -> MessageLayout:
+        group = self._group
+        starts = bool(group.spec.sync.server_backups)
+        return MessageLayout(
+            len(group.parameters), self.blocks, group.buffers.size_bytes, len(group.tables), starts
+        )
+
+    @property
+    def blocks(self) -> int:
+        """Of the norms that go with each push: several servers hold an item's gradient in parts."""
+        sync = self._group.spec.sync
+        apart = sync.consistency == "async" and sync.server_count > 1
+        return self._group.held.block_count if apart else 0
+
+    def start_clock(self) -> None:
+        """A loop begins: what this worker waits for from now on goes with its pushes."""
+        self._times()
+
+    def begin(self) -> None:
+        """A generation begins: its servers have not been told the metrics' names."""
+        self._told = ()
+
+    def left(self, turn: Slice) -> Tensor | None:
+        """(bytes,) uint8 of the buffers that the forward left, where it is they that count."""
+        if turn.shard == 0:
+            self._group.buffers.keep_left()
+        return self._group.buffers.left_bytes()
+
+    def backward(self, loop: BatchLoop, loss: Tensor, weight: float, clock: int) -> None:
+        """The gradient of the slice's part in its update; of its own mean where it is an update by itself."""
+        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        if self._group.spec.sync.consistency != "async":
+            loss = loss * (weight / loop.epoch.batch_rows(clock))
+        buckets.begin_step()
+        buckets.begin_slice(0, 0, _ignore)
+        loss.backward()  # type: ignore[no-untyped-call]
+        buckets.end_slice()
+        self._group.trained.check_reached()
+
+    def make(
+        self, answer: PullReply, report: SliceReport, names: Sequence[str], left: Tensor | None, *, stop: bool
+    ) -> tuple[PushHeader, list[Tensor], list[SparseRows]]:
+        """The push of the backward that was last, what follows the gradient, and its rows of each table."""
+        told = self._names(tuple(names))
+        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        tables = [buckets.tables.partials(number)[0] for number in buckets.tables.names]
+        exposed_s, since_s = self._times()
+        push = PushHeader(
+            leaving=False,
+            item=answer.item,
+            clock=answer.clock,
+            version=answer.version,
+            stop=stop,
+            buffers=left is not None,
+            names=0 if told is None else told.numel(),
+            report=report_words(report),
+            used=torch.tensor(buckets.used, dtype=torch.float64),
+            sums=self._sums(tables),
+            rows=tuple(rows.count for rows in tables),
+            exposed_s=exposed_s,
+            since_s=since_s,
+        )
+        start = self._group.buffers.committed_bytes() if left is not None and self.layout.starts else None
+        return push, [extra for extra in (start, left, told) if extra is not None], tables
+
+    def _times(self) -> tuple[float, float]:
+        """Seconds blocked on the exchange, and all, since the call before."""
+        group, now = self._group, perf_counter()
+        exposed_s = group.split.exposed_s + (group.exchange.exposed_s if group.exchange else 0.0)
+        times = exposed_s - self._exposed_s, now - self._last_s
+        self._last_s, self._exposed_s = now, exposed_s
+        return times
+
+    def _sums(self, tables: Sequence[SparseRows]) -> Tensor:
+        """(blocks,) float64 of the norms over the gradient in the first rows and in these rows of each table."""
+        if not self.blocks:
+            return torch.zeros(0, dtype=torch.float64)
+        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        buckets.expose()
+        for (_, table), rows in zip(buckets.tables, tables, strict=True):
+            table.grad = as_gradient(rows, table)
+        sums = torch.stack(self._group.held.norm_blocks()).cpu()
+        buckets.forget_gradients()
+        return sums
+
+    def _names(self, names: tuple[str, ...]) -> Tensor | None:
+        """(bytes,) uint8 of the metrics' names, once a generation."""
+        if self._told == names:
+            return None
+        self._told = names
+        return torch.from_numpy(np.frombuffer("\n".join(names).encode(), dtype=np.uint8).copy())
+
+
+def _ignore(_: Any) -> None:
+    """The whole gradient goes at once, after the backward."""

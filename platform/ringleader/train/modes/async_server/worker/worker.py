@@ -1,0 +1,230 @@
+"""A worker's side where servers lease items: it asks, the loop body runs, it pushes."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.rows import SparseRows
+from ringleader.errors import ExchangeBroken
+from ringleader.train.body.turns import BodyTurns
+from ringleader.train.generation.control_word import SliceReport
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.async_server.messages import (
+    NOT_YET,
+    OVER,
+    MessageLayout,
+    PullReply,
+    PushHeader,
+    RequestKind,
+)
+from ringleader.train.modes.async_server.worker.push import PushBuilder
+from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.rows.slices import Slice, load, to_device
+
+
+class ItemSource(Protocol):
+    """To items, in one generation: see `ServerClient`."""
+
+    @property
+    def have(self) -> tuple[int, ...]: ...
+
+    def ask(self, wish: RequestKind, stop: int = -1) -> PullReply: ...
+
+    def take_over(self) -> Tensor | None: ...
+
+    def push(
+        self, push: PushHeader, versions: tuple[int, ...], extras: list[Tensor], tables: list[SparseRows]
+    ) -> None: ...
+
+    def pushed(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+class AsyncWorker:
+    """Of one loop at a time. What asks or pushes may raise ExchangeBroken.
+
+    Where leased items make the updates of synchronous servers `step` returns with the next item of the batch, or behind
+    its commit, so that a loop is left and stopped where it is with synchronous servers.
+
+    Args:
+        advance: commits what was committed elsewhere, up to a global step.
+        progress: is told a phase of the loop.
+
+    Attributes:
+        way: None until a generation has one, and when it broke.
+    """
+
+    def __init__(
+        self,
+        group: Member,
+        device: torch.device,
+        advance: Callable[[BatchLoop, int], None],
+        progress: Callable[[BatchLoop, str], None],
+    ) -> None:
+        self.turns = BodyTurns(group.spec.seed, group.timeline, group.held.models, group.unkept)
+        self.way: ItemSource | None = None
+        self._group = group
+        self._device = device
+        self._advance = advance
+        self._progress = progress
+        self._pushes = PushBuilder(group)
+        self._in_step = group.spec.sync.leased_in_step
+        self._loop: BatchLoop | None = None
+        self._answer: PullReply | None = None
+        self._unused = False
+        self._stop_after: int | None = None
+        self._pushed_at = self._seen = -1
+
+    @property
+    def layout(self) -> MessageLayout:
+        return self._pushes.layout
+
+    @property
+    def blocks(self) -> int:
+        """See `PushBuilder.blocks`."""
+        return self._pushes.blocks
+
+    def begin(self, loop: BatchLoop) -> None:
+        self._loop, self._stop_after, self.way = loop, None, None
+        self._pushed_at, self._seen = -1, 0
+        self._pushes.start_clock()
+
+    def go(self, way: ItemSource) -> None:
+        """A generation has a way to items; nobody has any in hand."""
+        self.way, self._unused = way, False
+        self._pushes.begin()
+
+    @property
+    def mid_batch(self) -> bool:
+        """Whether this worker has pushed a part of a batch whose beginning its loop body has seen.
+
+        Where items come in any order one that is given back costs the others nothing: there a loop is left at any turn.
+        """
+        offset = self._group.calls.offset
+        return self._in_step and self.way is not None and self._pushed_at == offset == self._seen
+
+    def request_stop(self) -> None:
+        """Between two slices of a batch it is as if behind the last one: who has fewer of them is there already."""
+        offset = self._group.calls.offset
+        later = self._in_step and self.turns.running is None and self._pushed_at == offset
+        clock = offset + later
+        self._stop_after = clock if self._stop_after is None else min(clock, self._stop_after)
+
+    def slices(self) -> Iterator[Any]:
+        """The turns of one generation."""
+        loop, way = self._running, self._way
+        while (answer := self._next()).item != OVER:
+            piece = self._piece(loop, answer.item)
+            timeline = self._group.timeline
+            if timeline is not None:
+                timeline.begin("item", step=piece.step + 1, slice=piece.shard)
+            self._progress(loop, "forward")
+            with self._group.split.idle():
+                batch = self._load(loop, piece)
+            if not self._in_step:
+                self._take_over(way)
+            self._group.buffers.rewind()
+            self.turns.begin(piece)
+            yield batch
+            self.turns.check_ended()
+            if self.way is None:
+                raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the push before broke")
+        way.leave()
+
+    def step(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
+        """Backward of one slice; its gradient is on the way when this returns."""
+        self._push(turn, loss, report)
+        self._pushed_at = self._group.calls.offset
+        if self._in_step:
+            self._ask()
+            self._unused = True
+            if self._pushed_at < self._group.calls.offset:
+                self._seen = self._group.calls.offset
+            self._progress(self._running, "between")
+
+    def leave(self) -> None:
+        """The loop body has left by `break`: that ends the loop for all."""
+        loop, way = self._running, self._way
+        self._progress(loop, "exchange")
+        way.pushed()
+        answer = way.ask(RequestKind.BREAK)
+        self._learn(answer)
+        way.leave()
+
+    def _next(self) -> PullReply:
+        """The next item, or the word that there are no more."""
+        while not self._unused or self._newest.item == NOT_YET:
+            self._ask()
+            self._unused = True
+        self._unused = False
+        return self._newest
+
+    def _ask(self) -> None:
+        loop, way = self._running, self._way
+        self._progress(loop, "exchange")
+        stop = self._stop_after if self._in_step and self._stop_after is not None else -1
+        self._answer = way.ask(RequestKind.ITEM, stop)
+        if self._in_step:  # what happens once a step sees the weights that the step left
+            self._take_over(way)
+        self._learn(self._answer)
+
+    def _learn(self, answer: PullReply) -> None:
+        self._group.loss = answer.loss
+        self._advance(self._running, answer.step)
+
+    def _take_over(self, way: ItemSource) -> None:
+        committed = way.take_over()
+        if committed is not None:
+            self._group.buffers.put(committed)
+
+    def _piece(self, loop: BatchLoop, item: int) -> Slice:
+        offset, shard = divmod(item, loop.epoch.shards)
+        step = self._group.step - self._group.calls.offset + offset
+        return Slice(("step", step, shard), shard, loop.epoch.rows(offset, shard))
+
+    def _load(self, loop: BatchLoop, piece: Slice) -> Any:
+        """In this process: which item comes next is known only when it is leased."""
+        loaded = load(loop.dataset, [piece], seed=self._group.spec.seed, collate=loop.collate)
+        return to_device(next(iter(loaded)), self._device)
+
+    def _push(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
+        group, loop, way, answer = self._group, self._running, self._way, self._newest
+        if group.coordinator.interrupted():
+            raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the generation was given up")
+        left = self._pushes.left(turn)
+        self._progress(loop, "exchange")
+        way.pushed()  # the rows are its until then
+        self._progress(loop, "backward")
+        if group.timeline is not None:
+            group.timeline.begin("backward", slice=turn.shard)
+        self._pushes.backward(loop, loss, report.weight, answer.clock)
+        push, extras, tables = self._pushes.make(answer, report, self.turns.names, left, stop=self._stops)
+        if group.timeline is not None:
+            group.timeline.end()
+            group.timeline.end()  # the item is computed; alone, its update follows at once
+        way.push(push, way.have, extras, tables)
+
+    @property
+    def _stops(self) -> bool:
+        """Whether the loop shall end with the running item's update."""
+        if not self._in_step:
+            return self._stop_after is not None
+        return self._stop_after is not None and self._stop_after <= self._newest.clock
+
+    @property
+    def _newest(self) -> PullReply:
+        assert self._answer is not None, "nothing was asked"
+        return self._answer
+
+    @property
+    def _way(self) -> ItemSource:
+        assert self.way is not None, "the generation has no way to items"
+        return self.way
+
+    @property
+    def _running(self) -> BatchLoop:
+        assert self._loop is not None, "no loop has begun"
+        return self._loop

@@ -1,0 +1,444 @@
+"""Local SGD: the transaction is a round of H batches. Each logical shard trains a replica of its own for H steps from
+the committed state; the replicas' moves are summed along the canonical tree and make one outer step.
+
+The loop body sees a replica's H slices in a row, then those of the next owned shard. Nothing travels in between.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ringleader.errors import ExchangeBroken, StepMisuse
+from ringleader.train.body.turns import BodyTurns
+from ringleader.train.generation.control_word import BATCHES, SliceReport, StepReport
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.local_sgd.outer_step import OuterStep
+from ringleader.train.modes.local_sgd.replicas import FinishedReplicas, Replica
+from ringleader.train.modes.step_checks import StepRecorder, check
+from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.synchronous.loop_exit import LoopExit
+from ringleader.train.ports import RecordSink
+from ringleader.train.rows.cursor import Epoch, present_shards
+from ringleader.train.rows.slices import Prefetched, Slice, to_device
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSpan:
+    """The batches of one round: H of them, fewer at the end of an epoch."""
+
+    epoch: Epoch
+    offsets: range
+
+    @classmethod
+    def at(cls, epoch: Epoch, offset: int, inner_steps: int) -> "RoundSpan":
+        return cls(epoch, range(offset, min(offset + inner_steps, epoch.steps)))
+
+    @property
+    def rows(self) -> int:
+        return sum(self.epoch.batch_rows(offset) for offset in self.offsets)
+
+    def present(self, offset: int) -> list[int]:
+        """The shards with rows in a batch, ascending. The first batch of a span has all that any of them has."""
+        return sorted(present_shards(self.epoch.batch_rows(offset), self.epoch.shards))
+
+    def offsets_of(self, shard: int) -> list[int]:
+        """The batches in which a shard has rows."""
+        return [offset for offset in self.offsets if shard in self.present(offset)]
+
+    def slot(self, offset: int, shard: int) -> int:
+        """Where a slice's report stands in the control word."""
+        return (offset - self.offsets.start) * self.epoch.shards + shard
+
+
+class LocalSgdLoop:
+    """Runs the rounds of one loop at a time for one worker."""
+
+    def __init__(self, group: Member, outlet: RecordSink, device: torch.device) -> None:
+        self._group = group
+        self._outlet = outlet
+        self._device = device
+        self.turns = BodyTurns(group.spec.seed, group.timeline, group.held.models, group.unkept)
+        self._leaving = LoopExit(group)
+        self.recorder = StepRecorder(group)
+        self._reports: dict[int, SliceReport] = {}
+        self._finished = FinishedReplicas()
+        self._mine: list[int] = []
+        self._behind: list[int] = []
+        self._offset = 0
+        self._span: RoundSpan | None = None
+        self._stop = False
+        self._failed = False
+        self._loop: BatchLoop | None = None
+        self._pieces: Prefetched | None = None
+        group.level = self._level
+
+    @property
+    def mid_batch(self) -> bool:
+        """Whether slices of the running round are computed, but not all of them committed.
+
+        Who has just joined sees only behind its first slice what the others saw behind their last: it leaves with them.
+        """
+        return bool(self._reports) and not self._failed and self._leaving.saw
+
+    def end(self, number: int) -> None:
+        """The loop of that call was left by `break`: all agree that it is over at the committed step."""
+        loop = self._loop
+        assert loop is not None
+        assert loop.number == number
+        self.turns.leave()
+        self._leaving.ask()
+        if self._reports:  # a replica has moved
+            self._outer.rewind()
+        while not loop.over(self._group):
+            self._try(lambda: self._pass(loop))
+
+    def undo(self) -> None:
+        """The loop's body has left: a replica that has moved goes back to the committed state."""
+        if self._reports:
+            self._outer.rewind()
+
+    def request_stop(self) -> None:
+        self._stop = True
+
+    def run(self, loop: BatchLoop) -> Iterator[Any]:
+        """Yield the owned slices of every round from the committed offset on; replay what a failure broke."""
+        group, self._loop, self.turns.running = self._group, loop, None
+        group.epoch = loop.index
+        self._stop = self._failed = False
+        group.held.check_covered()
+        group.trained.begin()
+        group.laying.make_dense()
+        self._leaving.begin()
+        self._pieces, generation = None, -1
+        while not loop.over(self._group):
+            assert group.seat is not None
+            if group.trained.due(loop.number):
+                self._try(partial(self._pass, loop))
+                continue
+            if self._pieces is None or self._failed or generation != group.seat.plan.generation:
+                self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
+            # Who has no replica sends its part of the sums at once.
+            self._try(partial(self._begin_round, loop))
+            if not self._failed:
+                yield from self._replicas(loop, self._pieces)
+
+    def _begin_round(self, loop: BatchLoop) -> RoundSpan:
+        exchange = self._group.exchange
+        assert exchange is not None
+        self._group.laying.lay_first()
+        self._outer.open()
+        self._group.comparison.begin(loop.number)
+        self._group.settings.begin_transaction()
+        span = self._span = self._span_at(loop, self._group.calls.offset)
+        exchange.begin_step(frozenset(span.present(span.offsets.start)))
+        return span
+
+    def _pass(self, loop: BatchLoop) -> None:
+        """Take part in the next round with nothing but the word."""
+        exchange = self._group.exchange
+        assert exchange is not None
+        self._reports, self._pieces, self._mine = {}, None, []
+        for shard in self._owned(self._begin_round(loop)):
+            exchange.begin_slice(shard)
+            exchange.end_slice()
+        self._finish()
+
+    def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
+        """One inner step of the running replica; on the worker's last one the exchange, the outer step, the commit."""
+        turn, report = self.turns.end(loss, weight, values)
+        if self._failed or self._span is None:
+            return
+        self._reports[self._span.slot(self._offset, turn.shard)] = report
+        self._try(lambda: self._advance(turn, loss))
+
+    def _replicas(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
+        """The turns of one round."""
+        span = self._span
+        assert span is not None
+        self._reports = {}
+        self._mine = self._owned(span)
+        finished = self._finished.of(self._group.applied)
+        open_ones = [shard for shard in self._mine if shard not in finished]
+        self._behind = [shard for shard in self._mine if open_ones and shard > open_ones[-1]]
+        for shard in self._mine[: len(self._mine) - len(self._behind)]:
+            if shard in finished:
+                self._try(partial(self._bring, shard, finished[shard], seen=False))
+                if self._failed:
+                    return
+                continue
+            self._outer.rewind()
+            self._group.settings.begin_replica()
+            self._group.buffers.rewind()
+            for offset in span.offsets_of(shard):
+                self._offset = offset
+                self._progress(loop, "forward")
+                with self._group.split.idle():
+                    batch = to_device(next(pieces), self._device)
+                step = self._group.step + offset - span.offsets.start
+                self.turns.begin(_slice(loop.epoch, offset, shard, step))
+                yield batch
+                self.turns.check_ended()
+                if self._failed:
+                    return
+        if not self._mine:
+            self._try(self._finish)
+
+    def _advance(self, turn: Slice, loss: Tensor) -> None:
+        group, span, exchange = self._group, self._span, self._group.exchange
+        assert span is not None
+        assert exchange is not None
+        assert group.seat is not None
+        if group.coordinator.interrupted():  # the exchange would say so only at the end of the round
+            why = "the generation was given up"
+            raise ExchangeBroken(rank=group.seat.rank, phase="forward", bucket=None, why=why)
+        group.draws.begin(*turn.stream)
+        if group.timeline is not None:
+            group.timeline.begin("inner step", slice=turn.shard)
+        self._outer.inner_step(loss, group.trained.check_reached)
+        group.settings.inner_step()
+        if group.timeline is not None:
+            group.timeline.end()
+        if self._offset == span.offsets_of(turn.shard)[-1]:
+            replica = self._replica(span, turn.shard)
+            if group.seat.plan.world > 1:  # who is alone loses nobody
+                self._finished.keep(group.applied, turn.shard, replica)
+            self._bring(turn.shard, replica, seen=True)
+            if self._behind and self._mine[-1 - len(self._behind)] == turn.shard:
+                finished = self._finished.of(group.applied)
+                for shard in self._behind:  # only now: the loop body shall see the end of the round
+                    self._bring(shard, finished[shard], seen=True)
+
+    def _replica(self, span: RoundSpan, shard: int) -> Replica:
+        """The running replica, which has made its last step."""
+        slots = [span.slot(offset, shard) for offset in span.offsets_of(shard)]
+        weight = sum(self._reports[slot].weight for slot in slots)
+        left = None
+        if shard == 0:
+            self._group.buffers.keep_left()
+            left = self._group.buffers.left_bytes()
+        reports = {slot: self._reports[slot] for slot in slots}
+        whole = span.offsets_of(shard)[-1] == span.offsets[-1]
+        said = self._group.settings.replica if whole else (False, None)
+        return Replica(self._outer.moves(shard, weight / span.rows), reports, left, said)
+
+    def _bring(self, shard: int, replica: Replica, *, seen: bool) -> None:
+        """A finished replica enters the sum; with the worker's last one the round ends.
+
+        Args:
+            seen: the loop body waits for this, and sees what comes of it. Of a replay of what was finished it sees
+                nothing before its next turn.
+        """
+        exchange = self._group.exchange
+        assert exchange is not None
+        self._reports |= replica.reports
+        self._group.settings.bring(replica.said)
+        if replica.left is not None:
+            self._group.buffers.put_left(replica.left)
+        exchange.begin_slice(shard)
+        self._outer.bring(replica.moves)
+        exchange.end_slice()
+        if shard == self._mine[-1]:
+            self._finish(seen=seen)
+
+    def _level(self) -> None:
+        """A generation begins: what is finished of the running round is not trained again."""
+        exchange, seat = self._group.exchange, self._group.seat
+        assert exchange is not None
+        assert seat is not None
+        self._finished.hand_over(exchange, seat)
+
+    def _try(self, act: Any) -> None:
+        """Run a part of the transaction; a broken exchange means that the round did not happen."""
+        try:
+            act()
+        except ExchangeBroken as error:
+            self._failed = True
+            self._outer.give_up()
+            self._group.broke(error)
+            self._outlet.replayed()
+
+    def _finish(self, *, seen: bool = False) -> None:
+        """Exchange the word, then make the outer step and commit."""
+        group, loop, exchange, span = self._group, self._loop, self._group.exchange, self._span
+        assert loop is not None
+        assert exchange is not None
+        assert span is not None
+        assert group.seat is not None
+        if group.timeline is not None:
+            group.timeline.begin("exchange")
+        if self._pieces is not None:
+            self._pieces.take()  # the moves are on their way: load the next slice meanwhile
+        self._progress(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
+        reduced = exchange.finish(
+            group.layout.write(
+                rank=group.seat.rank,
+                call=loop.number,
+                kind=BATCHES + loop.index,
+                step=group.step,
+                pending=group.coordinator.plan_pending(),
+                stop=self._stop,
+                wish=group.securing.wish,
+                said=group.comparison.said,
+                lays=group.trained.due(loop.number),
+                sets=group.settings.sets,
+                stance=self._leaving.stance(turns=bool(self._mine)),
+                slices=self._reports,
+                buffers=group.buffers.encode(),
+            ),
+            group.check,
+        )
+        if group.timeline is not None:
+            group.timeline.end()
+        report = group.layout.read(reduced, world=len(group.seat.plan.members), present=[])
+        if group.comparison.differs(reduced):
+            self._look_first(report, seen=seen)
+            group.comparison.level(reduced)
+            return
+        group.comparison.agreed(loop.number)
+        if report.left:
+            self._leave(loop, report)
+            return
+        if report.lays:
+            self._lay_anew(loop, report, seen=seen)
+            return
+        if report.unseen:
+            self._look_first(report, seen=seen)
+            return
+        self._progress(loop, "update")
+        if group.timeline is not None:
+            group.timeline.begin("update")
+        reports = [self._read(reduced, span, offset) for offset in span.offsets]
+        row = group.settings.agree(exchange) if report.sets else None
+        self._outer.commit(span.rows / sum(report.weight for report in reports))
+        if row is not None:
+            group.settings.take(row)
+        if 0 in span.present(span.offsets.start):
+            group.buffers.commit(group.layout.buffers_of(reduced))
+        else:  # the last batch may have fewer rows than there are shards
+            group.buffers.forget()
+        exchange.publish()
+        if group.timeline is not None:
+            group.timeline.end()
+        self._commit(loop, span, reports, seen=seen)
+        group.committed()
+        self._progress(loop, "between")
+
+    def _leave(self, loop: BatchLoop, report: StepReport) -> None:
+        """The loop is over for all, before this round: the replicas' moves are dropped, the weights stay."""
+        self._reports = {}
+        self._outer.give_up()
+        self._group.leave_call(loop.number)
+        if report.pending:
+            self._group.leave_at_boundary()
+        self._progress(loop, "between")
+
+    def _lay_anew(self, loop: BatchLoop, report: StepReport, *, seen: bool) -> None:
+        """What is trained, and by which optimisers, has changed before this loop: the round is trained with that."""
+        trained = self._group.trained
+        numbers = trained.agree()
+        self._look_first(report, lambda: trained.go_by(numbers, loop.number), seen=seen)
+        if not report.pending:  # the next generation is laid so
+            self._group.laying.lay_anew()
+
+    def _look_first(self, report: StepReport, end: Callable[[], None] = lambda: None, *, seen: bool) -> None:
+        """Nobody's loop body has seen the end of the round before. It does behind this turn; where nobody leaves then,
+        the round is trained again."""
+        group = self._group
+        self._reports, self._failed = {}, True
+        self._finished.forget()
+        self._outer.give_up()
+        group.held.rewind_kept()
+        group.pass_over(end)
+        self._leaving.committed(turns=seen)
+        if report.pending:
+            group.leave_at_boundary()
+        self._outlet.replayed()
+
+    def _read(self, reduced: Tensor, span: RoundSpan, offset: int) -> StepReport:
+        """What the reduced word says about one batch, checked."""
+        group = self._group
+        assert group.seat is not None
+        slots = {span.slot(offset, shard): (shard,) for shard in span.present(offset)}
+        report = group.layout.read(reduced, world=len(group.seat.plan.members), present=list(slots))
+        check(report, span.epoch, offset, group.step + 1 + offset - span.offsets.start, slots)
+        return report
+
+    def _commit(self, loop: BatchLoop, span: RoundSpan, reports: list[StepReport], *, seen: bool) -> None:
+        """All steps of the round at once: what happens once a step happens as often as the round has steps."""
+        group = self._group
+        self._reports = {}
+        self._finished.forget()
+        self._outer.close()
+        group.applied += 1
+        self._leaving.committed(turns=seen)
+        for offset, report in zip(span.offsets, reports, strict=True):
+            group.step += 1
+            group.calls.offset += 1
+            group.samples += loop.epoch.batch_rows(offset)
+            group.loss = report.loss
+            group.held.after_update(group.spec.seed, group.step)
+            if group.held.callbacks:
+                group.buffers.adopt()  # what they have set in buffers is committed with the step
+        group.settings.committed()
+        if group.calls.offset < loop.epoch.steps:
+            self._check_switched()
+        names = self.turns.names
+        group.reporter.open(self.recorder.records(loop.epoch, span.offsets.start, reports, names))
+        if reports[0].stop:
+            group.finish_call(loop.number)
+            self._stop = False
+        if reports[0].pending:
+            group.leave_at_boundary()
+        self._progress(loop, "committed")
+
+    def _check_switched(self) -> None:
+        """Raises StepMisuse: an optimiser keeps other things now. A generation that begins in this loop would average
+        them, one that goes on would not."""
+        if (option := self._outer.switched) is not None:
+            raise StepMisuse(
+                f"an optimiser's {option!r} was switched on or off inside a loop with sync: local_sgd, where what the "
+                f"replicas' optimisers keep is averaged by what they keep when the loop begins.",
+                hint="Switch it between two loops, or use sync: ring.",
+            )
+
+    def _load(self, loop: BatchLoop) -> Prefetched:
+        """Batches of all owned slices from the committed offset on, replica by replica."""
+        group, first = self._group, self._group.calls.offset
+        step, inner_steps = group.step, group.spec.sync.round_steps
+        finished = self._finished.of(group.applied)
+        pieces = (
+            _slice(loop.epoch, offset, shard, step + offset - first)
+            for start in range(first, loop.epoch.steps, inner_steps)
+            for span in [self._span_at(loop, start)]
+            for shard in self._owned(span)
+            if start > first or shard not in finished
+            for offset in span.offsets_of(shard)
+        )
+        return loop.batches(pieces)
+
+    def _span_at(self, loop: BatchLoop, offset: int) -> RoundSpan:
+        return RoundSpan.at(loop.epoch, offset, self._group.spec.sync.round_steps)
+
+    def _owned(self, span: RoundSpan) -> list[int]:
+        """The shards whose replicas this worker trains in a round, ascending."""
+        seat = self._group.seat
+        assert seat is not None
+        present = span.present(span.offsets.start)
+        return [shard for shard in seat.plan.shards_of(seat.rank) if shard in present]
+
+    @property
+    def _outer(self) -> OuterStep:
+        outer = self._group.outer
+        assert outer is not None, "rounds belong to sync: local_sgd"
+        return outer
+
+    def _progress(self, loop: BatchLoop, phase: str) -> None:
+        loop.tell(self._outlet, phase, step=self._group.step, lanes=self._group.lanes)
+
+
+def _slice(epoch: Epoch, offset: int, shard: int, step: int) -> Slice:
+    return Slice(("step", step, shard), shard, epoch.rows(offset, shard))

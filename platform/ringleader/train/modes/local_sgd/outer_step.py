@@ -1,0 +1,325 @@
+"""The outer step of local SGD: the replicas' moves, averaged by rows, and their optimisers' states with them.
+
+Average: Local SGD (Stich, "Local SGD Converges Fast and Communicates Little", 2019). Nesterov: DiLoCo (Douillard et
+al., 2023), with that paper's outer learning rate and momentum.
+
+What a replica's own optimiser remembers is averaged like the weights (one of the strategies for the base
+optimiser's buffers in SlowMo, Wang et al. 2020), so that a round leaves one committed state: to keep a state a replica
+would multiply what a peer is healed with by L, and to start anew would lose momentum and Adam's second moments every H
+steps.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import SGD, Optimizer
+
+from ringleader.comm.buckets import laid_out_as, part_gradients
+from ringleader.errors import StepMisuse
+from ringleader.train.modes.local_sgd.round_start import RoundStart
+from ringleader.train.state.optimizer_state import in_place
+from ringleader.train.state.schedules import advance
+from ringleader.train.state.training_state import TrainingState
+
+OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9
+
+OUTER: dict[str, Callable[[list[Parameter]], Optimizer]] = {
+    "average": lambda parameters: SGD(parameters, lr=1.0),
+    "nesterov": lambda parameters: SGD(parameters, lr=OUTER_LR, momentum=OUTER_MOMENTUM, nesterov=True),
+}
+
+KEEPING = ("momentum", "amsgrad", "centered")
+
+Structure = tuple[tuple[int, ...], tuple[Any, ...]]
+"""What carriers are made for: the numbers of the parameters, and the optimisers' groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerEntry:
+    """One value that an optimiser keeps for a parameter; `like` is it after a first step."""
+
+    optimizer: Optimizer
+    number: int
+    name: str
+    like: Any
+
+    @property
+    def averaged(self) -> bool:
+        return isinstance(self.like, Tensor) and self.like.dim() > 0
+
+    @property
+    def counted(self) -> bool:
+        """A single number: steps taken, for example. An average of those could be no number of steps."""
+        return isinstance(self.like, (bool, int, float)) or (
+            isinstance(self.like, Tensor) and self.like.dim() == 0
+        )
+
+    def filled(self, value: float) -> Any:
+        """`value` in the type of this entry."""
+        return self.like.clone().fill_(value) if isinstance(self.like, Tensor) else type(self.like)(value)
+
+
+class OuterStep:
+    """Follows the replicas of a round one after the other, and makes the next committed state of their sum.
+
+    Args:
+        weights: every parameter. Which of them take part, and with what their optimisers keep, is said by `lay`.
+
+    Attributes:
+        carriers: what the exchange sums: the weights' moves, the averaged entries, and one table with a row for each
+            replica: which parameters it used, and its counted entries.
+    """
+
+    def __init__(self, held: TrainingState, weights: list[Parameter], shards: int, kind: str) -> None:
+        self._held = held
+        self._weights = weights
+        self._shards = shards
+        self._make = OUTER[kind]
+        self._laid: Structure | None = None
+        self._open = False
+        self._momenta: dict[int, dict[str, Any]] = {}
+        self._parameters: list[Parameter] = []
+        self.carriers: list[Parameter] = []
+
+    def outdated(self, numbers: Sequence[int]) -> bool:
+        """Whether these parameters, or what the optimisers keep of them, are not what it was laid for."""
+        return self._laid != self._structure(numbers)
+
+    @property
+    def switched(self) -> str | None:
+        """An option that says what torch's optimisers keep, and is on where it was off when this was laid, or the other
+        way round; None where there is none."""
+        if self._laid is None:
+            return None
+        before, now = self._laid[1], self._structure(self._laid[0])[1]
+        for (_, _, laid), (_, _, live) in zip(before, now, strict=False):
+            for one, other in zip(laid, live, strict=False):
+                if one != other and other[0] in KEEPING:
+                    return str(other[0])
+        return None
+
+    def lay(self, numbers: Sequence[int]) -> None:
+        """From now on the parameters of these numbers take part, with the optimisers that there are."""
+        if not self.outdated(numbers):
+            return
+        self._momenta, self._laid = self.state_dict(), self._structure(numbers)
+        self._parameters = parameters = [self._weights[number] for number in numbers]
+        self._origin = RoundStart(self._held, parameters)
+        self._optimizer = self._make(parameters)
+        self._remember()
+        self._entries = list(self._first_entries()) if self._held.optimizers else []
+        self._averaged = [entry for entry in self._entries if entry.averaged]
+        self._counted = [entry for entry in self._entries if entry.counted]
+        self._touched = [False] * len(parameters)
+        device = self._weights[0].device
+        self._table = _carrier((self._shards, len(parameters) + len(self._counted)), torch.float64, device)
+        states = [_carrier(e.like.shape, e.like.dtype, e.like.device) for e in self._averaged]
+        self.carriers = [*parameters, *states, self._table]
+
+    def open(self) -> None:
+        """A round begins from what is live."""
+        self._origin.take()
+        self._open = True
+
+    def rewind(self) -> None:
+        """The next replica begins, or the loop's body has left within one."""
+        if self._open:
+            self._origin.put()
+            self._touched = [False] * len(self._parameters)
+
+    def give_up(self) -> None:
+        """A round that is open did not happen; where none is, what is live stays: it is committed, or was healed."""
+        self.rewind()
+        self._open = False
+
+    def close(self) -> None:
+        """The round is committed: what breaks from here on takes nothing of it back."""
+        self._open = False
+
+    def inner_step(self, loss: Tensor, check: Callable[[], None]) -> None:
+        """One step of the running replica, as in one process: backward, clip, optimisers, schedules.
+
+        Args:
+            check: looks at the gradients before anything changes by them.
+        """
+        for parameter in self._weights:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        check()
+        part_gradients(self._parameters)
+        for number, parameter in enumerate(self._parameters):
+            if parameter.grad is not None:
+                self._touched[number] = True
+        self._held.update()
+        for scheduler in self._held.schedulers:
+            advance(scheduler)
+
+    def moves(self, shard: int, share: float) -> dict[int, Tensor]:
+        """What the running replica brings, by the numbers of carriers.
+
+        Args:
+            share: of the round's rows.
+        """
+        count = len(self._parameters)
+        moves = {
+            number: (self._origin.weights[number] - parameter.detach()) * share
+            for number, parameter in enumerate(self._parameters)
+            if self._touched[number]
+        }
+        for number, entry in enumerate(self._averaged, start=count):
+            value = self._kept(entry)
+            if value is not None:
+                moves[number] = value * share
+        table = torch.zeros(self._table.shape, dtype=torch.float64)
+        table[shard, :count] = torch.tensor(self._touched, dtype=torch.float64)
+        counts = [float(self._kept(entry) or 0.0) for entry in self._counted]
+        table[shard, count:] = torch.tensor(counts, dtype=torch.float64)
+        moves[len(self.carriers) - 1] = table.to(self._table.device)
+        return moves
+
+    def bring(self, moves: Mapping[int, Tensor]) -> None:
+        """Hand a replica to the slice that the exchange has open, as the gradients of the carriers."""
+        for number, move in moves.items():
+            torch.autograd.backward([self.carriers[number]], [move.clone()])
+
+    @torch.no_grad()
+    def commit(self, scale: float) -> None:
+        """The outer step, from the sums in the carriers' gradients. Schedules stand where the round began.
+
+        Args:
+            scale: turns shares of the round's rows into shares of its weights.
+        """
+        self._origin.put()
+        assert self._table.grad is not None
+        table = self._table.grad.cpu()
+        count = len(self._parameters)
+        users = [_first(table[:, number]) for number in range(count)]
+        for parameter, user in zip(self._parameters, users, strict=True):
+            parameter.grad = None if user is None or parameter.grad is None else parameter.grad * scale
+        self._optimizer.step()
+        self._start_states(users)
+        for carrier, entry in zip(self.carriers[count:-1], self._averaged, strict=True):
+            if users[entry.number] is not None and carrier.grad is not None:
+                self._keep(entry, laid_out_as(entry.like, carrier.grad * scale))
+        for place, entry in enumerate(self._counted, start=count):
+            user = users[entry.number]
+            if user is not None:
+                self._keep(entry, entry.filled(float(table[user, place])))
+
+    def state_dict(self) -> dict[int, dict[str, Any]]:
+        """What the outer step remembers of parameters, by their numbers."""
+        if self._laid is None:
+            return self._momenta
+        live = self._optimizer.state
+        return self._momenta | {n: live[p] for n, p in enumerate(self._weights) if p in live}
+
+    def load_state_dict(self, state: dict[Any, Any], numbers: Sequence[int]) -> None:
+        """Take over what `state_dict` gave; in checkpoints of earlier versions it counted the trained ones.
+
+        Args:
+            numbers: of those.
+        """
+        if "state" in state:
+            state = {numbers[place]: kept for place, kept in state["state"].items()}
+        self._momenta = dict(state)
+        if self._laid is not None:
+            self._remember()
+
+    def _remember(self) -> None:
+        """The outer step goes on with what it is known to remember."""
+        self._optimizer.state.clear()
+        trained = set(self._parameters)
+        for number, kept in self._momenta.items():
+            if (parameter := self._weights[number]) in trained:
+                self._optimizer.state[parameter] = {
+                    name: _beside(parameter, value) if isinstance(value, Tensor) else value
+                    for name, value in kept.items()
+                }
+
+    def _structure(self, numbers: Sequence[int]) -> Structure:
+        """On what the carriers depend: the parameters, and for each optimiser its groups and which options are on."""
+        places = {p: number for number, p in enumerate(self._weights)}
+        groups = [
+            (
+                type(optimizer).__name__,
+                tuple(places.get(p, -1) for p in group["params"]),
+                tuple(
+                    (name, bool(value)) for name, value in sorted(group.items()) if _is_option(name, value)
+                ),
+            )
+            for optimizer, _ in self._held.optimizers
+            for group in optimizer.param_groups
+        ]
+        return tuple(numbers), tuple(groups)
+
+    def _first_entries(self) -> Iterator[OptimizerEntry]:
+        """What the optimisers keep: seen after a first step with zero gradients, which is then taken back."""
+        for parameter in self._weights:
+            parameter.grad = None
+        for parameter in self._parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        before = [dict(optimizer.state) for optimizer, _ in self._held.optimizers]
+        for optimizer, _ in self._held.optimizers:
+            optimizer.state.clear()
+            optimizer.step()
+        for optimizer, _ in self._held.optimizers:
+            for number, parameter in enumerate(self._parameters):
+                for name, value in optimizer.state.get(parameter, {}).items():
+                    entry = OptimizerEntry(optimizer, number, name, copy.deepcopy(value))
+                    _check(entry)
+                    yield entry
+        for (optimizer, _), states in zip(self._held.optimizers, before, strict=True):
+            optimizer.state.clear()
+            optimizer.state.update(states)
+        self._origin.put()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def _start_states(self, users: list[int | None]) -> None:
+        """Parameters that were used for the first time get their optimiser's entries."""
+        for entry in self._entries:
+            if users[entry.number] is not None:
+                self._keep(entry, copy.deepcopy(entry.like))
+
+    def _kept(self, entry: OptimizerEntry) -> Any:
+        return entry.optimizer.state.get(self._parameters[entry.number], {}).get(entry.name)
+
+    def _keep(self, entry: OptimizerEntry, value: Any) -> None:
+        state = entry.optimizer.state[self._parameters[entry.number]]
+        state[entry.name] = in_place(state.get(entry.name), value)
+
+
+def _beside(parameter: Parameter, value: Tensor) -> Tensor:
+    """A copy where the parameter lies."""
+    return laid_out_as(parameter, value.to(parameter.device, copy=True))
+
+
+def _is_option(name: str, value: Any) -> bool:
+    """Whether it may say what an optimiser keeps: a momentum does, a rate that a schedule changes does not."""
+    return name not in ("lr", "initial_lr") and isinstance(value, (bool, int, float, type(None)))
+
+
+def _carrier(shape: torch.Size | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Parameter:
+    """A parameter that only its gradient matters of: it has a shape and takes no memory."""
+    return Parameter(torch.zeros((), dtype=dtype, device=device).expand(shape))
+
+
+def _first(column: Tensor) -> int | None:
+    """The first replica with an entry."""
+    found = column.nonzero()
+    return int(found[0]) if len(found) else None
+
+
+def _check(entry: OptimizerEntry) -> None:
+    if (entry.averaged and entry.like.is_floating_point()) or entry.counted or entry.like is None:
+        return
+    raise StepMisuse(
+        f"{type(entry.optimizer).__name__} keeps {entry.name!r}, a {type(entry.like).__name__}, for a parameter: "
+        f"there is no average of it.",
+        hint="With sync: local_sgd an optimiser keeps floating-point tensors and single numbers only.",
+    )

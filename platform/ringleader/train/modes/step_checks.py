@@ -1,0 +1,144 @@
+"""What a reduced word has to prove before a step commits, and the record that the step leaves."""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from time import perf_counter
+
+import numpy as np
+
+from ringleader.comm.timeline import Timeline
+from ringleader.errors import CallMismatch, NonFiniteLoss, StepMisuse
+from ringleader.train.generation.control_word import StepReport
+from ringleader.train.generation.member import Member
+from ringleader.train.generation.settled_records import StepRecord
+from ringleader.train.rows.cursor import Epoch, checksum
+
+
+def check(
+    report: StepReport, epoch: Epoch, offset: int, step: int, slices: Mapping[int, Sequence[int]]
+) -> None:
+    """A step's word is sound. Each slice's checksum came with its gradient: it must be that of the planned rows.
+
+    Args:
+        step: the step's number, for messages.
+        slices: the logical shards of every slice that the word speaks of.
+
+    Raises:
+        StepMisuse: slices gave different metrics.
+        CallMismatch: a slice was made of other rows than planned.
+        NonFiniteLoss: the loss over all rows is no number.
+    """
+    if len(report.names) > 1:
+        raise StepMisuse(
+            f"step {step}: slices gave different metrics to session.step.",
+            hint="Give the same metrics in every turn of every loop, on every worker.",
+        )
+    for number, sent in report.checksums.items():
+        if checksum(epoch.rows_of(offset, slices[number])) != sent:
+            raise CallMismatch(
+                f"step {step}: slice {number} was computed from other rows than planned.",
+                hint="Give session.batches the same dataset, of the same length, on every worker.",
+            )
+    if not isfinite(report.loss):
+        raise NonFiniteLoss(
+            f"the loss of step {step} is {report.loss}.",
+            hint="Lower the learning rate, clip the gradients, or look for a division by zero.",
+        )
+
+
+class StepRecorder:
+    """Makes the records of committed steps, with the pace since the commit before."""
+
+    def __init__(self, group: Member) -> None:
+        self._group = group
+        self._committed_at = perf_counter()
+        self._exposed_s = 0.0
+        self._untold: int | None = None
+
+    def records(
+        self,
+        epoch: Epoch,
+        offset: int,
+        reports: Sequence[StepReport],
+        names: Sequence[str],
+        shards: Sequence[int] | None = None,
+    ) -> list[StepRecord]:
+        """One record for each step that is committed now; the first one stood at `offset`, the last is `group.step`.
+
+        Args:
+            names: of the metrics, in the order of the reports' values.
+            shards: those whose rows are in the steps; None: all.
+        """
+        group = self._group
+        assert group.seat is not None
+        first, since = group.step - len(reports) + 1, self._committed_at
+        step_s, exposed = self._pace(len(reports))
+        if group.timeline is not None:
+            self._trace(group.timeline, first, since)
+        records = []
+        for k, report in enumerate(reports):
+            values = dict(zip(names, report.values, strict=False)) | {
+                "loss": report.loss,
+                "samples_per_s": epoch.batch_rows(offset + k) / step_s,
+                "world_size": float(group.seat.plan.world),
+                "comm_exposed_fraction": exposed,
+                **group.laying.traffic(),
+                **(group.scaling.told() if group.scaling else {}),
+            }
+            records.append(StepRecord(first + k, group.seat.plan.generation, values))
+            if group.spec.debug.ledger:
+                records[-1].shards, records[-1].rows = _rows_of_step(epoch, offset + k, shards)
+        return records
+
+    def follow(self, steps: int) -> None:
+        """So many steps were committed, and their records are made elsewhere.
+
+        Where that happens inside of something, a heal for example, they are in the window of the next ones.
+        """
+        timeline, first = self._group.timeline, self._group.step - steps + 1
+        if timeline is None or not steps:
+            return
+        first = min(first, first if self._untold is None else self._untold)
+        self._untold = first if timeline.inside else None
+        if not timeline.inside:
+            since, self._committed_at = self._committed_at, perf_counter()
+            self._trace(timeline, first, since)
+
+    def close(self) -> None:
+        """What was done after the last step is no step's, and is told beside them."""
+        if self._group.timeline is not None:
+            if self._untold is not None:
+                self.follow(self._group.step - self._untold + 1)
+            since, self._committed_at = self._committed_at, perf_counter()
+            self._trace(self._group.timeline, self._group.step + 1, since)
+
+    def _trace(self, timeline: Timeline, first: int, since: float) -> None:
+        group = self._group
+        assert group.seat is not None
+        group.reporter.trace(
+            timeline.cut(
+                first=first,
+                last=group.step,
+                generation=group.seat.plan.generation,
+                rank=group.seat.rank,
+                since=since,
+                until=self._committed_at,
+            )
+        )
+
+    def _pace(self, steps: int) -> tuple[float, float]:
+        """Seconds a step took since the commit before, and the share of exposed communication."""
+        group = self._group
+        assert group.exchange is not None
+        now, exposed_s = perf_counter(), group.split.exposed_s + group.exchange.exposed_s
+        elapsed_s = max(now - self._committed_at, 1e-9)
+        exposed = min(1.0, (exposed_s - self._exposed_s) / elapsed_s)
+        self._committed_at, self._exposed_s = now, exposed_s
+        return elapsed_s / steps, exposed
+
+
+def _rows_of_step(epoch: Epoch, offset: int, shards: Sequence[int] | None) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) int32 shard and (n,) int64 row of every row of a step."""
+    shards = range(epoch.shards) if shards is None else shards
+    counts = [len(epoch.rows(offset, k)) for k in shards]
+    return np.repeat(np.array(shards, dtype=np.int32), counts), epoch.rows_of(offset, shards)

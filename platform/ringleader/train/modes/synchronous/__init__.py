@@ -1,0 +1,1 @@
+"""One global batch, one update: rings and synchronous parameter servers."""

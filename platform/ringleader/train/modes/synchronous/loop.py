@@ -1,0 +1,446 @@
+"""The step transaction: slices go to the loop body, the last one finishes the exchange, all commit or none."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ringleader.elastic.plan import owned
+from ringleader.errors import ExchangeBroken
+from ringleader.train.body.turns import BodyTurns
+from ringleader.train.generation.control_word import BATCHES, SliceReport, StepReport
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.step_checks import StepRecorder, check
+from ringleader.train.modes.synchronous.loop_exit import LoopExit
+from ringleader.train.ports import RecordSink
+from ringleader.train.rows.cursor import Epoch, present_shards
+from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.slices import Collate, Prefetched, Slice, to_device
+from ringleader.train.state.loss_scale import finite, unscale
+from ringleader.train.state.norms import scale_by
+from ringleader.train.state.sparse_parameters import check_optimizers
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLoop:
+    """One `session.batches` call: what it runs over.
+
+    Attributes:
+        number: its session call number.
+        epoch: its order of rows.
+        index: how many batches calls came before it.
+        total_steps: of the whole job, where the user said so.
+    """
+
+    number: int
+    index: int
+    epoch: Epoch
+    dataset: Any
+    collate: Collate | None
+    loader_workers: int
+    total_steps: int | None
+    loaders: LoaderProcesses
+
+    def over(self, group: Member) -> bool:
+        """Wait for a plan where one is due; whether the loop is finished."""
+        group.enter()
+        if not group.calls.is_finished(self.number) and group.calls.offset >= self.epoch.steps:
+            group.finish_call(self.number)
+        return group.calls.is_finished(self.number)
+
+    def batches(self, pieces: Iterator[Slice]) -> Prefetched:
+        """The batches of these slices, loaded as the user said."""
+        return Prefetched(
+            self.loaders.load(self.number, self.dataset, pieces, self.collate, self.loader_workers)
+        )
+
+    def tell(self, outlet: RecordSink, phase: str, *, step: int, lanes: int) -> None:
+        """What the training thread does now: `step` steps are committed, a batch is computed by so many lanes."""
+        outlet.progress(
+            step=step,
+            total_steps=self.total_steps,
+            epoch=self.index,
+            phase=phase,
+            rows=self.epoch.batch // max(1, lanes),
+        )
+
+
+class SynchronousLoop:
+    """Runs the steps of one loop at a time for one worker."""
+
+    def __init__(self, group: Member, outlet: RecordSink, device: torch.device) -> None:
+        self._group = group
+        self._outlet = outlet
+        self._device = device
+        self.turns = BodyTurns(group.spec.seed, group.timeline, group.held.models, group.unkept)
+        self._leaving = LoopExit(group)
+        self.recorder = StepRecorder(group)
+        self._last_lane = -1
+        self._reports: dict[int, SliceReport] = {}
+        self._stop = self._stops_later = False
+        self._failed = False
+        self._present: Sequence[int] = ()
+        self._loop: BatchLoop | None = None
+        self._pieces: Prefetched | None = None
+
+    @property
+    def mid_batch(self) -> bool:
+        """Whether slices of the running batch are computed, but not all of them committed.
+
+        Who has just joined sees only behind its first slice what the others saw behind their last: it leaves with them.
+        """
+        return bool(self._reports) and not self._failed and self._leaving.saw
+
+    def end(self, number: int) -> None:
+        """The loop of that call was left by `break`: all agree that it is over at the committed step."""
+        loop = self._loop
+        assert loop is not None
+        assert loop.number == number
+        self.turns.leave()
+        self._leaving.ask()
+        while not loop.over(self._group):
+            self._try(lambda: self._pass(loop))
+
+    def undo(self) -> None:
+        """The loop's body has left: nothing that it computed since the commit is in the weights."""
+
+    def request_stop(self) -> None:
+        """Between two slices of a batch it is as if behind the last one: who has fewer of them is there already."""
+        if self.turns.running is None and self._reports:
+            self._stops_later = True
+        else:
+            self._stop = True
+
+    def run(self, loop: BatchLoop) -> Iterator[Any]:
+        """Yield the owned slices of every step from the committed offset on; replay what a failure broke."""
+        group, self._loop, self.turns.running = self._group, loop, None
+        group.epoch = loop.index
+        self._stop = self._stops_later = False
+        group.held.check_covered()
+        group.trained.begin()
+        group.laying.make_dense()
+        check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)
+        self._leaving.begin()
+        self._pieces = None
+        generation = -1
+        self._failed = False
+        while not loop.over(self._group):
+            assert group.seat is not None
+            if group.trained.due(loop.number):
+                self._try(lambda: self._pass(loop))
+                continue
+            if self._pieces is None or self._failed or generation != group.seat.plan.generation:
+                self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
+            self._try(lambda: self._begin_step(loop))  # who has no slice sends its part of the sums at once
+            if not self._failed:
+                yield from self._slices(loop, group.calls.offset, self._pieces)
+
+    def _begin_step(self, loop: BatchLoop) -> None:
+        exchange = self._group.exchange
+        assert exchange is not None
+        self._group.comparison.begin(loop.number)
+        self._group.settings.begin_transaction()
+        self._present = sorted(self._lanes_present(loop.epoch, self._group.calls.offset))
+        exchange.begin_step(frozenset(self._present))
+
+    def _pass(self, loop: BatchLoop) -> None:
+        """Take part in the next step with nothing but the word."""
+        exchange = self._group.exchange
+        assert exchange is not None
+        self._reports, self._pieces, self._last_lane = {}, None, -1
+        self._begin_step(loop)
+        for lane in self._mine(loop.epoch, self._group.calls.offset):
+            exchange.begin_slice(lane)
+            exchange.end_slice()
+        self._finish()
+
+    def _slices(self, loop: BatchLoop, offset: int, pieces: Prefetched) -> Iterator[Any]:
+        """The turns of one step."""
+        self._reports = {}
+        mine = self._mine(loop.epoch, offset)
+        self._last_lane = mine[-1] if mine else -1
+        self._progress(loop, "forward")
+        for lane in mine:
+            self._group.buffers.rewind()
+            with self._group.split.idle():
+                batch = to_device(next(pieces), self._device)
+            self.turns.begin(self._slice(loop, offset, lane, self._group.step))
+            yield batch
+            self.turns.check_ended()
+            if self._failed:
+                return
+        if not mine:
+            self._try(self._finish)
+
+    def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
+        """Backward of one slice; on the last one the exchange and the commit."""
+        turn, report = self.turns.end(loss, weight, values)
+        if self._failed:
+            return
+        self._reports[turn.shard] = report
+        if turn.shard == 0:
+            self._group.buffers.keep_left()
+        self._try(lambda: self._backward(turn.shard, loss))
+
+    def _backward(self, lane: int, loss: Tensor) -> None:
+        exchange, loop = self._group.exchange, self._loop
+        assert exchange is not None
+        assert loop is not None
+        timeline = self._group.timeline
+        if timeline is not None:
+            timeline.begin("backward", slice=lane)
+        exchange.begin_slice(lane)
+        share = self._reports[lane].weight / loop.epoch.batch_rows(self._group.calls.offset)
+        scale = self._group.scaling.scale if self._group.scaling else 1.0
+        (loss * (share * scale)).backward()  # type: ignore[no-untyped-call]
+        exchange.end_slice()
+        self._group.trained.check_reached()
+        if timeline is not None:
+            timeline.end()
+        if lane == self._last_lane:
+            self._finish()
+
+    def _try(self, act: Any) -> None:
+        """Run a part of the transaction; a broken exchange means that the step did not happen."""
+        try:
+            act()
+        except ExchangeBroken as error:
+            self._failed = True
+            self._group.settings.forget()
+            self._group.broke(error)
+            self._outlet.replayed()
+
+    def _finish(self) -> None:
+        """Exchange the word, then update and commit."""
+        group, loop, exchange = self._group, self._loop, self._group.exchange
+        assert loop is not None
+        assert exchange is not None
+        assert group.seat is not None
+        if group.timeline is not None:
+            group.timeline.begin("exchange")
+        if self._pieces is not None:
+            self._pieces.take()  # the buckets are on their way: load the next slice meanwhile
+        self._progress(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
+        reduced = exchange.finish(
+            group.layout.write(
+                rank=group.seat.rank,
+                call=loop.number,
+                kind=BATCHES + loop.index,
+                step=group.step,
+                pending=group.coordinator.plan_pending(),
+                stop=self._stop,
+                wish=group.securing.wish,
+                said=group.comparison.said,
+                lays=group.trained.due(loop.number),
+                sets=group.settings.sets,
+                stance=self._leaving.stance(turns=self._last_lane >= 0),
+                slices=self._reports,
+                used=exchange.used,
+                buffers=group.buffers.encode(),
+            ),
+            group.check,
+        )
+        if group.timeline is not None:
+            group.timeline.end()
+        report = group.layout.read(reduced, world=len(group.seat.plan.members), present=self._present)
+        if group.comparison.differs(reduced):
+            self._look_first(report)
+            group.comparison.level(reduced)
+            return
+        group.comparison.agreed(loop.number)
+        if report.left:
+            self._leave(loop, report)
+            return
+        if report.lays:
+            self._lay_anew(loop, report)
+            return
+        if report.unseen or self._is_repeated(report):
+            self._look_first(report)
+            return
+        slices = {lane: self._shards_of_lane(lane) for lane in self._present}
+        check(report, loop.epoch, group.calls.offset, group.step + 1, slices)
+        if report.sets:
+            group.settings.take(group.settings.agree(exchange))
+        group.draws.begin(group.step)
+        skipped = self._overflowed(report)
+        # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
+        if exchange.updates:
+            self._donate(report, reduced, skipped=skipped)
+            self._progress(loop, "update")
+            self._update(report, skipped=skipped)
+            self._commit(report, reduced, skipped=skipped)
+            exchange.publish()
+            group.call_back()
+        else:
+            exchange.publish()
+            self._progress(loop, "update")
+            self._commit(report, reduced, skipped=skipped)
+        group.committed()
+        self._progress(loop, "between")
+
+    def _is_repeated(self, _report: StepReport) -> bool:
+        """Whether the step, whose gradients are summed, is to be computed once more: in a check of the program."""
+        return False
+
+    def _donate(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
+        """Those who follow this member need what it is about to apply."""
+        group, loop = self._group, self._loop
+        assert loop is not None
+        rows = loop.epoch.batch_rows(group.calls.offset)
+        buffers = group.layout.buffers_of(reduced) if 0 in self._present else None
+        group.donations.reduced(report, rows, buffers, skipped=skipped)
+
+    def _leave(self, loop: BatchLoop, report: StepReport) -> None:
+        """The loop is over for all, before this step: its gradients are dropped, the weights stay."""
+        self._reports = {}
+        self._group.settings.forget()
+        self._group.leave_call(loop.number)
+        if report.pending:
+            self._group.leave_at_boundary()
+        self._progress(loop, "between")
+
+    def _lay_anew(self, loop: BatchLoop, report: StepReport) -> None:
+        """Parameters were frozen or unfrozen before this loop: all agree on them, and make the step with those."""
+        trained = self._group.trained
+        numbers = trained.agree()
+        self._look_first(report, lambda: trained.go_by(numbers, loop.number))
+        if not report.pending:  # the next generation is laid so
+            self._group.laying.lay_anew()
+
+    def _look_first(self, report: StepReport, end: Callable[[], None] = lambda: None) -> None:
+        """No loop body has seen the end of the step before: all do behind this turn, and make it again or leave."""
+        group, self._reports, self._failed = self._group, {}, True
+        group.held.rewind_kept()
+        group.settings.forget()
+        group.pass_over(end)
+        self._leaving.committed(turns=self._last_lane >= 0)
+        if report.pending:
+            group.leave_at_boundary()
+        self._outlet.replayed()
+
+    @torch.no_grad()
+    def _overflowed(self, report: StepReport) -> bool:
+        """Where losses are scaled: whether the reduced gradient is no number, here or where its other parts are. If it
+        is one, the scale goes out of it."""
+        group, scaling = self._group, self._group.scaling
+        if scaling is None:
+            return False
+        assert group.seat is not None
+        assert group.exchange is not None
+        used = [parameter for parameter, used in zip(group.parameters, report.used, strict=True) if used]
+        broken = torch.zeros(len(group.seat.plan.members), dtype=torch.float64)
+        broken[group.seat.rank] = not finite(used)
+        if group.seat.plan.servers:  # only they hold gradients, each its part
+            broken = group.exchange.all_reduce(broken)
+        if bool(broken.any()):
+            scaling.check(group.step + 1)
+            return True
+        unscale(used, scaling.scale)
+        return False
+
+    @torch.no_grad()
+    def _update(self, report: StepReport, *, skipped: bool) -> None:
+        group, loop = self._group, self._loop
+        assert loop is not None
+        if group.timeline is not None:
+            group.timeline.begin("update")
+        rows = loop.epoch.batch_rows(group.calls.offset)
+        for parameter, used in zip(group.parameters, report.used, strict=True):
+            if not used:
+                parameter.grad = None
+            elif report.weight != rows and parameter.grad is not None:
+                scale_by(parameter.grad, rows / report.weight)
+        if not skipped:
+            with group.draws.watched():
+                group.held.update(self._complete, applied=group.ahead)
+        if group.timeline is not None:
+            group.timeline.end()
+
+    def _complete(self, values: Tensor) -> Tensor:
+        """What all that update say of their parts; servers wait for each other."""
+        loop, exchange = self._loop, self._group.exchange
+        assert loop is not None
+        assert exchange is not None
+        if exchange.part is None:
+            return exchange.complete(values)
+        self._progress(loop, "exchange")
+        whole = exchange.complete(values)
+        self._progress(loop, "update")
+        return whole
+
+    def _commit(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
+        group, loop, exchange = self._group, self._loop, self._group.exchange
+        assert loop is not None
+        assert exchange is not None
+        if 0 in self._present:
+            group.buffers.commit(group.layout.buffers_of(reduced))
+        else:  # the last batch may have fewer rows than there are shards
+            group.buffers.forget()
+        offset = group.calls.offset
+        group.step += 1
+        group.applied += 1
+        group.updated = group.step
+        group.calls.offset += 1
+        group.samples += loop.epoch.batch_rows(offset)
+        group.loss = report.loss
+        self._reports = {}
+        self._leaving.committed(turns=self._last_lane >= 0)
+        later = exchange.updates and exchange.part is not None
+        published = not exchange.updates
+        group.held.after_update(
+            group.spec.seed, group.step, published=published, skipped=skipped, later=later
+        )
+        if group.held.callbacks:
+            group.buffers.adopt()  # what they have set in buffers is committed with the step
+        group.settings.committed()
+        if group.scaling is not None:
+            group.scaling.commit(overflowed=skipped)
+        group.reporter.open(self.recorder.records(loop.epoch, offset, [report], self.turns.names))
+        if report.stop:
+            group.finish_call(loop.number)
+            self._stop = False
+        self._stop, self._stops_later = self._stop or self._stops_later, False
+        if report.pending:
+            group.leave_at_boundary()
+        self._progress(loop, "committed")
+
+    def _load(self, loop: BatchLoop) -> Prefetched:
+        """Batches of all owned slices from the committed offset on."""
+        first, step = self._group.calls.offset, self._group.step
+        pieces = (
+            self._slice(loop, offset, lane, step + offset - first)
+            for offset in range(first, loop.epoch.steps)
+            for lane in self._mine(loop.epoch, offset)
+        )
+        return loop.batches(pieces)
+
+    def _slice(self, loop: BatchLoop, offset: int, lane: int, step: int) -> Slice:
+        return Slice(("step", step, lane), lane, loop.epoch.rows_of(offset, self._shards_of_lane(lane)))
+
+    def _shards_of_lane(self, lane: int) -> range:
+        """A lane is a logical shard, or all shards of a worker where its slices run as one."""
+        if self._group.same_bits:
+            return range(lane, lane + 1)
+        return owned(lane, self._group.lanes, self._group.spec.shards)
+
+    def _lanes_present(self, epoch: Epoch, offset: int) -> frozenset[int]:
+        present = present_shards(epoch.batch_rows(offset), epoch.shards)
+        if self._group.same_bits:
+            return present
+        return frozenset(
+            lane for lane in range(self._group.lanes) if present & set(self._shards_of_lane(lane))
+        )
+
+    def _mine(self, epoch: Epoch, offset: int) -> list[int]:
+        """The present lanes this worker computes, in ascending order."""
+        seat = self._group.seat
+        assert seat is not None
+        present = self._lanes_present(epoch, offset)
+        if self._group.same_bits:
+            return [k for k in seat.plan.shards_of(seat.rank) if k in present]
+        return [seat.rank] if seat.rank in present else []
+
+    def _progress(self, loop: BatchLoop, phase: str) -> None:
+        loop.tell(self._outlet, phase, step=self._group.step, lanes=self._group.lanes)

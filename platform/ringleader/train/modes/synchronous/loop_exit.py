@@ -1,0 +1,44 @@
+"""Leaving a loop by `break`: all members agree on it with the word of a step that nobody makes.
+
+Servers, workers without a slice and workers that took over a peer's state cannot know that the others have left: they
+say that they follow. A worker that has seen the same committed state and goes on is an error.
+"""
+
+from ringleader.train.generation.control_word import LoopStance
+from ringleader.train.generation.member import Member
+
+
+class LoopExit:
+    """What this member says about the running loop."""
+
+    def __init__(self, group: Member) -> None:
+        self._group = group
+        self._asked = False
+        self._seen = -1
+
+    def begin(self) -> None:
+        """A loop begins on this member, maybe in its middle."""
+        self._asked, self._seen = False, -1
+
+    def ask(self) -> None:
+        """The loop body has left."""
+        self._asked = True
+
+    def committed(self, *, turns: bool) -> None:
+        """A transaction is committed; `turns`: the loop body ran for it here, and so sees what came of it."""
+        self._seen = self._group.heals if turns else -1
+
+    @property
+    def saw(self) -> bool:
+        """Whether the loop body saw here what came of the last transaction, and could leave before this one."""
+        return self._group.calls.offset == 0 or self._seen == self._group.heals
+
+    def stance(self, *, turns: bool) -> LoopStance:
+        """For the word of the next transaction, in which the loop body has `turns` here, or none."""
+        group = self._group
+        if self._asked:
+            return LoopStance.LEAVES
+        if group.serves:
+            # It holds the gradient of a step that nobody left before.
+            return LoopStance.STAYS if group.ahead else LoopStance.FOLLOWS
+        return LoopStance.STAYS if turns and self.saw else LoopStance.FOLLOWS

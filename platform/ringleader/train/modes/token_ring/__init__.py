@@ -1,0 +1,1 @@
+"""Weights that go round the members as tokens; nobody waits to compute."""

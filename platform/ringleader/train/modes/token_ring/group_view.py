@@ -1,0 +1,84 @@
+"""With whom a member of a token ring computes, in one generation: its crew, seen from the training thread."""
+
+import torch
+
+from ringleader.train.modes.token_ring.node_group import FollowedTokens, GroupCall, GroupCallKind, NodeGroup
+from ringleader.train.modes.token_ring.worker_tokens import TokenStretch, WorkerTokens
+
+
+class GroupView:
+    """A conductor's, a mate's, or nobody's. What goes to others may raise ExchangeBroken.
+
+    Args:
+        crew: None for a member that computes alone.
+
+    Attributes:
+        closed: the conductor has said that the stretch is over.
+    """
+
+    def __init__(self, crew: NodeGroup | None, circulation: TokenStretch, tokens: WorkerTokens) -> None:
+        self.closed = False
+        self._crew = crew
+        self._circulation = circulation
+        self._tokens = tokens
+
+    @property
+    def alone(self) -> bool:
+        return self._crew is None
+
+    @property
+    def follow(self) -> bool:
+        """Whether somebody else says what this member computes."""
+        return self._crew is not None and not self._crew.leads
+
+    def call(self, kind: GroupCallKind, *, finished: bool) -> None:
+        """A conductor says how things are, and hears its crew; others have nobody to tell.
+
+        Args:
+            finished: it begins no more items.
+        """
+        crew, spans = self._crew, self._tokens.spans
+        if crew is None or not crew.leads:
+            return
+        weights = spans.local.cpu() if self._with_weights(kind) else None
+        crew.call(GroupCall(kind, finished, spans.everywhere()), weights)
+        if kind is GroupCallKind.WAIT and crew.answers():
+            self._circulation.halt()
+
+    def hear(self) -> GroupCallKind:
+        """A mate takes in what its conductor calls for, and answers where that waits."""
+        assert self._crew is not None
+        call, spans = self._crew.hear(), self._tokens.spans
+        if self._with_weights(call.kind):
+            weights = torch.empty_like(spans.local, device="cpu")
+            self._crew.weights(weights)
+            spans.put(weights)
+            self._tokens.rewind()
+        if call.finished:
+            self._circulation.finish()
+        if not self._tokens.place.holds:
+            spans.heard(call.settled)
+        if call.kind is GroupCallKind.WAIT:
+            self._crew.answer(self._circulation.halted)
+        self.closed = call.kind is GroupCallKind.CLOSE
+        if self.closed and isinstance(self._circulation, FollowedTokens):
+            spans.close(call.settled)
+            self._circulation.close()
+        return call.kind
+
+    def add_up(self, *, void: bool) -> bool:
+        """The crew's gradients become this member's. Returns whether the round is void: somebody left it by `break`."""
+        crew, spans = self._crew, self._tokens.spans
+        if crew is None:
+            return void
+        if not crew.leads:
+            crew.answer(self._circulation.halted)
+        elif crew.answers():
+            self._circulation.halt()
+        sent = spans.gradients(void=void)
+        crew.add_up(sent)
+        return spans.take_gradients(sent)
+
+    def _with_weights(self, kind: GroupCallKind) -> bool:
+        """At the end they come to those to whom no tokens do."""
+        return kind is GroupCallKind.WORK or (kind is GroupCallKind.CLOSE and self._tokens.place.serves)

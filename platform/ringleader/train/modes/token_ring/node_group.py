@@ -1,0 +1,194 @@
+"""Members that compute an item together: the conductor calls, everybody answers, and their gradients are added.
+
+```
+conductor   call, weights ─►  forward, backward (where it has rows)   ◄─ answers   sum of gradients ─► one step
+mates       call, weights ◄─  forward, backward                       ─► answer    gradient
+```
+
+All of it stays among the members of a crew; nothing but what the conductor owes to the tokens leaves them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.communicator import EXPRESS, Communicator
+from ringleader.comm.executor import Scratch
+from ringleader.comm.objects import receive, sent
+from ringleader.comm.schedules import Receive, Send, Step
+from ringleader.comm.transports import Transport
+from ringleader.exchange.side_channel import BUCKETS, sum_steps
+from ringleader.train.modes.items import ItemSet
+from ringleader.train.modes.token_ring.gossip import Gossip, GossipPeer, Heard
+
+CALL, SUMS = BUCKETS, BUCKETS + 2
+"""Message tags: where tokens carry the weights there are no buckets."""
+
+
+class GroupCallKind(IntEnum):
+    """What a conductor calls for: an item to be computed, patience, or the end of the stretch."""
+
+    WORK = 0
+    WAIT = 1
+    CLOSE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCall:
+    """What a conductor says; the weights follow where there is work, and at the end where no tokens come to its mates.
+
+    Attributes:
+        finished: the conductor begins no more items.
+        settled: items that nothing can take back.
+    """
+
+    kind: GroupCallKind
+    finished: bool
+    settled: ItemSet
+
+
+TYPES = (GroupCall, GroupCallKind, ItemSet)
+
+
+class NodeGroup:
+    """One crew in one generation, at one of its members. Every call may raise ExchangeBroken.
+
+    Args:
+        ranks: the conductor first.
+        together: everybody gets the sum of the gradients; else the conductor alone.
+    """
+
+    def __init__(
+        self, communicator: Communicator, ranks: Sequence[int], news: Gossip, *, together: bool
+    ) -> None:
+        self._communicator = communicator
+        self._news = news
+        self._together = together
+        self._ranks = list(ranks)
+        self.leads = communicator.rank == ranks[0]
+        others = ranks[1:] if self.leads else ranks[:1]
+        self._peers: dict[int, GossipPeer] = {rank: news.peer() for rank in others}
+
+    def call(self, call: GroupCall, weights: Tensor | None) -> None:
+        """The conductor: tell everybody."""
+
+        def act(transport: Transport) -> None:
+            leaving = []
+            for rank, peer in self._peers.items():
+                messages = sent((call, self._news.take_for(peer)), transport.seal)
+                if weights is not None:
+                    messages.append(weights)
+                leaving += [transport.isend(message, rank, CALL) for message in messages]
+            for work in leaving:
+                work.wait()
+
+        self._do(act, "call")
+
+    def hear(self) -> GroupCall:
+        """A mate: the conductor's next call."""
+        heard: list[Any] = []
+        self._do(lambda transport: heard.append(receive(transport, self._ranks[0], CALL, *TYPES)), "call")
+        call, news = heard[0]
+        self._learn(self._ranks[0], news)
+        return call  # type: ignore[no-any-return]
+
+    def weights(self, into: Tensor) -> None:
+        """A mate: the weights that follow a call."""
+        self._do(lambda transport: transport.irecv(into, self._ranks[0], CALL).wait(), "weights")
+
+    def answer(self, halt: bool) -> None:
+        """A mate: whether somebody wants the loop to pause, and its news."""
+
+        def act(transport: Transport) -> None:
+            told = sent((halt, self._news.take_for(self._peers[self._ranks[0]])), transport.seal)
+            for work in [transport.isend(part, self._ranks[0], CALL) for part in told]:
+                work.wait()
+
+        self._do(act, "answer")
+
+    def answers(self) -> bool:
+        """The conductor: hear everybody. Returns whether somebody wants the loop to pause."""
+        heard: list[Any] = []
+
+        def act(transport: Transport) -> None:
+            heard.extend(receive(transport, rank, CALL, *TYPES) for rank in self._ranks[1:])
+
+        self._do(act, "answer")
+        for rank, (_, news) in zip(self._ranks[1:], heard, strict=True):
+            self._learn(rank, news)
+        return any(halt for halt, _ in heard)
+
+    def add_up(self, values: Tensor) -> None:
+        """Everybody's (n,) values are added in place, in the order of the ranks: at all, or at the conductor."""
+        if self._together:
+            me = self._ranks.index(self._communicator.rank)
+            steps = [self._meant(step) for step in sum_steps(me, len(self._ranks), values)]
+            ticket = self._communicator.submit(
+                steps, [values], tag=SUMS, phase="sum", bucket=None, lane=EXPRESS
+            )
+            self._communicator.wait([ticket])
+        elif self.leads:
+            self._do(lambda transport: self._collect(transport, values), "sum")
+        else:
+            self._do(lambda transport: transport.isend(values, self._ranks[0], SUMS).wait(), "sum")
+
+    def _collect(self, transport: Transport, values: Tensor) -> None:
+        came = torch.empty_like(values)
+        for rank in self._ranks[1:]:
+            transport.irecv(came, rank, SUMS).wait()
+            values.add_(came)
+
+    def _meant(self, step: Step) -> Step:
+        """A schedule counts the members of the crew."""
+        return replace(step, peer=self._ranks[step.peer]) if isinstance(step, Send | Receive) else step
+
+    def _learn(self, rank: int, news: Heard | None) -> None:
+        if news is not None:
+            self._news.hear_from(self._peers[rank], news)
+
+    def _do(self, act: Callable[[Transport], None], phase: str) -> None:
+        def run(_: Scratch, transport: Transport) -> None:
+            act(transport)
+
+        ticket = self._communicator.submit_call(run, [], phase=phase, bucket=None, lane=EXPRESS)
+        self._communicator.wait([ticket])
+
+
+class FollowedTokens:
+    """The tokens of a stretch for a worker to whom none come: its conductor tells it what they do."""
+
+    def __init__(self, communicator: Communicator, news: Gossip) -> None:
+        self._communicator = communicator
+        self._halt = False
+        self._closed = False
+        news.open(1)
+
+    def start(self) -> None:
+        """Nothing comes."""
+
+    def halt(self) -> None:
+        """The next answer says so."""
+        self._halt = True
+
+    @property
+    def halted(self) -> bool:
+        return self._halt
+
+    def added(self) -> None:
+        """What is computed here is the conductor's to owe."""
+
+    def finish(self) -> None:
+        """Nothing is owed."""
+
+    def close(self) -> None:
+        """The conductor has closed the stretch."""
+        self._closed = True
+
+    def over(self, patience_s: float = 0.0) -> bool:
+        """Whether the conductor has closed the stretch. Raises ExchangeBroken."""
+        self._communicator.check()
+        return self._closed

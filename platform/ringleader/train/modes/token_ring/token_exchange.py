@@ -1,0 +1,246 @@
+"""Tokens going round the members of one generation, on its communication thread.
+
+A token is a header, its news, and the span's weights with their list where the next member has an older copy. Every
+holder adds what it owes to the span and passes the token on at once. One that brings nothing new is held back for a
+moment: a ring in which nobody has anything to say would only take time from those who compute.
+
+The end needs no vote. A holder that will owe nothing more counts the token as quiet; who adds begins the count anew.
+When as many holders in a row as there are members have counted, all hold the last copy, and the token goes round once
+more, without weights, to say so. Where a depot holds the weights it alone knows the end: the ring's leader, who brings
+each token there as it comes by, says to it that the ring is quiet, and hears when all are.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.communicator import Communicator, Ticket
+from ringleader.comm.executor import Scratch
+from ringleader.comm.objects import packed, unpacked
+from ringleader.comm.transports import Transport
+from ringleader.comm.transports.transport import Work
+from ringleader.exchange.side_channel import TOKENS
+from ringleader.train.modes.items import ItemSet
+from ringleader.train.modes.token_ring.gossip import Gossip
+from ringleader.train.modes.token_ring.token_server import TokenServerClient
+from ringleader.train.modes.token_ring.weight_spans import WeightSpans
+
+HOLD_S = 1e-3
+"""How long all tokens of a quiet ring together stay at a member. A hop through shared memory takes a tenth of it."""
+HEADER, NEWS, WEIGHTS = TOKENS, TOKENS + 1, TOKENS + 2
+
+
+@dataclass(frozen=True, slots=True)
+class TokenHeader:
+    """What a header says.
+
+    Attributes:
+        quiet: how many holders in a row owe nothing more and added nothing since the last one who did.
+        left: members that have still to hear that all copies are equal for good; -1 before that.
+        halt: somebody wants the loop to pause: nobody begins another item.
+        listed: numbers in the list that comes with the weights; 0 where neither comes.
+        news: bytes of news.
+    """
+
+    span: int
+    version: int
+    quiet: int
+    left: int
+    halt: int
+    listed: int = 0
+    news: int = 0
+
+
+FIELDS = len(TokenHeader.__dataclass_fields__)
+
+
+class TokenExchange:
+    """The tokens of one stretch of a loop, from `start` until all of them are over, at this member.
+
+    All members hold equal copies, and know the same news, when it starts and when it is over.
+
+    Args:
+        communicator: None for a member that is alone: what it owes is in the tokens at once.
+        ring: the ranks that the tokens visit, in their order.
+        errand: what this member does with each token that comes by; the first of a ring that has depots.
+        ends: whether a quiet round of this ring is the end.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator | None,
+        ring: Sequence[int],
+        spans: WeightSpans,
+        news: Gossip,
+        *,
+        errand: TokenServerClient | None = None,
+        ends: bool = True,
+    ) -> None:
+        self._communicator = communicator
+        self._spans = spans
+        self._news = news
+        self._errand = errand
+        self._ends = ends
+        self._size = len(ring) if communicator else 1
+        self._place = ring.index(communicator.rank) if communicator else 0
+        self._before = ring[self._place - 1] if communicator else 0
+        self._after = ring[(self._place + 1) % self._size] if communicator else 0
+        self._here: deque[TokenHeader] = deque()
+        self._generation = spans.generation
+        self._sent = [span.version for span in spans.held]
+        self._leaving: list[list[tuple[Work, Tensor]]] = [[] for _ in spans.held]
+        self._finished = self._halt = False
+        self._over = 0
+        self._ticket: Ticket | None = None
+        news.open(self._size)
+        if errand is not None:
+            errand.open()
+
+    # --- the training thread --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.added()  # what a generation before has left
+        if self._communicator is not None:
+            self._ticket = self._communicator.submit_call(self._run, [], phase="token", bucket=0)
+
+    def halt(self) -> None:
+        """No member begins another item; the stretch is over when all that is owed is in the tokens."""
+        with self._spans.changed:
+            self._halt = True
+            self._spans.changed.notify_all()
+
+    @property
+    def halted(self) -> bool:
+        return self._halt
+
+    def added(self) -> None:
+        """This member owes more; who is alone holds every token."""
+        if self._communicator is None:
+            for number in range(len(self._spans)):
+                self._spans.add(number, self._generation)
+            self._spans.settle()
+
+    def finish(self) -> None:
+        """This member will owe nothing more."""
+        with self._spans.changed:
+            self._finished = True
+            self._spans.changed.notify_all()
+
+    def over(self, patience_s: float = 0.0) -> bool:
+        """Whether every copy of every token is the same for good; waits that long for it.
+
+        Raises:
+            ExchangeBroken: a member is lost, or the generation was given up.
+        """
+        if self._communicator is None or self._ticket is None:
+            return self._finished
+        return self._communicator.done(self._ticket, patience_s)
+
+    # --- the communication thread ---------------------------------------------------------------------------------
+
+    def _run(self, _: Scratch, transport: Transport) -> None:
+        count = len(self._spans)
+        for number in range(count):
+            # What a depot holds is the leader's to fetch.
+            at = home(number, count, self._size) if self._ends else 0
+            if at == self._place:
+                at_home = TokenHeader(number, self._spans.held[number].version, quiet=0, left=-1, halt=0)
+                self._handle(transport, at_home, new=True)
+        while self._over < count:
+            token, new = self._receive(transport)
+            self._handle(transport, token, new=new)
+        for leaving in self._leaving:
+            _wait(leaving)
+
+    def _receive(self, transport: Transport) -> tuple[TokenHeader, bool]:
+        """The next token, and whether it brought weights that this member did not have."""
+        if self._size == 1:
+            return self._here.popleft(), False
+        header = torch.empty(FIELDS, dtype=torch.int64)
+        transport.irecv(header, self._before, HEADER).wait()
+        token = TokenHeader(*header.tolist())
+        listed = torch.empty(token.listed, dtype=torch.int64)
+        news = torch.empty(token.news, dtype=torch.uint8)
+        coming = [transport.irecv(listed, self._before, NEWS)] if token.listed else []
+        coming += [transport.irecv(news, self._before, NEWS)] if token.news else []
+        if token.listed:
+            _wait(self._leaving[token.span])
+            coming.append(transport.irecv(self._spans.incoming(token.span), self._before, WEIGHTS))
+        for work in coming:
+            work.wait()
+        if token.news:
+            self._news.hear(unpacked(news, transport.seal))
+        items = ItemSet.decode(listed.numpy()) if token.listed else None
+        return token, self._spans.arrive(token.span, token.version, items, self._generation)
+
+    def _handle(self, transport: Transport, token: TokenHeader, *, new: bool) -> None:
+        """Add what is owed, and pass the token on."""
+        if token.left < 0:
+            token = self._visit(transport, token, new=new)
+        else:
+            token = TokenHeader(token.span, token.version, token.quiet, token.left - 1, token.halt)
+        if token.left >= 0:
+            self._over += 1
+        if token.left != 0:
+            self._pass(transport, token)
+
+    def _visit(self, transport: Transport, token: TokenHeader, *, new: bool) -> TokenHeader:
+        """What the token says when it leaves."""
+        with self._spans.changed:
+            self._halt = self._halt or bool(token.halt)
+            if not (new or self._finished or self._spans.held[token.span].owed):
+                self._spans.changed.wait(HOLD_S / len(self._spans))
+            finished = self._finished
+            added = self._spans.add(token.span, self._generation)
+        quiet = 0 if not finished else 1 if added else token.quiet + 1
+        over = self._ends and quiet == self._size
+        if self._errand is not None:
+            told = self._errand.run(transport, token.span, quiet=quiet >= self._size, halt=self._halt)
+            if told.halt:
+                self.halt()
+            over = told.over
+            quiet = int(finished) if told.fresh else quiet
+        left = self._size - 1 if over else -1
+        return TokenHeader(token.span, self._spans.held[token.span].version, quiet, left, int(self._halt))
+
+    def _pass(self, transport: Transport, token: TokenHeader) -> None:
+        span, leaving = token.span, self._leaving[token.span]
+        if self._size == 1:
+            self._spans.pass_by(span)
+            self._here.append(token)
+            return
+        _wait(leaving)
+        items = self._spans.passing(span)
+        listed = _vector(items) if token.version != self._sent[span] else torch.empty(0, dtype=torch.int64)
+        told = self._news.take()
+        news = packed(told, transport.seal) if told is not None else torch.empty(0, dtype=torch.uint8)
+        header = TokenHeader(
+            span, token.version, token.quiet, token.left, token.halt, listed.numel(), news.numel()
+        )
+        messages = [(torch.tensor(astuple(header), dtype=torch.int64), HEADER)]
+        if listed.numel():
+            messages.append((listed, NEWS))
+        if news.numel():
+            messages.append((news, NEWS))
+        if listed.numel():
+            messages.append((self._spans.held[span].weights, WEIGHTS))
+            self._sent[span] = token.version
+        for message, tag in messages:
+            leaving.append((transport.isend(message, self._after, tag), message))
+
+
+def home(span: int, count: int, size: int) -> int:
+    """The place in the ring where a token starts: spread evenly, so that the links carry different tokens."""
+    return span * size // count
+
+
+def _vector(items: ItemSet) -> Tensor:
+    return torch.from_numpy(items.encode())
+
+
+def _wait(leaving: list[tuple[Work, Tensor]]) -> None:
+    while leaving:
+        leaving.pop(0)[0].wait()

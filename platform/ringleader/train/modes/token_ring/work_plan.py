@@ -1,0 +1,46 @@
+"""What a member of a token ring computes in one stretch of a loop, alone or with its crew."""
+
+from collections.abc import Iterator, Sequence
+
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.token_ring.recovery import ComputeRound, RegeneratedToken, rounds
+from ringleader.train.rows.slices import Prefetched, Slice
+
+
+class WorkPlan:
+    """One member's.
+
+    Args:
+        crew: the ranks that compute together, this one among them.
+        standings: what the tokens hold as the stretch begins.
+    """
+
+    def __init__(
+        self, group: Member, loop: BatchLoop, crew: Sequence[int], standings: Sequence[RegeneratedToken]
+    ) -> None:
+        seat = group.seat
+        assert seat is not None
+        self._loop = loop
+        self._first_step = group.calls.base
+        self._crew = crew
+        self._standings = standings
+        self._own = seat.plan.shards_of(seat.rank)
+        self._shards = sorted(shard for rank in crew for shard in seat.plan.shards_of(rank))
+
+    def rounds(self) -> Iterator[ComputeRound]:
+        """What this member, or its crew, has to compute; all of a crew come to the same."""
+        epoch, together = self._loop.epoch, len(self._crew) > 1
+        return rounds(self._standings, self._shards, epoch.shards, epoch.steps, together=together)
+
+    def mine(self, doing: ComputeRound) -> list[int]:
+        """The shards of a round that this member computes."""
+        return [shard for shard in doing.shards if shard in self._own]
+
+    def slice(self, offset: int, shard: int) -> Slice:
+        return Slice(("step", self._first_step + offset, shard), shard, self._loop.epoch.rows(offset, shard))
+
+    def batches(self) -> Prefetched:
+        """Of all slices of this member, in their order."""
+        pieces = (self.slice(doing.offset, shard) for doing in self.rounds() for shard in self.mine(doing))
+        return self._loop.batches(pieces)

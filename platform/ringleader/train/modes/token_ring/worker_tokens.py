@@ -1,0 +1,260 @@
+"""What a worker of the token ring holds between generations: its copies of the tokens, their news, its own position."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from ringleader.comm.objects import packed, unpacked
+from ringleader.errors import StepMisuse
+from ringleader.exchange import Exchange
+from ringleader.train.generation.control_word import BATCHES
+from ringleader.train.generation.member import Member
+from ringleader.train.generation.settled_records import StepRecord
+from ringleader.train.modes.items import ItemSet
+from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.token_ring.gossip import Gossip, Known
+from ringleader.train.modes.token_ring.node_group import FollowedTokens, NodeGroup
+from ringleader.train.modes.token_ring.recovery import ABSENT, RegeneratedToken, TokenCopy
+from ringleader.train.modes.token_ring.resync import gather, level
+from ringleader.train.modes.token_ring.settled_steps import absent
+from ringleader.train.modes.token_ring.token_exchange import TokenExchange
+from ringleader.train.modes.token_ring.token_server import TokenServer, TokenServerClient
+from ringleader.train.modes.token_ring.topology import RingPlace, place_of
+from ringleader.train.modes.token_ring.weight_spans import WeightSpans
+
+
+class TokenStretch(Protocol):
+    """The tokens of one stretch of a loop, seen from a member's training thread: see `TokenExchange`."""
+
+    def start(self) -> None: ...
+
+    def halt(self) -> None: ...
+
+    @property
+    def halted(self) -> bool: ...
+
+    def added(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def over(self, patience_s: float = 0.0) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReport:
+    """What a member says when a generation begins."""
+
+    copies: list[TokenCopy]
+    known: Known
+    offset: int
+
+
+class WorkerTokens:
+    """The tokens of one worker.
+
+    Attributes:
+        spans: the weights; the parameters live in them.
+        news: reports of items that are not recorded yet, and the newest buffers.
+        place: where this member stands in the running generation.
+    """
+
+    def __init__(self, group: Member) -> None:
+        self._group = group
+        self._loop = -1
+        self._heals = 0
+        self._buffers_of = -1
+        self._broken = False
+        self._told: dict[str, Any] = {}
+        self.place = RingPlace((0,), (0,))
+        self.news = Gossip()
+        sync = group.spec.sync
+        # A server without a token would hear of nobody's end.
+        least = sync.server_count if sync.holds_spans else 1
+        self.spans = WeightSpans(group.trained.parameters, sync.tokens or max(group.spec.workers.max, least))
+        if len(self.spans) < least:
+            raise StepMisuse(
+                f"sync.servers: {least} servers cannot share {len(self.spans)} spans of the weights.",
+                hint=f"Set sync.servers to {len(self.spans)} or less, or train a larger model.",
+            )
+
+    def begin(self, loop: BatchLoop) -> None:
+        """Lists are those of this loop; a member that was healed has no copy of its own, nor owes anything."""
+        if self._loop != loop.number:
+            self.spans.begin(absent(loop.epoch))
+            self.news.clear()
+            self._loop, self._buffers_of = loop.number, -1
+        if self._heals != self._group.heals:
+            self.spans.forget()
+            self._heals, self._buffers_of = self._group.heals, -1
+            self._go_on(loop, self._group.inside)
+            self._group.inside = {}
+
+    def position(self) -> dict[str, Any]:
+        """What each token lists while all members have the same copies, for a checkpoint: `call` is the loop whose
+        items those are, which may not be the one that is about to begin; -1 between two loops."""
+        call = -1 if self._group.calls.is_finished(self._loop) else self._loop
+        items = [copy.items.encode() for copy in self.spans.copies()]
+        return {"call": call, "items": items, "known": self.news.all()}
+
+    def _go_on(self, loop: BatchLoop, inside: dict[str, Any]) -> None:
+        """The attempt begins with a checkpoint: its weights are the tokens, which hold the items listed there."""
+        if not inside:
+            return
+        here = inside["call"] == loop.number
+        nothing = [ItemSet(0, absent(loop.epoch))] * len(self.spans)
+        self.spans.stand(_listed(inside["items"], len(self.spans)) if here else nothing)
+        if here:
+            self.news.join([inside["known"]])
+
+    def meet(self, exchange: Exchange, loop: BatchLoop) -> list[RegeneratedToken]:
+        """All members have the newest copies, the same news and the same position. Raises ExchangeBroken."""
+        group = self._group
+        assert group.seat is not None
+        self.place = self._place()
+        self.begin(loop)
+        self._check(exchange, loop)
+        self.spans.open()
+        if self.place.depots and self._broken:
+            # What a depot does not list never happened: its items are computed again.
+            held = (n for n in range(len(self.spans)) if n % len(self.place.depots) == self.place.owns)
+            self.spans.forget(but=set(held))
+        told = TokenReport(self._copies(), self.news.all(), group.calls.offset)
+        everybody = gather(exchange, told, TokenReport, TokenCopy, ItemSet)
+        self._catch_up(exchange, loop, [told.offset for told in everybody])
+        self.news.join([told.known for told in everybody])
+        self.news.drop(group.calls.offset * group.spec.shards)
+        standings = level(exchange, self.spans, [told.copies for told in everybody])
+        self.freshen()
+        if exchange.communicator is not None and group.seat.rank == 0:
+            self._tell(group.seat.plan.generation)
+        return standings
+
+    def stand(self, exchange: Exchange, loop: BatchLoop | None) -> None:
+        """The same, to be saved at once, if all members have begun this loop: weights are the tokens as they are. What
+        is owed to them is computed again by whoever goes on from there. Raises ExchangeBroken."""
+        group = self._group
+        begun = loop is not None and group.opened == loop.number and not group.calls.is_finished(loop.number)
+        elsewhere = exchange.all_reduce(torch.tensor([float(not begun)], dtype=torch.float64))
+        if (
+            loop is None or elsewhere.any()
+        ):  # between two loops, or nobody has computed since what all began with
+            return
+        self.meet(exchange, loop)
+        if self.place.holds:
+            self.spans.show()
+
+    def circulate(self, exchange: Exchange) -> tuple[TokenStretch, NodeGroup | None]:
+        """The tokens begin to go round. With whom this member computes; None: alone."""
+        self._broken = True
+        stretch, crew = self._stretch(exchange), None
+        if len(self.place.crew) > 1 and exchange.communicator is not None:
+            together = not self.place.serves
+            crew = NodeGroup(exchange.communicator, self.place.crew, self.news, together=together)
+        stretch.start()
+        return stretch, crew
+
+    def rest(self, exchange: Exchange) -> ItemSet:
+        """The tokens have come to rest: all members have equal copies. Returns the items that they hold."""
+        self._broken = False
+        if len(self.place.depots) > 1:  # each depot knows the end of its own spans
+            level(exchange, self.spans, gather(exchange, self.spans.copies(), TokenCopy, ItemSet))
+        return self.spans.settle()
+
+    @property
+    def lost(self) -> bool:
+        """Whether this member should have copies of the tokens, and has not got them from others."""
+        return self.place.holds and not self.place.depots and not self.spans.known
+
+    def freshen(self) -> None:
+        """Between two slices: the newest weights and buffers are those to compute with."""
+        self.spans.take_over()
+        self.rewind()
+
+    def rewind(self) -> None:
+        """The newest buffers are those to compute with."""
+        item, buffers = self.news.newest_buffers()
+        if buffers is not None and item > self._buffers_of:
+            self._group.buffers.commit(buffers)
+            self._buffers_of = item
+        self._group.buffers.rewind()
+
+    def keep_buffers(self, item: int) -> None:
+        """A slice of the first shard is done: what its forward left is the newest, unless it was computed again."""
+        buffers = self._group.buffers
+        buffers.keep_left()
+        left = buffers.encode()
+        if left is not None and item > self._buffers_of:
+            self.news.left(item, left)
+
+    def _tell(self, generation: int) -> None:
+        """How the weights travel, where that is not what this worker said last."""
+        sizes = self.spans.sizes
+        way = {"schedule": self.place.words, "buckets": len(sizes)}
+        way |= {"least_bytes": min(sizes), "most_bytes": max(sizes)}
+        told = {"algorithm": self._group.spec.sync.architecture, "ways": [way]}
+        if told != self._told:
+            self._told = told
+            self._group.reporter.tell("exchange.chosen", generation, told)
+
+    def _place(self) -> RingPlace:
+        seat = self._group.seat
+        assert seat is not None
+        groups = seat.transport.groups if seat.transport is not None else ()
+        return place_of(self._group.spec.sync.architecture, seat.plan, groups, seat.rank)
+
+    def _copies(self) -> list[TokenCopy]:
+        if self.place.holds:
+            return self.spans.copies()
+        return [TokenCopy(ABSENT, ItemSet(), frozenset()) for _ in range(len(self.spans))]
+
+    def _stretch(self, exchange: Exchange) -> TokenStretch:
+        place, communicator = self.place, exchange.communicator
+        if communicator is not None and not place.holds:
+            return FollowedTokens(communicator, self.news)
+        if communicator is None or (len(place.ring) == 1 and not place.depots):
+            return TokenExchange(None, (), self.spans, self.news)
+        if not place.depots:
+            return TokenExchange(communicator, place.ring, self.spans, self.news)
+        if place.owns is not None:
+            return TokenServer(communicator, place, self.spans, self.news)
+        leads = communicator.rank == place.ring[0]
+        errand = TokenServerClient(place, self.spans, self.news) if leads else None
+        return TokenExchange(communicator, place.ring, self.spans, self.news, errand=errand, ends=False)
+
+    def _check(self, exchange: Exchange, loop: BatchLoop) -> None:
+        """All members are at the same call. Raises CallMismatch."""
+        group = self._group
+        assert group.seat is not None
+        word = group.layout.write(
+            rank=group.seat.rank,
+            call=loop.number,
+            kind=BATCHES + loop.index,
+            step=group.calls.base,
+            pending=False,
+        )
+        group.check(exchange.meet(word))
+
+    def _catch_up(self, exchange: Exchange, loop: BatchLoop, offsets: Sequence[int]) -> None:
+        """Members that have settled fewer steps take the records and the position of the one that is furthest."""
+        group = self._group
+        assert group.seat is not None
+        rank, furthest = group.seat.rank, max(range(len(offsets)), key=lambda r: (offsets[r], -r))
+        behind = [r for r in range(len(offsets)) if offsets[r] < offsets[furthest]]
+        if rank == furthest:
+            position = (group.samples, group.loss, group.reporter.state())
+            for receiver in behind:
+                exchange.send_state(receiver, packed(position, exchange.seal))
+        elif rank in behind:
+            received = exchange.receive_state(furthest)
+            group.samples, group.loss, records = unpacked(received, exchange.seal, StepRecord)
+            group.reporter.catch_up(records)
+            group.step += offsets[furthest] - group.calls.offset
+            group.calls.offset = offsets[furthest]
+
+
+def _listed(items: list[np.ndarray] | np.ndarray, spans: int) -> list[ItemSet]:
+    """What each token lists by a checkpoint; those of before have one list for all."""
+    return [ItemSet.decode(items[span] if isinstance(items, list) else items) for span in range(spans)]

@@ -1,0 +1,323 @@
+"""The check of a program beside its job: another process runs it once as a worker would that came in now.
+
+It is the same as `ringleader check`, with the job's own state at the same point. Training gives it a copy of the state
+at a boundary, as it does for a joiner, and hears at a later one what was found. All else is done by a thread that waits
+and by a process that runs where others leave time.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ringleader.comm.seal import Seal, new_secret
+from ringleader.lifeline import LEAST_URGENT
+from ringleader.spec import JobSpec
+from ringleader.train.between_calls.boundaries import live_tensors, size_bytes
+from ringleader.train.between_calls.variables import DIFFERS, NO_HARM, VariableFinding
+
+if TYPE_CHECKING:
+    from ringleader.train.generation.member import Member
+
+AFTER_S = 20.0
+"""A job that is over before is not checked: whoever wants that has `ringleader check`."""
+CALL = 3
+"""Who was checked before this session call began is checked once more behind it: by then lines between calls have run,
+also those behind an evaluation."""
+NEVER = -1
+MOST_BYTES = 384 << 20
+"""A larger state is not copied for this: training would wait for more than 50 ms."""
+AT_ONCE_BYTES = 8 << 20
+"""For a larger one memory is made ready first, beside training: new pages take several times as long as the copy."""
+SPARE_BYTES = 8 << 20
+"""Of that memory, for gaps between tensors and for what is told beside them."""
+CPU_S = 60
+"""The process computes for so long at most, behind its imports."""
+DEADLINE_S = 300.0
+"""For the process. On a node without a spare moment it takes minutes for what is otherwise done in seconds."""
+CHECK = "ringleader-check"
+"""The name of the thread."""
+LOOK_S = 0.1
+PATIENCE_S = 10.0
+
+ORDER, STATE, SCOPE, FOUND, WORK, TEMPORARY = "order.json", "state", "check", "found.json", "work", "tmp"
+"""In the folder: what to do, the sealed state, what came of it, the working directory, and temporary files."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckWorkspace:
+    """Where a program is checked.
+
+    Attributes:
+        make: makes a private folder, and in it WORK with the job's package. It is removed behind each check.
+        after_s: training goes on for so long before the first.
+        niceness: of the process.
+        cpu_s: it computes for so long at most, behind its imports.
+    """
+
+    make: Callable[[], Path]
+    after_s: float = AFTER_S
+    niceness: int = LEAST_URGENT
+    cpu_s: int = CPU_S
+
+
+class BackgroundCheck:
+    """One member's. Called from its training thread. The member that has rank 0 when it first commits checks, once, or
+    twice where session calls are long: whoever comes in later is compared anyway."""
+
+    def __init__(self, group: "Member") -> None:
+        self._group = group
+        self._place: CheckWorkspace | None = None
+        self._since: float | None = None
+        self._checked = NEVER
+        self._run: _Run | None = None
+        self._room: _Room | None = None
+
+    def begin(self, place: CheckWorkspace) -> None:
+        """This member is to check if it is the one."""
+        self._place = place
+
+    def committed(self) -> None:
+        """All that is applied is committed: copy it if a check is due, say what one has found."""
+        if self._place is None:
+            return
+        if self._run is not None:
+            self._hear(self._run)
+        elif self._due(self._place.after_s):
+            self._start(self._place)
+
+    def end(self) -> None:
+        """The program is over. What was found is said before the result is made."""
+        if self._run is not None:
+            self._hear(self._run)
+        if self._run is not None or self._room is not None:
+            print(
+                "ringleader: the job is over before the check of its program beside it was: nothing is known of that."
+            )
+        self.close()
+
+    def close(self) -> None:
+        """This member leaves. Idempotent."""
+        self._place, run, self._run, self._room = None, self._run, None, None
+        if run is not None:
+            run.stop()
+
+    def _due(self, after_s: float) -> bool:
+        group = self._group
+        call = group.calls.next - 1
+        if self._since is None:
+            assert group.seat is not None
+            # Who was given a state has been compared on its way here.
+            self._since, self._checked = monotonic(), call if group.heals else NEVER
+            self._place = self._place if group.seat.rank == 0 else None
+        if self._checked >= CALL:
+            self._place = None
+        new = self._checked == NEVER or self._checked < CALL <= call
+        late = new and monotonic() - self._since >= after_s
+        return late and self._place is not None and not group.sections.catches_up
+
+    def _start(self, place: CheckWorkspace) -> None:
+        group = self._group
+        why = self._why_not() or (self._room.refused if self._room else "")
+        if why:
+            print(f"ringleader: the program is not checked beside the job: {why}.")
+            self._place = self._room = None
+            return
+        self._room = self._room or _Room(self._size_bytes())
+        if self._room.memory is None:
+            return  # at a later boundary
+        room, self._room = self._room.memory, None
+        self._checked = group.calls.next - 1
+        secret = new_secret()
+        state = group.held.payload(group.healing.rest({}), Seal(secret, SCOPE), room)
+        order = {"call": self._checked, "secret": secret.hex(), "threads": torch.get_num_threads()}
+        self._run = _Run(place, group.spec, order, state)
+
+    def _why_not(self) -> str:
+        """Why it cannot be checked here; empty where it can."""
+        group = self._group
+        if not group.spec.sync.same_bits:
+            return "its mode does not promise the same bits"
+        beforehand = "`ringleader check` does it beforehand, with a few batches on the CPU"
+        if group.device.type != "cpu":
+            return f"it trains on a GPU, and would be run on the CPU, with other bits; {beforehand}"
+        size = self._size_bytes()
+        if size > MOST_BYTES:
+            most = f"the {MOST_BYTES >> 20} of which a copy is made for that"
+            return f"its state takes {size >> 20} MiB, more than {most}; {beforehand}"
+        return ""
+
+    def _size_bytes(self) -> int:
+        return size_bytes(live_tensors(self._group.held)) + self._group.sections.tensor_bytes
+
+    def _hear(self, run: "_Run") -> None:
+        answer = run.answer
+        if answer is None:
+            return
+        self._run = None
+        print(f"ringleader: {_told(answer, self._checked)}")
+        for found in answer.found:
+            self._group.sections.variables.find_beforehand(VariableFinding(**found))
+        for raised in answer.raised:
+            self._raises(VariableFinding(**raised))
+
+    def _raises(self, finding: VariableFinding) -> None:
+        """A worker that comes in ends the job, which says so then: nothing of it gets into the weights."""
+        seat, line = self._group.seat, finding.line
+        assert seat is not None
+        self._group.reporter.say(DIFFERS, seat.plan.generation, finding.beforehand)
+        print(f"ringleader: {NO_HARM}, but a worker that comes in would raise here ({line}): {finding.cure}.")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckAnswer:
+    """What the process left. As `check_beside.check` has it."""
+
+    found: list[dict[str, str]] = field(default_factory=list)
+    raised: list[dict[str, str]] = field(default_factory=list)
+    until: str = ""
+    error: str = ""
+
+
+def _told(answer: CheckAnswer, call: int) -> str:
+    if answer.error:
+        return f"the program was not checked beside the job: {answer.error}"
+    so_far = f"the lines before session call {call} were run once more beside the job, as a worker that comes in would"
+    if answer.until:
+        rest = "what a check beside the job does not do, and so it ended there"
+        return f"{so_far}, up to {answer.until}: {rest}."
+    differs = "something differs" if answer.found or answer.raised else "nothing differs"
+    return f"{so_far}: {differs}."
+
+
+class _Room:
+    """Memory for a state of that size, made by a thread.
+
+    Attributes:
+        memory: (n,) uint8, empty for a small state, which needs none; None as long as it is not ready.
+        refused: why there is none; empty where nothing is known against it.
+    """
+
+    def __init__(self, state_bytes: int) -> None:
+        self.memory: Tensor | None = (
+            None if state_bytes > AT_ONCE_BYTES else torch.empty(0, dtype=torch.uint8)
+        )
+        self.refused = ""
+        self._size_bytes = state_bytes + state_bytes // 64 + SPARE_BYTES
+        if self.memory is None:
+            threading.Thread(target=self._make, name=CHECK, daemon=True).start()
+
+    def _make(self) -> None:
+        try:
+            self.memory = torch.empty(
+                self._size_bytes, dtype=torch.uint8
+            ).zero_()  # which writes to every page
+        except RuntimeError as error:
+            self.refused = f"there is no memory for a copy of its state ({str(error).splitlines()[0]})"
+
+
+class _Run:
+    """One check: a thread that starts the process, waits for it, and leaves nothing behind.
+
+    Attributes:
+        answer: None as long as there is none.
+    """
+
+    def __init__(self, place: CheckWorkspace, spec: JobSpec, order: dict[str, Any], state: Tensor) -> None:
+        self.answer: CheckAnswer | None = None
+        self._spec = spec
+        self._place = place
+        self._order = order
+        self._state: Tensor | None = state
+        self._stopped = threading.Event()
+        # The process ends with the thread that starts it: this one outlives it.
+        self._thread = threading.Thread(target=self._serve, name=CHECK, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the process, if it runs."""
+        self._stopped.set()
+        self._thread.join(PATIENCE_S)
+
+    def _serve(self) -> None:
+        folder: Path | None = None
+        try:
+            folder = self._place.make()
+            answer = self._ask(folder)
+        except Exception as error:  # of whatever file system: training goes on
+            answer = CheckAnswer(error=f"{type(error).__name__}: {error}")
+        finally:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+        self.answer = answer
+
+    def _ask(self, folder: Path) -> CheckAnswer:
+        state, self._state = self._state, None
+        assert state is not None
+        for name in (WORK, TEMPORARY):
+            (folder / name).mkdir(exist_ok=True)
+        more = {"spec": self._spec.model_dump(mode="json"), "cpu_s": self._place.cpu_s}
+        (folder / ORDER).write_text(json.dumps(self._order | more))
+        state.numpy().tofile(folder / STATE)
+        del state
+        process = subprocess.Popen(
+            [sys.executable, "-c", _program(folder, self._place.niceness)],
+            cwd=folder / WORK,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=dict(os.environ) | dict.fromkeys(("TMPDIR", "RINGLEADER_SCRATCH"), str(folder / TEMPORARY)),
+            start_new_session=True,
+        )
+        ended = self._wait(process)
+        found = folder / FOUND
+        if found.exists():
+            return CheckAnswer(**json.loads(found.read_text()))
+        return CheckAnswer(error=_why_without(process.returncode, self._place.cpu_s, ended=ended))
+
+    def _wait(self, process: "subprocess.Popen[bytes]") -> bool:
+        """Until the process ends, or has to. Returns whether it has by itself; nothing of its group is left."""
+        until = monotonic() + DEADLINE_S
+        while not (ended := _is_over(process)) and monotonic() < until and not self._stopped.wait(LOOK_S):
+            pass
+        with suppress(ProcessLookupError):  # it has not been waited for: the number is still its own
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return ended
+
+
+def _program(folder: Path, niceness: int) -> str:
+    """It stands back before it imports what takes its time, and finds what is imported here, its own copies first."""
+    path = [str(folder / WORK), *sys.path]
+    return (
+        f"import sys; sys.path[:] = {path!r}; sys.dont_write_bytecode = True; "
+        f"from ringleader.lifeline import stand_back; stand_back({os.getpid()}, {niceness}); "
+        f"from ringleader.train.program_check.process import main; main({str(folder)!r})"
+    )
+
+
+def _is_over(process: "subprocess.Popen[bytes]") -> bool:
+    if not hasattr(os, "waitid"):
+        return process.poll() is not None
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _why_without(code: int, cpu_s: int, *, ended: bool) -> str:
+    """Why the process left nothing."""
+    if not ended:
+        return f"that took more than {DEADLINE_S:g} s"
+    if code == -signal.SIGXCPU:
+        return f"that took more than {cpu_s} s of the CPU"
+    return f"the process that did it ended with code {code}"

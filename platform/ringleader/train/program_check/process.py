@@ -1,0 +1,167 @@
+"""The process that runs a job's program beside it, as a worker would that came in now, and changes nothing.
+
+It is given what such a worker is given, comes to the session call that the job is in, and compares there and on its
+way. Whoever starts it is `train/program_check/background.py`.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ringleader.comm.objects import unpacked_of_any_type
+from ringleader.comm.seal import Seal
+from ringleader.errors import RingleaderError
+from ringleader.spec import JobSpec
+from ringleader.train.body.dry_turn import Place
+from ringleader.train.generation.initial_weights import Beginning
+from ringleader.train.program_check.background import FOUND, ORDER, SCOPE, STATE
+from ringleader.train.program_check.sandbox import ActionRefused, Sandbox
+from ringleader.train.program_check.two_runs import CheckedSession, FarEnough, call, in_one_process, raised
+from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.run import load_function
+
+GRACE_S = 5
+"""The signal that says what it took too much of comes so long before the one that nothing holds up."""
+FURTHER = 2
+"""Where the loop that the job is in has no step left the next one is looked at, if it is among so many calls."""
+MEMORY_SHARE = 0.5
+"""It takes so much of the node's free memory at most."""
+
+
+class JoinerSession(CheckedSession):
+    """A session of all rows that comes to one call of a job: of those before nothing is computed. Where that is a loop
+    a step of it, or of the next one, is computed twice.
+
+    Args:
+        arrived: called where it has come there, before that.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        beginning: Beginning,
+        given: Any,
+        most: int,
+        harmless: Sandbox,
+        *,
+        arrived: Callable[["JoinerSession"], None],
+    ) -> None:
+        super().__init__(in_one_process(spec), None, beginning, most, given)
+        # What servers keep is as closed to the program here: it has another text than a ring's, which is empty here.
+        self._states.on = bool(spec.sync.server_count)
+        self._harmless = harmless
+        self._until = inf
+        self._arrived = arrived
+        self._loops = False
+
+    @property
+    def found(self) -> list[dict[str, Any]]:
+        return [asdict(found) for found in self._group.sections.variables.found.values()]
+
+    def _run_batches(self, dataset: Any, place: Place, **options: Any) -> Any:
+        self._loops = True
+        return super()._run_batches(dataset, place, **options)
+
+    def _begin_call(self) -> int:
+        if self._harmless.why:  # and the program did not notice
+            raise ActionRefused
+        return super()._begin_call()
+
+    def _is_enough(self, number: int) -> bool:
+        loops, self._loops = self._loops, False
+        if number == self._most:
+            self._group.enter()
+            self._arrived(self)
+        return number > self._most + FURTHER or (number == self._most and not loops)
+
+    def _compared(self) -> None:
+        raise FarEnough
+
+    def _few(self, dataset: Any) -> Any:
+        return dataset
+
+
+def check(
+    folder: Path, order: dict[str, Any], arrived: Callable[[JoinerSession], None] = lambda _: None
+) -> dict[str, Any]:
+    """What was found: {"found": variables that differ, "raised": what only a worker that comes in later raises,
+    "until": where it had to end early, "error": why it could not begin}."""
+    spec = JobSpec.parse(order["spec"])
+    torch.set_num_threads(order["threads"])  # sums of many numbers have other bits with another number
+    beginning = Beginning(spec.init_from)
+    beginning.read()  # now, as they may be where the program is not let
+    harmless = Sandbox(folder)
+    told: dict[str, Any] = {"found": [], "raised": [], "until": "", "error": ""}
+    try:
+        function = load_function(spec.entrypoint)
+    except RingleaderError as refused:
+        return told | {"until": harmless.why, "error": "" if harmless.why else refused.message}
+    size = (folder / STATE).stat().st_size
+    payload = torch.from_file(str(folder / STATE), size=size, dtype=torch.uint8)
+    given = unpacked_of_any_type(payload, Seal(bytes.fromhex(order["secret"]), SCOPE))
+    seed_all(spec.seed, "init")
+    session = JoinerSession(spec, beginning, given, order["call"], harmless, arrived=arrived)
+    error: BaseException | None = None
+    try:
+        error = call(function, session)
+    except ActionRefused:
+        pass
+    finally:
+        session._close()
+    told["found"] = session.found
+    if harmless.why or error is None:
+        return told | {"until": harmless.why}
+    finding = raised(error)
+    if _of_this_process(error):
+        return told | {"until": f"{finding['line']}, where it has no memory or may not write ({error})"}
+    return told | {"raised": [finding]}
+
+
+def main(place: str) -> None:
+    """Leave what was found in the folder."""
+    folder = Path(place)
+    order = json.loads((folder / ORDER).read_text())
+    _bound(order["cpu_s"])
+    # Before a step is computed, for which the process may be given too little time or memory.
+    told = check(folder, order, lambda session: _leave(folder, {"found": session.found}))
+    _leave(folder, told)
+    os._exit(0)  # what the program has left running waits for nobody
+
+
+def _leave(folder: Path, told: dict[str, Any]) -> None:
+    partial = folder / f"{FOUND}.partial"
+    partial.write_text(json.dumps(told))
+    partial.replace(folder / FOUND)
+
+
+def _of_this_process(error: BaseException) -> bool:
+    """Whether it is this process that is short of something. A worker would not be."""
+    short = ("can't allocate memory", "Permission denied", "Operation not permitted")
+    return isinstance(error, MemoryError) or any(words in str(error) for words in short)
+
+
+def _bound(cpu_s: int) -> None:
+    most_s = int(time.process_time()) + 1 + cpu_s
+    hard_s = resource.getrlimit(resource.RLIMIT_CPU)[1]  # which cannot be raised
+    resource.setrlimit(
+        resource.RLIMIT_CPU, (most_s, most_s + GRACE_S) if hard_s < 0 else (min(most_s, hard_s), hard_s)
+    )
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        has, free = _kilobytes("/proc/self/status", "VmData"), _kilobytes("/proc/meminfo", "MemAvailable")
+        most = (has + int(MEMORY_SHARE * free)) << 10
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _kilobytes(file: str, name: str) -> int:
+    line = next(line for line in Path(file).read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1])

@@ -1,0 +1,69 @@
+"""Whether a loop's body gives the same gradients when the same slices come once more.
+
+The gradient of a slice may depend on the committed state and on the slice alone. What the body keeps for itself (a
+count in a closure, a hidden state, a generator of its own, a data set that counts) makes it depend on the turns that a
+worker had before, and so on the number of workers. No text and no variable has to be known for that: a step is computed
+twice before it is committed, and the gradients are compared.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ringleader.train.between_calls.variables import CARRIED_ADVICE, VariableFinding
+from ringleader.train.generation.control_word import StepReport
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.synchronous.loop import SynchronousLoop
+from ringleader.train.ports import RecordSink
+from ringleader.train.state.fingerprints import fingerprint
+
+NAME = "loop body"
+HOW = "gives other gradients when the same rows come again"
+CURE = (
+    "it goes on from what its earlier turns left: a count, a hidden state, a generator or a data set of its own. A "
+    "worker's turns are those of its own slices. " + CARRIED_ADVICE.rstrip(".")
+)
+
+
+class RepeatedSteps(SynchronousLoop):
+    """Steps of a check: the first one of each loop is computed twice.
+
+    Args:
+        compared: called behind each comparison, before anything of the step is applied.
+    """
+
+    def __init__(
+        self, group: Member, outlet: RecordSink, device: torch.device, compared: Callable[[], None]
+    ) -> None:
+        super().__init__(group, outlet, device)
+        self.line = ""
+        self._compared = compared
+        self._number = -1
+        self._first: list[bytes] | None = None
+
+    def _is_repeated(self, report: StepReport) -> bool:
+        loop = self._loop
+        assert loop is not None
+        if loop.number == self._number:
+            return False
+        gradients = self._gradients(report)
+        if self._first is None:
+            self._first = gradients
+            return True
+        if gradients != self._first:
+            self._group.sections.variables.find(VariableFinding(NAME, self.line, CURE, HOW))
+        self._number, self._first = loop.number, None
+        self._compared()
+        return False
+
+    def _gradients(self, report: StepReport) -> list[bytes]:
+        used = zip(self._group.parameters, report.used, strict=True)
+        gradients = [p.grad for p, is_used in used if is_used and p.grad is not None]
+        left = self._group.buffers.encode()
+        return [fingerprint(_dense(tensor)) for tensor in (*gradients, left) if tensor is not None]
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    """Of a table's gradient its rows, in the order of their numbers."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient

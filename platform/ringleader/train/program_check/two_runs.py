@@ -1,0 +1,228 @@
+"""A program run twice on a few batches: once as it is, and once as a worker would that comes in later.
+
+    python -m ringleader.train.program_check.two_runs SPEC FOLDER first|again
+
+Finished session calls return at once in the second run, and the lines between them run again on what was recorded. What
+is not as it was then depends on who runs them, and when.
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Subset
+
+from ringleader.errors import EntrypointRaised, RingleaderError
+from ringleader.spec import JobSpec
+from ringleader.spec.entrypoint import python_path
+from ringleader.train.between_calls.variables import BODY_CURE, escaped
+from ringleader.train.body.dry_turn import Place
+from ringleader.train.evaluation import Score
+from ringleader.train.generation.checkpointing import CheckpointSaver
+from ringleader.train.generation.initial_weights import Beginning
+from ringleader.train.local import RecordedOutput, SingleMember, alone, copies
+from ringleader.train.ports import ParkReport, Seat
+from ringleader.train.program_check.repeated_step import NAME, RepeatedSteps
+from ringleader.train.rows.dataset_copies import near
+from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.rows.slices import Collate
+from ringleader.train.run import load_function
+from ringleader.train.session import Session
+
+STEPS, CALLS = 4, 8
+"""A loop takes so many steps, and the program is left after so many session calls."""
+BUDGET_S = 20.0
+"""After so long loops end with the next step, and the program with the next call."""
+STATE, FOUND = "state.pt", "found.json"
+
+
+class FarEnough(BaseException):
+    """The program has come far enough. No `except Exception` of its own holds it up."""
+
+
+class CheckedSession(Session):
+    """A session of few rows and few calls.
+
+    Args:
+        most: the number of the call at which the program is left.
+        given: the state that `take` gave, for who comes in later.
+        beginning: the weights that the job begins with, read already.
+    """
+
+    def __init__(
+        self, spec: JobSpec, copied: Any, beginning: Beginning, most: int = CALLS, given: Any = None
+    ) -> None:
+        device = None if torch.cuda.is_available() else torch.device("cpu")
+        coordinator = SingleMember(spec.shards) if given is None else _Later(spec.shards)
+        super().__init__(spec, coordinator, RecordedOutput(), near=copied, device=device)
+        self._group.beginning = beginning
+        self._steps = self._repeated = RepeatedSteps(self._group, self._outlet, self._device, self._compared)
+        if given is not None:
+            self._group.saver = _Given(spec, given)
+        self._most = most
+        self._until = time.monotonic() + BUDGET_S
+        self.called = 0
+
+    def step(self, loss: torch.Tensor, *, weight: float | None = None, **metrics: Any) -> None:
+        if time.monotonic() > self._until:
+            self.stop()
+        super().step(loss, weight=weight, **metrics)
+
+    def evaluate(
+        self, dataset: Any, score: Score, *, collate: Collate | None = None, loader_workers: int = 0
+    ) -> dict[str, float]:
+        return super().evaluate(self._few(dataset), score, collate=collate)
+
+    def take(self) -> dict[str, Any]:
+        """What a member that comes in now is given."""
+        return self._held.state(self._group.healing.rest({}))
+
+    def _compared(self) -> None:
+        """A loop's first step was computed twice."""
+
+    def _run_batches(self, dataset: Any, place: Place, **options: Any) -> Any:
+        code, line = place
+        self._repeated.line = f"{Path(code.co_filename).name}:{line}"
+        return super()._run_batches(self._few(dataset), place, **{**options, "loader_workers": 0})
+
+    def _begin_call(self) -> int:
+        number = super()._begin_call()
+        self.called = number
+        if self._is_enough(number):
+            raise FarEnough
+        return number
+
+    def _is_enough(self, number: int) -> bool:
+        """Whether the program is left at this call."""
+        return number > 0 and (number == self._most or time.monotonic() > self._until)
+
+    def _few(self, dataset: Any) -> Any:
+        return Subset(dataset, range(min(len(dataset), STEPS * self._spec.batch.global_size)))
+
+
+class _Later(SingleMember):
+    """A later attempt's only member: it begins with a state that is given."""
+
+    def next_seat(self, parked: ParkReport) -> Seat:
+        seat = super().next_seat(parked)
+        return replace(seat, plan=replace(seat.plan, attempt=2))
+
+
+class _Given(CheckpointSaver):
+    def __init__(self, spec: JobSpec, state: Any) -> None:
+        super().__init__(spec, None, RecordedOutput())
+        self._state = state
+
+    def newest(self) -> Any:
+        return _Found([self._state])
+
+    def tell_start(self, found: Any, generation: int, calls: int) -> None:
+        pass
+
+
+class _Found:
+    def __init__(self, states: list[Any]) -> None:
+        self.states = states
+
+
+def check(spec: JobSpec, folder: Path, *, again: bool) -> list[dict[str, str]]:
+    """One of the two runs, in a process of its own; what the first one leaves in `folder` the second one reads.
+
+    Returns:
+        What was found: {"variable", "line", "cure"}, of the program's text in the first run, in which all is as it is
+        meant to be.
+
+    Raises:
+        RingleaderError: the program cannot be run.
+    """
+    few = in_one_process(spec)
+    function = load_function(spec.entrypoint)
+    most, given = torch.load(folder / STATE, weights_only=False) if again else (CALLS, None)
+    seed_all(spec.seed, "init")
+    with copies(few) as place:
+        session = CheckedSession(few, near(few, place), _beginning(spec), most, given)
+        try:
+            error = call(function, session)
+            found = [asdict(finding) for finding in session._group.sections.variables.found.values()]
+            if again:
+                return [*found, *([raised(error)] if error is not None else [])]
+            if error is not None:
+                raise _failed(error, session)
+            torch.save((session.called, session.take()), folder / STATE)
+            named = escaped(function)
+            return [*named, *(each for each in found if each["variable"] == NAME)]
+        finally:
+            session._close()
+
+
+def call(function: Any, session: CheckedSession) -> Exception | SystemExit | None:
+    """Run the program as far as it is to come. Returns what it raised."""
+    try:
+        function(session)
+        session._begin_call()
+    except FarEnough:
+        return None
+    except (Exception, SystemExit) as error:
+        return error
+    return None
+
+
+def _failed(error: Exception | SystemExit, session: CheckedSession) -> RingleaderError:
+    """What a program that cannot be run is refused with."""
+    if isinstance(error, RingleaderError):
+        return error
+    told = "".join(traceback.format_exception(error))
+    raised = EntrypointRaised(f"The training function raised:\n{told}", step=session.global_step, shard=-1)
+    raised.__cause__ = error
+    return raised
+
+
+def raised(error: BaseException) -> dict[str, str]:
+    """Behind finished calls the program meets what it had not met: a loop's body did not run, for example."""
+    ours = str(Path(__file__).parents[1])
+    lines = [line for line in traceback.extract_tb(error.__traceback__) if not line.filename.startswith(ours)]
+    where = f"{Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
+    cure = f"{type(error).__name__}: {error}: lines behind a loop do not need what its body made: {BODY_CURE}"
+    return {"variable": "an exception", "line": where, "cure": cure}
+
+
+def _beginning(spec: JobSpec) -> Beginning:
+    """The weights that the job begins with. Where they cannot be read on this machine both runs do without."""
+    beginning = Beginning(spec.init_from)
+    beginning.read()
+    return Beginning(None) if beginning.unread else beginning
+
+
+def in_one_process(spec: JobSpec) -> JobSpec:
+    """The job in one process that keeps nothing. Of the modes only a ring gives the same bits to whoever runs it. What
+    it begins with is read apart from it."""
+    ring = JobSpec.parse({"name": spec.name, "entrypoint": spec.entrypoint, "sync": "ring"})
+    kept = {"sync": ring.sync, "checkpoint": ring.checkpoint, "debug": ring.debug, "init_from": None}
+    return alone(spec.model_copy(update={**kept, "requirements": None}))
+
+
+def main(arguments: list[str]) -> int:
+    """Write what a run found, or what kept it from running, into the folder."""
+    file, place, which = arguments
+    spec, folder = JobSpec.parse(json.loads(Path(file).read_text())), Path(place)
+    os.environ.update(spec.env)
+    here = Path.cwd()
+    sys.path[:0] = [str(path) for path in (here, *python_path(spec.env, here))]
+    told: Mapping[str, Any]
+    try:
+        told = {"found": check(spec, folder, again=which == "again")}
+    except RingleaderError as error:
+        told = {"error": error.message, "hint": error.hint}
+    (folder / FOUND).write_text(json.dumps(told))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Rows of a step: which they are, and how they are loaded."""

@@ -1,0 +1,37 @@
+"""Data sets that are copied onto every node, where the job's `data.distribution` is `replicated`."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ringleader.errors import DatasetUnsupported
+from ringleader.spec import JobSpec
+
+Near = Callable[[Any], bool]
+"""Has a dataset read this node's copies of its files; False where it reads none."""
+
+
+def near(spec: JobSpec, folder: Path | None) -> Near | None:
+    """How data sets are brought onto this node, into `folder`; None where they are read from where they are."""
+    if folder is None or spec.data.distribution == "sharded":
+        return None
+    from ringleader.data.copies import NodeCopies  # only here: what reads Parquet takes its time
+    from ringleader.data.inside import read_copies
+
+    return partial(read_copies, copies=NodeCopies(folder))
+
+
+def bring(dataset: Any, to: Near | None) -> None:
+    """Have the dataset that is trained on read this node's copies of its files.
+
+    Raises:
+        DatasetUnsupported: (a TypeError) where it reads no file.
+        CopyFailed: a file cannot be copied.
+    """
+    if to is not None and not to(dataset):
+        raise DatasetUnsupported(
+            f"data.distribution is replicated, and {type(dataset).__name__} reads no file that could be copied.",
+            hint="Keep a ringleader.data.ParquetDataset in an attribute of the dataset, or leave data.distribution at "
+            "sharded.",
+        )

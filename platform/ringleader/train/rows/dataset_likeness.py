@@ -1,0 +1,223 @@
+"""Whether a dataset is what it was: processes that load go on with a copy made when they started, so what a program
+changes later in a dataset, its `collate` or what these use has to be seen.
+
+Objects are read; none of their code runs. Seen are attributes, lists, dicts and sets at any depth, tensors and arrays
+by their bits, functions with their code, defaults, closures and the globals that they name, and classes and modules of
+the user's own.
+"""
+
+import enum
+import functools
+import hashlib
+import marshal
+import random
+import sys
+import sysconfig
+import types
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import date, time, timedelta
+from decimal import Decimal
+from pathlib import PurePath
+from re import Pattern
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ringleader.data import ParquetDataset
+from ringleader.train.state.fingerprints import fingerprint
+
+MANY = 20_000
+"""Of more objects nothing is said, which takes some 50 ms; a list of nothing but numbers and texts counts as one."""
+PRINT_BYTES = 16
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_HOLDERS = (list, tuple, dict, set, frozenset)
+_FIXED = (
+    *(range, slice, type(...), enum.Enum, PurePath, date, time, timedelta, Decimal, Pattern),
+    *(np.dtype, torch.dtype, torch.device, types.GenericAlias, types.UnionType),
+)
+_NAMED = (
+    *(types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType),
+    *(types.MemberDescriptorType, types.GetSetDescriptorType, types.MethodWrapperType),
+)
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+"""They start anew for each slice."""
+_INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+_HEAP_TYPE = 1 << 9
+
+
+def likeness(*roots: Any) -> bytes | None:
+    """Equal for what gives the same rows. None: it holds something whose changes cannot be seen.
+
+    What has no value of its own to read, as a table of pyarrow, is told apart by its place in memory: the caller keeps
+    `roots`.
+    """
+    try:
+        return _Look().of(roots)
+    except Exception:  # of whatever kind of object: it cannot be read
+        return None
+
+
+class _Unseen(Exception):
+    """What it holds cannot be read."""
+
+
+class _Look:
+    """One walk over objects, each read once."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=PRINT_BYTES)
+        self._seen: dict[int, int] = {}
+        self._kept: list[Any] = []  # no object may get another one's place meanwhile
+
+    def of(self, roots: Iterable[Any]) -> bytes:
+        left = list(roots)[::-1]
+        while left:
+            part = left.pop()
+            if isinstance(part, _PLAIN):
+                self._say(part)
+            elif id(part) in self._seen:
+                self._say("seen", self._seen[id(part)])
+            else:
+                self._keep(part)
+                held = list(self._read(part))
+                self._say(type(part).__module__, type(part).__qualname__, len(held))
+                left += held[::-1]
+        return self._digest.digest()
+
+    def _keep(self, part: Any) -> None:
+        if len(self._kept) == MANY:
+            raise _Unseen
+        self._seen[id(part)] = len(self._kept)
+        self._kept.append(part)
+
+    def _say(self, *words: Any) -> None:
+        self._digest.update(repr(words).encode(errors="surrogatepass"))
+
+    def _read(self, part: Any) -> Iterable[Any]:  # noqa: PLR0911 - one line per kind of object
+        """Take an object in; what it holds is still to be read."""
+        match part:
+            case Tensor() | np.ndarray() | np.generic():
+                return self._array(part)
+            case ParquetDataset():  # files do not change
+                return (part.decode,)
+            case types.FunctionType() | types.CodeType() | types.MethodType() | functools.partial():
+                return self._callable(part)
+            case type() | types.ModuleType():
+                return self._namespace(part)
+        if isinstance(part, (*_FIXED, *_NAMED, *_GENERATORS)):
+            self._say("" if isinstance(part, _GENERATORS) else repr(part))
+            return ()
+        if type(part) in _HOLDERS:
+            with suppress(ValueError):  # it holds more than plain values
+                self._digest.update(marshal.dumps(part, 2))
+                return ()
+        return self._object(part)
+
+    def _array(self, part: Any) -> Iterable[Any]:
+        self._say(part.dtype, tuple(part.shape))
+        if isinstance(part, np.memmap) and part.mode == "r":
+            self._say(part.filename, part.offset, part.strides)
+        elif isinstance(part, Tensor):
+            if part.layout is not torch.strided or part.is_meta:
+                raise _Unseen
+            self._digest.update(fingerprint(part.detach().cpu()))
+            return _sorted(vars(part))
+        elif part.dtype.hasobject:
+            return part.ravel().tolist()  # type: ignore[no-any-return]
+        else:
+            with warnings.catch_warnings(action="ignore"):  # of one that must not be written to
+                values = torch.from_numpy(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+            self._digest.update(fingerprint(values))
+        return ()
+
+    def _callable(self, part: Any) -> Iterable[Any]:
+        match part:
+            case types.FunctionType() if not _is_the_users(part.__module__):
+                return (part.__module__, part.__qualname__)
+            case types.FunctionType():
+                names = {name for name in _names(part.__code__) if name in part.__globals__}
+                used = _sorted({name: part.__globals__[name] for name in names})
+                cells = [cell.cell_contents for cell in part.__closure__ or () if cell != types.CellType()]
+                return (part.__code__, part.__defaults__, part.__kwdefaults__, *cells, *used)
+            case types.CodeType():
+                return (part.co_code, *part.co_names, *part.co_consts)
+            case types.MethodType():
+                return (part.__self__, part.__func__)
+        return (part.func, part.args, part.keywords)
+
+    def _namespace(self, part: Any) -> Iterable[Any]:
+        """Of the user's own classes what they define; of installed ones and of modules the plain values."""
+        if isinstance(part, types.ModuleType):
+            own = vars(part) if _is_the_users(part.__name__) else {}
+            plain = {n: v for n, v in own.items() if n[:2] != "__" and isinstance(v, (*_PLAIN, *_HOLDERS))}
+            return (part.__name__, *_sorted(plain))
+        users = _is_the_users(part.__module__)
+        kinds = object if users else _PLAIN
+        defined = {
+            name: value
+            for name, value in vars(part).items()
+            if isinstance(value, kinds) and (name[:2] != "__" or isinstance(value, types.FunctionType))
+        }
+        defined.pop("_abc_impl", None)
+        return (part.__module__, part.__qualname__, *part.__bases__, *_sorted(defined))
+
+    def _object(self, part: Any) -> Iterable[Any]:
+        kind = type(part)
+        if kind.__module__.partition(".")[0] == "pyarrow":  # nothing of that changes
+            self._say(id(part))
+            return ()
+        match part:
+            case property():
+                return (part.fget,)
+            case staticmethod() | classmethod():
+                return (part.__func__,)
+            case Mapping():
+                held = [item for pair in part.items() for item in pair]
+            case list() | tuple() | set() | frozenset() | deque():
+                held = list(part)
+            case _ if _hides(kind):
+                raise _Unseen
+            case _:
+                held = []
+        return (kind, *held, *_sorted(_attributes(part)))
+
+
+def _attributes(part: Any) -> dict[str, Any]:
+    slots = {n: getattr(part, n) for kind in type(part).__mro__ for n in _slots(kind) if hasattr(part, n)}
+    return slots | getattr(part, "__dict__", {})
+
+
+def _slots(kind: type) -> list[str]:
+    names = vars(kind).get("__slots__", ())
+    names = [names] if isinstance(names, str) else list(names)
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def _hides(kind: type) -> bool:
+    """Whether something in it is no attribute, because a part of its class is not written in Python."""
+    return any(not base.__flags__ & _HEAP_TYPE for base in kind.__mro__ if base is not object)
+
+
+def _sorted(values: Mapping[str, Any]) -> list[Any]:
+    return [item for name in sorted(values) for item in (name, values[name])]
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _names(const)
+
+
+@functools.cache
+def _is_the_users(module: str) -> bool:
+    """Whether it is neither installed nor of Python itself."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if module == "__main__" or file is None:
+        return module == "__main__"
+    return not file.startswith(_INSTALLED) and module.partition(".")[0] != "ringleader"

@@ -1,0 +1,159 @@
+"""Processes that load: they outlive loops and generations, and end with their worker, however it ends."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data import default_collate as torch_collate
+
+from ringleader.train.rows.dataset_likeness import likeness
+from ringleader.train.rows.loader_process import detach
+from ringleader.train.rows.slices import Collate, Slice, SliceDataset, load
+
+PREFETCH_STEPS = 2
+KEPT = 3
+"""So many sets of processes at most: those that train, and those that evaluate on two other datasets."""
+
+
+class LoaderProcesses:
+    """One session's. Loads in the calling thread where no processes are asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._crews: list[_Crew] = []
+
+    def load(
+        self, call: int, dataset: Any, pieces: Iterator[Slice], collate: Collate | None, loader_workers: int
+    ) -> Iterator[Any]:
+        """The batches of `pieces` in order, on the CPU; prefetched by `loader_workers` processes, if there is something
+        to load. What was asked for before of the same processes is dropped, and not loaded any more.
+
+        Args:
+            call: the session call that they are for. In the same one the dataset is the same.
+        """
+        if loader_workers == 0:
+            return load(dataset, pieces, seed=self._seed, collate=collate)
+        first = next(pieces, None)
+        if first is None:
+            return iter(())
+        pieces = chain([first], pieces)
+        crew = self._crew(call, dataset, collate, loader_workers)
+        try:
+            return crew.load(pieces)
+        except RuntimeError:  # one of its processes has died since
+            crew.broken = True
+            return self._crew(call, dataset, collate, loader_workers).load(pieces)
+
+    def close(self) -> None:
+        """End the processes; idempotent."""
+        while self._crews:
+            self._crews.pop().close()
+
+    def _crew(self, call: int, dataset: Any, collate: Collate | None, count: int) -> "_Crew":
+        """Processes that hold what is to be loaded now; the last used ones stay."""
+        for crew in [crew for crew in self._crews if crew.broken]:
+            self._end(crew)
+        now = [c for c in self._crews if c.call == call and c.holds(dataset, collate) and c.count == count]
+        look = None if now else likeness(dataset, collate)
+        same = now or [c for c in self._crews if look is not None and (c.look, c.count) == (look, count)]
+        if same:
+            self._crews.remove(same[0])
+            self._crews.append(same[0])
+        else:
+            for crew in [crew for crew in self._crews if crew.holds(dataset, collate)]:
+                self._end(crew)  # it loads what the dataset was
+            if len(self._crews) == KEPT:
+                self._end(self._crews[0])
+            self._crews.append(_Crew(dataset, collate, self._seed, count, look))
+        self._crews[-1].call = call
+        return self._crews[-1]
+
+    def _end(self, crew: "_Crew") -> None:
+        self._crews.remove(crew)
+        crew.close()
+
+
+class _Crew:
+    """Some processes with one dataset; they load one run of slices after the other, numbered.
+
+    Attributes:
+        look: of the dataset when they started; None: it cannot be told whether it has changed since.
+        call: the session call that they loaded for last.
+        broken: one of them has died, or raised.
+    """
+
+    def __init__(
+        self, dataset: Any, collate: Collate | None, seed: int, count: int, look: bytes | None
+    ) -> None:
+        self.look = look
+        self.count = count
+        self.call = -1
+        self.broken = False
+        self._of = dataset, collate
+        self._number = 0
+        self._newest = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._asked = _Asked()
+        rows = _Numbered(SliceDataset(dataset, seed, collate or torch_collate), self._newest)
+        self._loader: DataLoader[Any] | None = DataLoader(
+            rows,  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=self._asked,
+            num_workers=count,
+            prefetch_factor=PREFETCH_STEPS,
+            persistent_workers=True,
+            worker_init_fn=detach,
+            generator=torch.Generator(),  # else each run draws a number of the program's
+        )
+        self._batches: Iterator[Any] | None = None
+
+    def holds(self, dataset: Any, collate: Collate | None) -> bool:
+        return self._of[0] is dataset and self._of[1] is collate
+
+    def load(self, pieces: Iterator[Slice]) -> Iterator[Any]:
+        assert self._loader is not None, "its processes have ended"
+        self._number += 1
+        self._newest.fill_(self._number)
+        number = self._number
+        self._asked.pieces = ((number, piece) for piece in pieces)
+        self._batches = iter(self._loader)  # waits for slices that are being loaded, and drops them
+        return self._run(number)
+
+    def close(self) -> None:
+        self._number += 1
+        self._newest.fill_(self._number)
+        self._batches = self._loader = None  # nobody else holds them: they end their processes
+
+    def _run(self, number: int) -> Iterator[Any]:
+        while number == self._number and self._batches is not None:
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                return
+            except BaseException:
+                self.broken = True
+                raise
+            yield batch
+
+
+class _Asked:
+    """The slices of the newest run: what a DataLoader calls a sampler."""
+
+    def __init__(self) -> None:
+        self.pieces: Iterator[tuple[int, Slice]] = iter(())
+
+    def __iter__(self) -> Iterator[tuple[int, Slice]]:
+        return self.pieces
+
+
+class _Numbered:
+    """Rows by the number of a run and a slice: what a loading process runs. Of a run that is over it loads nothing."""
+
+    def __init__(self, rows: SliceDataset, newest: torch.Tensor) -> None:
+        self._rows = rows
+        self._newest = newest
+
+    def __getitem__(self, asked: tuple[int, Slice]) -> Any:
+        number, piece = asked
+        return self._rows[piece] if number == int(self._newest) else None

@@ -1,0 +1,56 @@
+"""The last batch of a pass, whose row counts are known before the first step: whether there is one, and is enough."""
+
+from collections.abc import Iterable
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ringleader.errors import StepMisuse
+from ringleader.spec import JobSpec
+from ringleader.train.job_warnings import JobWarnings
+from ringleader.train.rows.cursor import Epoch
+
+ABOUT = "batch_norm"
+
+
+def check_last_batch(
+    models: Iterable[nn.Module], epoch: Epoch, rows: int, spec: JobSpec, warnings: JobWarnings
+) -> None:
+    """Warn where a BatchNorm in train mode would get one row of the pass's last batch at once.
+
+    Args:
+        epoch: the pass, without the rows that `drop_last` leaves out.
+        rows: of the dataset.
+
+    Raises:
+        StepMisuse: no batch is left.
+    """
+    if rows and not epoch.steps:
+        raise StepMisuse(
+            f"session.batches(…, drop_last=True) leaves no batch: the dataset has {rows} rows, and "
+            f"batch.global_size is {epoch.batch}.",
+            hint="Leave drop_last out, or make batch.global_size smaller.",
+        )
+    if not epoch.steps or not any(_trains_on_batches(model) for model in models):
+        return
+    sync = spec.sync
+    # Without one order of the sums a worker's slices run as one pass: at worst there are as many as `workers.max`.
+    whole = not (sync.same_bits or sync.leased or sync.circulates)
+    parts, of = (spec.workers.max, "workers") if whole else (epoch.shards, "logical shards")
+    last = epoch.batch_rows(epoch.steps - 1)
+    if last >= 2 * parts:
+        return
+    short = last < epoch.batch
+    which = f"the last batch of a pass over {len(epoch.order)} rows" if short else "a batch"
+    cure = "Leave the short batch out: session.batches(…, drop_last=True)."
+    enough = f"Set batch.global_size to {2 * parts} or more."
+    warnings.add(
+        ABOUT,
+        f"{which} has {last} row{'s' * (last > 1)} for {parts} {of}: BatchNorm gets one row at once, and fails where "
+        "that is one value a channel.",
+        cure if short else enough,
+    )
+
+
+def _trains_on_batches(model: nn.Module) -> bool:
+    return any(isinstance(part, _BatchNorm) and part.training for part in model.modules())

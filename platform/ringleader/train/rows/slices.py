@@ -1,0 +1,115 @@
+"""Loading slices: rows to batches, with random streams keyed by what is loaded."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+from torch.utils.data import default_collate as torch_collate
+
+from ringleader.errors import DatasetUnsupported
+from ringleader.train.rows.own_generators import own_generators, seed_own
+from ringleader.train.rows.random_streams import seed_all
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The rows of one shard of one batch, and the name of its random stream.
+
+    Attributes:
+        stream: what the slice is, e.g. ("step", 17, 3): who computes it is no part of it.
+        shard: its place in the exchange.
+        rows: (n,) int64.
+    """
+
+    stream: tuple[int | str, ...]
+    shard: int
+    rows: np.ndarray
+
+    @property
+    def step(self) -> int:
+        """Of a slice that is trained on: the committed steps before its batch."""
+        return int(self.stream[1])
+
+
+class SliceDataset:
+    """A dataset whose index is a slice: what is loaded at once."""
+
+    def __init__(self, dataset: Any, seed: int, collate: Collate) -> None:
+        self._dataset = dataset
+        self._seed = seed
+        self._collate = collate
+
+    def __getitem__(self, piece: Slice) -> Any:
+        seed_all(self._seed, "load", *piece.stream)
+        own = own_generators((self._dataset, self._collate))  # each time: it may make them when it needs them
+        seed_own(own, self._seed, "load", *piece.stream)
+        rows = [int(row) for row in piece.rows]
+        fetch = getattr(self._dataset, "__getitems__", None)
+        return self._collate(fetch(rows) if fetch else [self._dataset[row] for row in rows])
+
+
+def check_dataset(dataset: Any) -> None:
+    """A dataset needs a length and random access.
+
+    Raises:
+        DatasetUnsupported: (a TypeError) naming what is missing.
+    """
+    if isinstance(dataset, IterableDataset) or not (
+        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    ):
+        raise DatasetUnsupported(
+            f"{type(dataset).__name__} is no map-style dataset: exactly-once rows need len(dataset) and dataset[row].",
+            hint="Use a map-style torch dataset, or ringleader.data.ParquetDataset for Parquet files.",
+        )
+
+
+class Prefetched:
+    """An iterator that can take its next value early: what that raises comes out where the value is due."""
+
+    def __init__(self, values: Iterator[Any]) -> None:
+        self._values = values
+        self._taken: list[Any] = []
+        self._error: Exception | None = None
+
+    def take(self) -> None:
+        """Load the next value now, if there is one, while others are waited for."""
+        if self._taken or self._error is not None:
+            return
+        try:
+            self._taken.append(next(self._values))
+        except Exception as error:  # also the end: the one who asks for the value gets it
+            self._error = error
+
+    def __iter__(self) -> "Prefetched":
+        return self
+
+    def __next__(self) -> Any:
+        if self._taken:
+            return self._taken.pop()
+        if self._error is not None:
+            raise self._error
+        return next(self._values)
+
+
+def load(dataset: Any, pieces: Iterable[Slice], *, seed: int, collate: Collate | None) -> Iterator[Any]:
+    """The batches of `pieces` in order, on the CPU, each loaded when it is asked for."""
+    rows = SliceDataset(dataset, seed, collate or torch_collate)
+    return (rows[piece] for piece in pieces)
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """Tensors of a nested batch on `device`; anything else as it is."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {name: to_device(value, device) for name, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(to_device(value, device) for value in batch)
+    return batch

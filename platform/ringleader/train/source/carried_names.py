@@ -1,0 +1,157 @@
+"""What a loop's body carries from one turn to the next, by its text: variables that a turn reads before it sets them.
+
+Each worker has turns of its own, those of its slices: what one turn hands to the next depends on who computes what.
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ringleader.train.source.statement_order import first
+from ringleader.train.source.value_flow import ADDS, MATTERS, Function, Key, ProgramScope, ValueFlow
+
+Loop = ast.For | ast.AsyncFor
+LEFT_OUT = frozenset(["requires_grad_", "register_", "zero_"])
+"""Methods whose name ends like one that changes a value: what these do is seen elsewhere, or goes on from nothing."""
+_GRADIENTS = frozenset([".grad", ".data", ".requires_grad"])
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedName:
+    """A variable that a body changes and that a later turn of it reads, for something that matters.
+
+    Attributes:
+        line: where the body changes it.
+        read: where a turn reads what an earlier one left.
+    """
+
+    key: Key
+    line: int
+    read: int
+
+
+def carried(path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope) -> Iterator[CarriedName]:
+    """Those of the loop at the end of `path`, the nodes around it, outermost first."""
+    loop = path[-1]
+    assert isinstance(loop, Loop)
+    around = next((node for node in reversed(path[:-1]) if isinstance(node, Function)), path[0])
+    body = _Body(loop, around, flows, scope)
+    felt = body.felt()
+    for key, line in body.changed().items():
+        reads = felt.get(key, set())
+        if not reads or key[1] in _GRADIENTS:
+            continue
+        if key in body.turns:
+            yield CarriedName(key, line, min(reads))
+            continue
+        own = {load.line for load in flows.loads if load.key == key == load.into and body.has(load.line)}
+        read = body.first(key, reads | (own - body.in_place.get(key, set())))
+        if read:
+            yield CarriedName(key, line, read)
+
+
+class _Body:
+    """One loop's.
+
+    Attributes:
+        turns: names that number the turns.
+        in_place: of variables that a statement changes without naming a new value, the lines.
+    """
+
+    def __init__(self, loop: Loop, around: ast.AST, flows: ValueFlow, scope: ProgramScope) -> None:
+        self._loop = loop
+        self._flows = flows
+        self._scope = scope
+        self._nodes = [node for statement in loop.body for node in ast.walk(statement)]
+        self._begin, self._end = loop.lineno, loop.end_lineno or loop.lineno
+        self._around = (getattr(around, "lineno", 0), getattr(around, "end_lineno", None) or self._end)
+        self.turns = {scope.key(name) for name in _numbered(loop)}
+        self.in_place: dict[Key, set[int]] = {}
+        self._next: dict[Key, int] = {}
+        self._look_at_changes()
+
+    def has(self, line: int) -> bool:
+        return self._begin <= line <= self._end
+
+    def changed(self) -> dict[Key, int]:
+        """The variables that a turn leaves changed, each with a line that does it."""
+        found = {
+            key: line for key, line in self._flows.changed_by(self._loop.body, self._scope) if self.has(line)
+        }
+        found |= {key: min(lines) for key, lines in self.in_place.items()}
+        return found | self._next | dict.fromkeys(self.turns, self._loop.lineno)
+
+    def felt(self) -> dict[Key, set[int]]:
+        """Of each variable the lines of the body that read it for something that matters before the loop is over."""
+        begin, end = self._around
+        loads = [load for load in self._flows.loads if self.has(load.line) or not begin <= load.line <= end]
+        matter, new = {MATTERS}, {MATTERS}
+        while new:
+            new = {load.key for load in loads if load.into in new} - matter
+            matter |= new
+        tests = self._lines_of_tests()
+        counters = self._counters() | self.turns
+        found: dict[Key, set[int]] = {}
+        for load in loads:
+            shown = load.into == MATTERS and load.key in counters and load.line in tests
+            own = load.into == load.key or load.line in self.in_place.get(load.key, ())
+            if self.has(load.line) and load.into in matter and not shown and not own:
+                found.setdefault(load.key, set()).add(load.line)
+        return found
+
+    def first(self, key: Key, lines: set[int]) -> int:
+        """The line of a turn that reads the variable before the turn sets it; 0 where there is none."""
+        return first([self._loop.target, *self._loop.body], key[1], lines) or 0
+
+    def _look_at_changes(self) -> None:
+        for node in self._nodes:
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                self._put(node.value, node.lineno)
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                self._look_at_call(node.value)
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "next" and node.args:
+                key = self._key(node.args[0])
+                if key is not None:
+                    self._next[key] = node.lineno
+
+    def _look_at_call(self, call: ast.Call) -> None:
+        node: ast.expr = call
+        while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name, node = node.func.attr, node.func.value
+            in_place = name.endswith("_") and not name.startswith("_") and name not in LEFT_OUT
+            if in_place or (name in ADDS and call.args):
+                self._put(node, call.lineno)
+
+    def _put(self, node: ast.expr, line: int) -> None:
+        key = self._key(node)
+        if key is not None:
+            self.in_place.setdefault(key, set()).add(line)
+
+    def _key(self, node: ast.expr) -> Key | None:
+        """Of a variable of the program, or an attribute of `self`; None for a module, or what has no name."""
+        while isinstance(node, ast.Subscript):
+            node = node.value
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self":
+            return ("", f".{node.attr}")
+        key = self._scope.key(node.id) if isinstance(node, ast.Name) else None
+        return key if key is not None and (key[0] or key in self._flows.sets) else None
+
+    def _lines_of_tests(self) -> set[int]:
+        return {node.test.lineno for node in self._nodes if isinstance(node, ast.If)}
+
+    def _counters(self) -> set[Key]:
+        """Variables that are added a number to: where they only say when something is shown, nothing comes of it."""
+        return {
+            key
+            for node in self._nodes
+            if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)
+            if (key := self._key(node.target)) is not None
+        }
+
+
+def _numbered(loop: Loop) -> Iterator[str]:
+    """What `enumerate` gives to each turn."""
+    source, target = loop.iter, loop.target
+    numbers = isinstance(source, ast.Call) and getattr(source.func, "id", "") == "enumerate"
+    if numbers and isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name):
+        yield target.elts[0].id

@@ -1,0 +1,96 @@
+"""Lines of the program: which one runs now, and which one looks as if it did something."""
+
+import linecache
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
+
+import torch
+
+import ringleader
+from ringleader.train.source.loop_bodies import text_of
+
+PACKAGES = (str(Path(ringleader.__file__).parent), str(Path(torch.__file__).parent))
+INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+BELOW = (*PACKAGES, *INSTALLED, "<frozen ")
+"""Where no line of a program is."""
+_RUN = str(Path(__file__).parents[1] / "run.py")
+
+
+def running_frames() -> Iterator[FrameType]:
+    """Those of the program that are under way, from the session call to the training function."""
+    frame: FrameType | None = sys._getframe(1)
+    found = []
+    while frame is not None:
+        if frame.f_code.co_filename == _RUN:  # above the training function, or behind its end
+            break
+        if not frame.f_code.co_filename.startswith((*PACKAGES, "<frozen ")):  # `python -m` runs by such a one
+            found.append(frame)
+        frame = frame.f_back
+    own = str(found[-1].f_globals.get("__name__", "")).partition(".")[0] if found else ""
+    for each in found:
+        package = str(each.f_globals.get("__name__", "")).partition(".")[0]
+        if package == own or not each.f_code.co_filename.startswith(INSTALLED):
+            yield each
+
+
+def calling_line() -> str:
+    """The program's line that runs now, as "file:line: text"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(BELOW):
+        frame = frame.f_back
+    name, number = frame.f_code.co_filename, frame.f_lineno
+    return f"{Path(name).name}:{number}: {linecache.getline(name, number).strip()}"
+
+
+def running_place() -> str:
+    """ "file:line" of the program's line that runs now."""
+    return _place(list(running_frames()))
+
+
+def line_raising(error: BaseException) -> str:
+    """ "file:line" of the program's innermost line that an exception came through; empty where there is none."""
+    frames = walk_tb(error.__traceback__)
+    lines = [(f.f_code.co_filename, n) for f, n in frames if not f.f_code.co_filename.startswith(BELOW)]
+    return f"{Path(lines[-1][0]).name}:{lines[-1][1]}" if lines else ""
+
+
+def line_setting(key: str) -> str:
+    """ "file:line" where the program that runs sets that key, as its text has it; else the line that runs."""
+    running = list(running_frames())
+    for frame in running:
+        text = text_of(frame.f_code.co_filename)
+        line = text.line_of_item(key, frame.f_lineno) if text is not None else 0
+        if line:
+            return f"{Path(frame.f_code.co_filename).name}:{line}"
+    return _place(running)
+
+
+def line_matching(pattern: str) -> str:
+    """ "file:line: text" of the only line that looks like this in the functions that run, and in those that they call;
+    else the line that runs, which comes behind it."""
+    running = list(running_frames())
+    found = [match for frame in running for match in _matching(frame, pattern)] if pattern else []
+    return found[0] if len(set(found)) == 1 else f"above {_place(running)}"
+
+
+def _matching(frame: FrameType, pattern: str) -> Iterator[str]:
+    name = frame.f_code.co_filename
+    text = text_of(name)
+    if text is None:
+        return
+    scopes = text.reached_from({text.scope_at(frame.f_lineno).name})
+    for number, line in enumerate(linecache.getlines(name), start=1):
+        if text.scope_at(number).name in scopes and re.search(pattern, line):
+            yield f"{Path(name).name}:{number}: {line.strip()}"
+
+
+def _place(running: list[FrameType]) -> str:
+    """ "file:line" of the innermost one."""
+    if not running:
+        return "its text is not known"
+    return f"{Path(running[0].f_code.co_filename).name}:{running[0].f_lineno}"

@@ -1,0 +1,119 @@
+"""What a data set of the program keeps of the rows that it has read, by the program's text.
+
+Each worker reads rows of its own, so that such an attribute differs from worker to worker, and nothing comes of it:
+what is kept under a row's number is what reading it again would give.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from ringleader.train.source.value_flow import ADDS, Function, Key
+
+READS = "__getitem__"
+
+
+def memos(tree: ast.Module) -> set[Key]:
+    """The attributes that only classes with a `__getitem__` change: once where they are made, and else only where
+    something was found missing in them, by a value that is no constant and not made of the attribute itself."""
+    filled: set[str] = set()
+    other: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        functions = [part for part in node.body if isinstance(part, Function)]
+        reads = any(function.name == READS for function in functions)
+        for function in functions:
+            for attribute, fills in _changes(function):
+                if function.name != "__init__":
+                    (filled if fills and reads else other).add(attribute)
+    return {("", f".{attribute}") for attribute in filled - other}
+
+
+def _changes(function: ast.AST) -> Iterator[tuple[str, bool]]:
+    """The attributes of `self` that the function changes, each with whether it is filled where it was empty."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for node in ast.walk(function):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(node, ast.Assign) and isinstance(target, ast.Name):
+                found[target.id].update(_named(node.value))
+    yield from _in_block(function, frozenset(), found)
+
+
+def _in_block(
+    node: ast.AST, empty: frozenset[str], found: Mapping[str, set[str]]
+) -> Iterator[tuple[str, bool]]:
+    """`empty`: attributes in which something was found missing on the way to this node; `found`: variables by the
+    attribute that they were taken from."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            yield from _assigned(child, empty)
+        elif isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
+            yield from _called(child, child.func)
+        missing = empty
+        if isinstance(child, ast.If):
+            missing = empty | frozenset(_missing(child.test, found))
+            yield from _in_block(child.test, empty, found)
+            yield from _in_block(ast.Module(child.body, []), missing, found)
+            yield from _in_block(ast.Module(child.orelse, []), empty, found)
+            continue
+        if isinstance(child, ast.Try):
+            missing = empty | {name for part in child.body for name in _named(part)}
+            yield from _in_block(ast.Module(child.body, []), empty, found)
+            for handler in child.handlers:
+                yield from _in_block(handler, missing, found)
+            yield from _in_block(ast.Module([*child.orelse, *child.finalbody], []), empty, found)
+            continue
+        yield from _in_block(child, missing, found)
+
+
+def _assigned(
+    node: ast.Assign | ast.AugAssign | ast.AnnAssign, empty: frozenset[str]
+) -> Iterator[tuple[str, bool]]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    for target in targets:
+        for name in _named(target):
+            fills = name in empty and not isinstance(node, ast.AugAssign) and _is_read_anew(node.value, name)
+            yield name, fills
+
+
+def _called(call: ast.Call, function: ast.Attribute) -> Iterator[tuple[str, bool]]:
+    for name in _named(function.value):
+        if function.attr == "setdefault" and len(call.args) == 2:
+            yield name, _is_read_anew(call.args[1], name)
+        elif function.attr in ADDS and call.args:
+            yield name, False
+
+
+def _is_read_anew(value: ast.AST | None, name: str) -> bool:
+    """A row, as it is read: no mark, no container to be added to, and nothing that depends on what came before."""
+    marks = value is None or isinstance(value, ast.Constant)
+    gathers = (isinstance(value, ast.List) and not value.elts) or (
+        isinstance(value, ast.Dict) and not value.keys
+    )
+    return not marks and not gathers and value is not None and name not in _named(value)
+
+
+def _missing(test: ast.expr, found: Mapping[str, set[str]]) -> Iterator[str]:
+    """`row not in self.x`, `self.x[row] is None`, `not self.x`, and the same of a variable taken from it."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        looked_at: ast.AST = test.operand
+    elif isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotIn):
+        looked_at = test.comparators[0]
+    elif isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is):
+        looked_at = test.left
+    else:
+        return
+    yield from _named(looked_at)
+    for node in ast.walk(looked_at):
+        if isinstance(node, ast.Name):
+            yield from found.get(node.id, ())
+
+
+def _named(node: ast.AST) -> list[str]:
+    """The attributes of `self` in it."""
+    return [
+        n.attr
+        for n in ast.walk(node)
+        if isinstance(n, ast.Attribute) and getattr(n.value, "id", "") == "self"
+    ]

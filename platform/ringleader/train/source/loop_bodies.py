@@ -1,0 +1,291 @@
+"""The bodies of a program's loops over batches, in its text, and the variables that come out of them.
+
+Each worker's body sees other slices: what it leaves in a variable differs from worker to worker.
+"""
+
+import ast
+import linecache
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ringleader.parsing import parse
+from ringleader.train.source.carried_names import Loop, carried
+from ringleader.train.source.comprehensions import name_apart
+from ringleader.train.source.dataset_caches import memos
+from ringleader.train.source.statement_order import binds, blocks, first, span
+from ringleader.train.source.value_flow import Function, Key, ProgramScope, ValueFlow
+
+
+@dataclass(frozen=True, slots=True)
+class EscapingName:
+    """A variable that a body changes and that is read behind it, or by a later turn, before it is set again, for
+    something that matters.
+
+    Attributes:
+        line: where the body changes it.
+        read: where it is read.
+        scope: the outermost function or class around the loop.
+    """
+
+    key: Key
+    line: int
+    read: int
+    scope: str
+
+
+class SourceText:
+    """What one file says of its variables.
+
+    Attributes:
+        tree: the file's own.
+        inside: variables that bodies change.
+        escapes: those of them that are read behind, each once.
+        carried: those of them that a later turn goes on from, by the outermost function or class around the loop.
+        adding: the lines of loops whose body adds to a variable that is read behind it: a mean is a sum by a count.
+        changing_globals: globals that functions change.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.tree = tree = parse(source)
+        name_apart(tree)
+        self.flows = ValueFlow(tree)
+        self.inside: set[Key] = set()
+        self.escapes: dict[Key, EscapingName] = {}
+        self.carried: dict[Key, EscapingName] = {}
+        self.adding: set[int] = set()
+        self._kept = {
+            (scope.name, ast.unparse(call.args[1]).rpartition(".")[2])
+            for top, scope in self.flows.scopes.items()
+            for call in ast.walk(top)
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "keep" and len(call.args) == 2
+        }
+        self._groups = {"param_groups"} | {
+            name.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign | ast.For) and _names_groups(node)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            for name in ast.walk(target)
+            if isinstance(name, ast.Name)
+        }
+        self._items = [
+            (node.slice.value, node.lineno)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Subscript)
+            and isinstance(node.ctx, ast.Store)
+            and isinstance(node.slice, ast.Constant)
+        ]
+        self._memos = memos(tree)
+        self._spans = [(*span(top), scope) for top, scope in self.flows.scopes.items()]
+        within = [(first, last) for first, last, scope in self._spans if scope.name]
+        self.changing_globals = {
+            key[1]
+            for key, lines in self.flows.sets.items()
+            if not key[0] and not key[1].startswith(".") and self._any_within(lines, within)
+        }
+        for top, scope in self.flows.scopes.items():
+            for path in _loops(top, ()):
+                if self._over_batches(path[-1], top):
+                    self._body(path, scope)
+
+    @staticmethod
+    def _any_within(lines: Sequence[int], spans: Sequence[tuple[int, int]]) -> bool:
+        return any(first <= line <= last for line in lines for first, last in spans)
+
+    def scope_at(self, line: int) -> ProgramScope:
+        return next((scope for first, last, scope in self._spans if first <= line <= last), ProgramScope(""))
+
+    def compared(self, key: Key) -> bool:
+        """Whether a member that comes to a call has to have what the others had there."""
+        told = key in self.escapes or key in self.carried
+        return key not in self._memos and self.flows.matters(key) and (key not in self.inside or told)
+
+    def carried_in(self, scope: ProgramScope) -> list[Key]:
+        """What bodies in that function or class carry from turn to turn."""
+        return [key for key, carry in self.carried.items() if carry.scope == scope.name]
+
+    def line_of(self, key: Key, before: int) -> int:
+        """The line that set it, the last one above `before`."""
+        lines = sorted(self.flows.sets.get(key, []))
+        above = [line for line in lines if line <= before]
+        return above[-1] if above else (lines[-1] if lines else before)
+
+    def line_of_item(self, item: str, before: int) -> int:
+        """The line that stores under that key in the function of line `before`, the last one above it, or below; 0
+        where there is none."""
+        scope = self.scope_at(before)
+        first, last = next(((first, last) for first, last, each in self._spans if each is scope), (0, 0))
+        lines = sorted(line for name, line in self._items if name == item and first <= line <= last)
+        return max((line for line in lines if line <= before), default=lines[-1] if lines else 0)
+
+    def reached_from(self, scopes: set[str]) -> set[str]:
+        """These outermost functions and classes, and those of the file that they call."""
+        found, new = set(scopes), list(scopes)
+        tops = {scope.name: top for top, scope in self.flows.scopes.items() if scope.name}
+        while new:
+            top = tops.get(new.pop())
+            names = {n.id for n in ast.walk(top) if isinstance(n, ast.Name)} if top is not None else set()
+            more = (names & tops.keys()) - found
+            found |= more
+            new += more
+        return found
+
+    def names_in(self, scopes: set[str]) -> set[str]:
+        """All that these outermost functions and classes name."""
+        tops = [top for top, scope in self.flows.scopes.items() if scope.name in scopes]
+        return {node.id for top in tops for node in ast.walk(top) if isinstance(node, ast.Name)}
+
+    def _body(self, path: Sequence[ast.AST], scope: ProgramScope) -> None:
+        loop = path[-1]
+        assert isinstance(loop, Loop)
+        if self._adds_up(path, scope):
+            self.adding |= set(range(loop.lineno, (loop.iter.end_lineno or loop.lineno) + 1))
+        for key, line in self.flows.changed_by([loop.target, *loop.body], scope):
+            self.inside.add(key)
+            if self._is_kept(key, scope):
+                continue  # rolled back and healed with the weights, or the same on all members
+            read = self._behind(path, key)
+            if read and key not in self.escapes:
+                self.escapes[key] = EscapingName(key, line, read, scope.name)
+
+        for carry in carried(path, self.flows, scope):
+            if not self._is_kept(carry.key, scope):
+                self.inside.add(carry.key)
+                self.carried.setdefault(
+                    carry.key, EscapingName(carry.key, carry.line, carry.read, scope.name)
+                )
+
+    def _is_kept(self, key: Key, scope: ProgramScope) -> bool:
+        """Whether the session has it, or it is of parameter groups. Who keeps it is the function or class itself, one
+        that it calls, or one that calls it: other programs of the file may have other variables of that name."""
+        name = key[1].lstrip(".")
+        keepers = {keeper for keeper, kept in self._kept if kept == name}
+        if not keepers or name in self._groups:
+            return name in self._groups
+        tops = {each.name for each in self.flows.scopes.values()}
+        together = [reached for top in tops if scope.name in (reached := self.reached_from({top}))]
+        return any(keepers & reached for reached in together)
+
+    def _behind(self, path: Sequence[ast.AST], key: Key) -> int:
+        """The line behind the loop in which the variable is read; 0 where it is not, or is set before."""
+        begin, end = span(path[-1])
+        outside = [line for line in self.flows.matter_at(key) if not begin <= line <= end]
+        if not outside:
+            return 0
+        if not key[0]:
+            return outside[0]  # an attribute, or a global: from anywhere
+        functions = [node for node in path if isinstance(node, Function)]
+        for inner in ast.walk(functions[-1]) if functions else ():
+            if not isinstance(inner, Function) or inner is functions[-1]:
+                continue
+            within = [line for line in outside if inner.lineno <= line <= (inner.end_lineno or 0)]
+            if within and not _has_own(inner, key[1]):
+                return within[0]  # a closure, called who knows when
+            outside = [line for line in outside if line not in within]
+        return _first_behind(path, key[1], set(outside))
+
+    def _adds_up(self, path: Sequence[ast.AST], scope: ProgramScope) -> bool:
+        loop = path[-1]
+        assert isinstance(loop, Loop)
+        inside = [node for statement in loop.body for node in ast.walk(statement)]
+        sums = {key[1].lstrip(".") for key in self.flows.added_by(inside, scope)}
+        around = next((node for node in reversed(path[:-1]) if isinstance(node, Function)), path[0])
+        known = {id(node) for node in inside}
+        return any(
+            id(node) not in known
+            and isinstance(node, ast.Name | ast.Attribute)
+            and isinstance(node.ctx, ast.Load)
+            and getattr(node, "id", getattr(node, "attr", "")) in sums
+            for node in ast.walk(around)
+        )
+
+    def _over_batches(self, loop: ast.AST, top: ast.AST) -> bool:
+        assert isinstance(loop, Loop)
+        names = {node.id for node in ast.walk(loop.iter) if isinstance(node, ast.Name)}
+        assigned = [
+            node
+            for node in ast.walk(top)
+            if isinstance(node, ast.Assign) and any(getattr(t, "id", "") in names for t in node.targets)
+        ]
+        return any(self._gives_batches(node) for node in (loop.iter, *(node.value for node in assigned)))
+
+    def _gives_batches(self, node: ast.AST) -> bool:
+        """Whether there is a call of `session.batches` in it, or of a generator of the program that has one."""
+        for call in (node for node in ast.walk(node) if isinstance(node, ast.Call)):
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            if name == "batches" and isinstance(call.func, ast.Attribute):
+                return True
+            for function, _ in self.flows.functions.get(name, []):
+                inner = list(ast.walk(function))
+                if any(isinstance(n, ast.Yield | ast.YieldFrom) for n in inner):
+                    return any(isinstance(n, ast.Attribute) and n.attr == "batches" for n in inner)
+        return False
+
+
+_READING = threading.Lock()
+
+
+def text_of(file: str) -> SourceText | None:
+    """What a file says; None where there is no text, as behind `exec`."""
+    with _READING:  # once, also for members that are threads
+        return _read_text(file)
+
+
+@lru_cache(maxsize=64)
+def _read_text(file: str) -> SourceText | None:
+    source = "".join(linecache.getlines(file))
+    try:
+        return SourceText(source) if source else None
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _names_groups(node: ast.Assign | ast.For) -> bool:
+    """Whether it gives names to parameter groups: what a body sets there counts for all."""
+    value = node.value if isinstance(node, ast.Assign) else node.iter
+    value = value.value if isinstance(value, ast.Subscript) else value
+    return isinstance(value, ast.Attribute) and value.attr == "param_groups"
+
+
+def _loops(node: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
+    """Every `for` with what is around it, outermost first."""
+    path = (*above, node)
+    if isinstance(node, Loop):
+        yield path
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from _loops(child, path)
+
+
+def _first_behind(path: Sequence[ast.AST], name: str, lines: set[int]) -> int:
+    """Walk on behind the loop, out of one block after the other, and through outer loops from their top."""
+    for node, outer in zip(reversed(path[1:]), reversed(path[:-1]), strict=True):
+        block = next((block for block in blocks(outer) if node in block), None)
+        if block is None:
+            continue
+        at = block.index(node)
+        found = first(block[at + 1 :], name, lines)
+        if found is not None:
+            return found
+        if isinstance(outer, Loop | ast.While):
+            again = first([*_sets_of_header(outer, name), *block[:at]], name, lines)
+            if again:
+                return again
+        if isinstance(outer, Function):
+            return 0
+    return 0
+
+
+def _sets_of_header(loop: ast.AST, name: str) -> list[ast.AST]:
+    return [loop.target] if isinstance(loop, Loop) and binds(loop.target, name) else []
+
+
+def _has_own(function: Function, name: str) -> bool:
+    """Whether the name is a variable of the nested function itself."""
+    if any(isinstance(node, ast.Nonlocal) and name in node.names for node in ast.walk(function)):
+        return False
+    arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    return any(argument.arg == name for argument in arguments) or any(
+        binds(statement, name) for statement in function.body
+    )

@@ -1,0 +1,385 @@
+"""The flow of values through a program's text: which variables have a say in training, and which are only printed.
+
+A read flows into the variables that its statement assigns; what is passed to a call that is a statement, branched on,
+or put into an object that is no variable's own list or dict, matters. Python's own files are never looked at.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+Key = tuple[str, str]
+"""Of a variable: its outermost function or class, and its name. Attributes (".name") and globals have no such place."""
+
+MATTERS: Key = ("", "")
+HARMLESS = frozenset(
+    {
+        *("print", "pprint", "echo", "log", "debug", "info", "warning", "error", "critical", "exception"),
+        *("write", "writelines", "write_text", "writerow", "dump", "save", "savefig", "mkdir", "makedirs"),
+        *("flush", "close", "add_scalar", "add_scalars", "add_text", "log_metric", "log_metrics"),
+        *(
+            "init",
+            "finish",
+            "start_run",
+            "end_run",
+            "set_experiment",
+            "log_param",
+            "log_params",
+            "log_artifact",
+        ),
+        *("set_description", "set_postfix", "set_postfix_str"),
+    }
+)
+"""Calls that show or store what they are given; where they are a statement, nothing comes of it."""
+ADDS = frozenset(["append", "extend", "insert", "appendleft", "add", "update", "push", "observe", "put"])
+CONTAINERS = frozenset(
+    ["list", "dict", "set", "defaultdict", "Counter", "deque", "OrderedDict", "Queue", "SimpleQueue"]
+)
+TEXTS = frozenset(["__str__", "__repr__", "__format__"])
+"""Methods by which an object is made into text, to be shown."""
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Place = Function | ast.ClassDef
+
+
+@dataclass(frozen=True, slots=True)
+class VariableRead:
+    """A read of a variable, and where it goes."""
+
+    key: Key
+    line: int
+    into: Key
+
+
+@dataclass(slots=True)
+class ProgramScope:
+    """An outermost function or class; what is in it shares its names.
+
+    Attributes:
+        containers: variables that were made here as a list or a dict.
+    """
+
+    name: str
+    bound: set[str] = field(default_factory=set)
+    containers: set[Key] = field(default_factory=set)
+
+    def key(self, name: str) -> Key:
+        return (self.name, name) if name in self.bound else ("", name)
+
+
+class ValueFlow:
+    """Those of one file.
+
+    Attributes:
+        loads: every read of a variable.
+        sets: the lines in which a variable is assigned or changed.
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.loads: list[VariableRead] = []
+        self.sets: dict[Key, list[int]] = defaultdict(list)
+        self.scopes: dict[ast.AST, ProgramScope] = {}
+        self.functions: dict[str, list[tuple[Function, ProgramScope]]] = defaultdict(list)
+        self._function = ""
+        self._hidden: list[str] = []
+        outside = ProgramScope("")
+        for top in tree.body:
+            self.scopes[top] = _scope_of(top) if isinstance(top, Place) else outside
+            for node in ast.walk(top):
+                if isinstance(node, Function):
+                    self.functions[node.name].append((node, self.scopes[top]))
+        for top in tree.body:
+            self._scope = self.scopes[top]
+            self._scope.containers |= set(self._containers(top))
+            self._statement(top)
+        self._matters = self._reached({MATTERS})
+
+    def matters(self, key: Key) -> bool:
+        """Whether something of the variable goes where training can feel it."""
+        return key in self._matters
+
+    def may_matter(self, key: Key) -> bool:
+        """The same where any function's result may be felt: who calls a module's forward is not to be seen."""
+        return key in self._reached({MATTERS} | {("()", name) for name in self.functions.keys() - TEXTS})
+
+    def matter_at(self, key: Key) -> list[int]:
+        """The lines in which the variable is read for something that matters."""
+        return [load.line for load in self.loads if load.key == key and load.into in self._matters]
+
+    def changed_by(self, statements: Iterable[ast.AST], scope: ProgramScope) -> Iterator[tuple[Key, int]]:
+        """The variables that are assigned, or added to, in these statements."""
+        for node in (node for statement in statements for node in ast.walk(statement)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield scope.key(node.id), node.lineno
+            elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+                if (base := _base(node, scope)) is not None:
+                    yield base, node.lineno
+            elif isinstance(node, ast.Expr) and (added := self._added(node.value, scope)) is not None:
+                yield added, node.lineno
+
+    def added_by(self, nodes: Iterable[ast.AST], scope: ProgramScope) -> Iterator[Key]:
+        """The variables that are added to by these."""
+        for node in nodes:
+            if isinstance(node, ast.AugAssign) and (base := _base(node.target, scope)) is not None:
+                yield base
+            elif isinstance(node, ast.Expr) and (added := self._added(node.value, scope)) is not None:
+                yield added
+
+    def _reached(self, ends: set[Key]) -> set[Key]:
+        """Everything that flows into these, against the direction of the flow."""
+        sources: dict[Key, set[Key]] = defaultdict(set)
+        for load in self.loads:
+            sources[load.into].add(load.key)
+        found, new = set(ends), list(ends)
+        while new:
+            more = sources[new.pop()] - found
+            found |= more
+            new += more
+        return found
+
+    def _statements(self, statements: Sequence[ast.stmt]) -> None:
+        for statement in statements:
+            self._statement(statement)
+
+    def _statement(self, node: ast.stmt) -> None:
+        for key, line in self.changed_by([node], self._scope) if not hasattr(node, "body") else ():
+            self.sets[key].append(line)
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._nested(node)
+            case ast.ClassDef():
+                self._statements(node.body)
+            case ast.Assign(targets=targets, value=value):
+                self._expression(value, {key for target in targets for key in self._into(target)})
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._expression(value, self._into(target))
+            case ast.AugAssign(target=target, value=value):
+                into = self._into(target)
+                self._expression(value, into)
+                self.loads += [VariableRead(key, node.lineno, key) for key in into - {MATTERS}]
+            case ast.Expr(value=value):
+                self._said(value)
+            case ast.Return(value=ast.expr() as value):
+                self._expression(value, {("()", self._function)})
+            case _:
+                self._compound(node)
+
+    def _compound(self, node: ast.stmt) -> None:
+        match node:
+            case ast.If(test=test) | ast.While(test=test):
+                self._expression(test, self._governed(node))
+                self._statements([*node.body, *node.orelse])
+            case ast.For(target=target, iter=source) | ast.AsyncFor(target=target, iter=source):
+                self._expression(source, self._into(target) | self._governed(node))
+                self._statements([*node.body, *node.orelse])
+            case ast.With(items=items) | ast.AsyncWith(items=items):
+                for item in items:
+                    into = self._into(item.optional_vars) if item.optional_vars else {MATTERS}
+                    self._expression(item.context_expr, into)
+                self._statements(node.body)
+            case ast.Try() | ast.TryStar():
+                self._statements([*node.body, *(s for handler in node.handlers for s in handler.body)])
+                self._statements([*node.orelse, *node.finalbody])
+            case ast.Match(subject=subject, cases=cases):
+                self._expression(subject, {MATTERS})
+                self._statements([statement for case in cases for statement in case.body])
+
+    def _nested(self, node: Function) -> None:
+        before, self._function = self._function, node.name
+        hidden = node.name.startswith("__") and node.name not in TEXTS
+        if hidden or (node.decorator_list and not _trains(node)):
+            self.loads.append(
+                VariableRead(("()", node.name), node.lineno, MATTERS)
+            )  # who calls it is not to be seen
+        self._statements(node.body)
+        self._function = before
+
+    def _said(self, value: ast.expr) -> None:
+        """An expression whose value nobody takes."""
+        added = self._added(value, self._scope)
+        if added is not None and added in self._scope.containers:
+            assert isinstance(value, ast.Call)
+            for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
+                self._expression(argument, {added})
+        elif not (isinstance(value, ast.Call) and _name_of(value.func) in HARMLESS):
+            known = isinstance(value, ast.Call) and self._is_known(value.func)
+            self._expression(value, set() if known else {MATTERS})
+
+    def _expression(self, node: ast.AST, into: set[Key]) -> None:
+        match node:
+            case ast.Name(id=name) if name not in self._hidden:
+                key = self._scope.key(name)
+                self._flow(key, node.lineno, into)
+                if name in self.functions and key[0] == "":
+                    self._flow(("()", name), node.lineno, {MATTERS})  # it is passed on, and called elsewhere
+            case ast.Attribute(value=value, attr=attr):
+                if _name_of(value) != "session":
+                    self._flow(("", f".{attr}"), node.lineno, into)
+                if not (isinstance(value, ast.Name) and value.id == "self"):
+                    self._expression(value, into)
+            case ast.Call():
+                self._call(node, into)
+            case ast.Yield(value=ast.expr() as value) | ast.YieldFrom(value=value):
+                self._expression(value, {("()", self._function)})
+            case ast.NamedExpr(target=target, value=value):
+                self._expression(value, into | self._into(target))
+            case ast.Lambda(args=args, body=body):
+                self._hiding([a.arg for a in (*args.args, *args.kwonlyargs)], [body], into)
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                names = [n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)]
+                self._hiding(names, list(ast.iter_child_nodes(node)), into)
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    self._expression(child, into)
+
+    def _call(self, node: ast.Call, into: set[Key]) -> None:
+        name = _name_of(node.func)
+        method = isinstance(node.func, ast.Attribute)
+        if isinstance(node.func, ast.Attribute):
+            self._expression(node.func.value, into)
+        known = self.functions[name] if self._is_known(node.func) else []
+        if not known:
+            if isinstance(node.func, ast.expr) and not isinstance(node.func, ast.Name | ast.Attribute):
+                self._expression(node.func, into)
+            elif isinstance(node.func, ast.Name):
+                self._flow(self._scope.key(name), node.lineno, into)
+            for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+                self._expression(argument, into)
+            return
+        self._flow(("()", name), node.lineno, into)
+        for function, scope in known:
+            names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+            if method and names[:1] == ["self"]:
+                names = names[1:]
+            for number, argument in enumerate(node.args):
+                plain = number < len(names) and not isinstance(argument, ast.Starred)
+                self._expression(argument, {(scope.name, names[number])} if plain else {MATTERS})
+            for keyword in node.keywords:
+                self._expression(keyword.value, {(scope.name, keyword.arg)} if keyword.arg else {MATTERS})
+
+    def _is_known(self, function: ast.expr) -> bool:
+        """Whether it may be one of the program's. The session's methods are not, whatever else has their names."""
+        sessions = isinstance(function, ast.Attribute) and _name_of(function.value) == "session"
+        return not sessions and _name_of(function) in self.functions
+
+    def _hiding(self, names: list[str], nodes: Sequence[ast.AST], into: set[Key]) -> None:
+        self._hidden += names
+        for node in nodes:
+            self._expression(node, into)
+        del self._hidden[len(self._hidden) - len(names) :]
+
+    def _flow(self, key: Key, line: int, into: Iterable[Key]) -> None:
+        self.loads += [VariableRead(key, line, target) for target in into]
+
+    def _into(self, target: ast.expr) -> set[Key]:
+        """What a value flows into that is assigned to this."""
+        match target:
+            case ast.Name(id=name):
+                return {self._scope.key(name)}
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                return {key for part in parts for key in self._into(part)}
+            case ast.Starred(value=value):
+                return self._into(value)
+        base = _base(target, self._scope)
+        own = base is not None and (_is_of_self(target) or base in self._scope.containers)
+        for child in ast.iter_child_nodes(target) if not own else ():
+            self._expression(child, {MATTERS})
+        return ({base} if base is not None else set()) | (set() if own else {MATTERS})
+
+    def _governed(self, node: ast.stmt) -> set[Key]:
+        """What a condition or a number of turns has a say in."""
+        inside = [*getattr(node, "body", ()), *getattr(node, "orelse", ())]
+        keys = {key for key, _ in self.changed_by(inside, self._scope)}
+        return keys | ({MATTERS} if any(map(self._acts, inside)) else set())
+
+    def _acts(self, statement: ast.stmt) -> bool:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue | ast.Yield):
+                return True
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                added = self._added(node.value, self._scope)
+                if _name_of(node.value.func) not in HARMLESS and added not in self._scope.containers:
+                    return True
+            if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+                base = _base(node, self._scope)
+                own = _is_of_self(node) or (base is not None and base in self._scope.containers)
+                if not own:
+                    return True
+        return False
+
+    def _added(self, value: ast.expr, scope: ProgramScope) -> Key | None:
+        """The variable to which a call adds something."""
+        if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
+            return None
+        return _base(value.func, scope, holds=True) if value.func.attr in ADDS and value.args else None
+
+    def _containers(self, top: ast.AST) -> Iterator[Key]:
+        for node in ast.walk(top):
+            if not isinstance(node, ast.Assign | ast.AnnAssign):
+                continue
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for part, value in _each(target, node.value):
+                    base = _base(part, self._scope) if _makes_container(value) else None
+                    if base is not None:
+                        yield base
+
+
+def _base(node: ast.expr, scope: ProgramScope, *, holds: bool = False) -> Key | None:
+    """The variable that is, or holds, what is changed through this expression.
+
+    Args:
+        holds: the expression's last attribute is a method of the variable.
+    """
+    if holds and isinstance(node, ast.Attribute):
+        node = node.value
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Attribute):
+        return ("", f".{node.attr}")
+    return scope.key(node.id) if isinstance(node, ast.Name) else None
+
+
+def _each(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """What is assigned to what: `a, b = [], {}` are two."""
+    series = ast.Tuple | ast.List
+    if isinstance(target, series) and isinstance(value, series) and len(target.elts) == len(value.elts):
+        for part, its in zip(target.elts, value.elts, strict=True):
+            yield from _each(part, its)
+    else:
+        yield target, value
+
+
+def _makes_container(value: ast.expr | None) -> bool:
+    made = isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp)
+    return made or (isinstance(value, ast.Call) and _name_of(value.func) in CONTAINERS)
+
+
+def _trains(node: Function) -> bool:
+    """Whether it looks like a training function: nobody takes what it returns but who calls it by its name."""
+    return [argument.arg for argument in node.args.args] == ["session"]
+
+
+def _is_of_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _name_of(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _scope_of(top: Place) -> ProgramScope:
+    scope, outside = ProgramScope(top.name), set()
+    for node in ast.walk(top):
+        match node:
+            case ast.Global(names=names):
+                outside |= set(names)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                scope.bound.add(name)
+            case ast.FunctionDef(name=name) if node is not top:
+                scope.bound.add(name)
+            case ast.ExceptHandler(name=str() as name):
+                scope.bound.add(name)
+    scope.bound -= outside
+    return scope

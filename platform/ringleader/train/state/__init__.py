@@ -1,0 +1,1 @@
+"""What a step commits: weights, buffers, optimisers, schedules and kept objects."""

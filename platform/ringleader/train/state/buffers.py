@@ -1,0 +1,209 @@
+"""A model's persistent buffers: what each slice starts from, and how they travel in the control word."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from ringleader.errors import StepMisuse
+
+_ALIGNED = 8
+
+
+def persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Named buffers that belong to the state; the others are constants the model can make again."""
+    for place in _places(module):
+        yield place.path, place.buffer
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a module keeps a buffer, and the tensor that was there when it was looked up.
+
+    Attributes:
+        path: the buffer's name in the whole model; `name` is the one in `module`.
+    """
+
+    path: str
+    module: nn.Module
+    name: str
+    buffer: Tensor
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the module has assigned another tensor since: `self.seen = self.seen + 1`."""
+        return self.module._buffers.get(self.name) is not self.buffer
+
+    def put_back(self) -> None:
+        self.module._buffers[self.name] = self.buffer
+
+    def take_over(self) -> None:
+        """The tensor of old holds the new one's value, and is in its place again.
+
+        Raises:
+            StepMisuse: there is none, or it has another shape.
+        """
+        now = self.module._buffers.get(self.name)
+        if now is None or now.shape != self.buffer.shape:
+            found = "is gone" if now is None else f"now has shape {tuple(now.shape)}"
+            raise StepMisuse(
+                f"the buffer {self.path!r} of shape {tuple(self.buffer.shape)} {found}.",
+                hint="A registered buffer keeps its shape; register what changes its own with persistent=False.",
+            )
+        self.buffer.copy_(now)
+        self.put_back()
+
+
+def _places(module: nn.Module) -> Iterator[_Place]:
+    for prefix, part in module.named_modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            if name not in part._non_persistent_buffers_set:
+                yield _Place(f"{prefix}.{name}" if prefix else name, part, name, buffer)
+
+
+class CommittedBuffers:
+    """Committed values of all persistent buffers, beside the live ones that forwards change.
+
+    Committed values and those the first shard left are views into one flat piece of memory each, so that a step costs a
+    few operations however many buffers there are. The live ones are the tensors that the modules had at first: where a
+    forward assigned another, the one of old takes its value and its place.
+    """
+
+    def __init__(self, models: Iterable[nn.Module]) -> None:
+        self._places = [place for model in models for place in _places(model)]
+        self._live = [place.buffer for place in self._places]
+        self._flat, self._committed = _flat_like(self._live)
+        self._left_flat, self._left = _flat_like(self._live)
+        self._was_left = False
+        self.adopt()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._flat.numel()
+
+    @property
+    def word_length(self) -> int:
+        """float32 entries they take in the control word: one for every two bytes, so that any dtype is exact."""
+        return self._flat.numel() // 2
+
+    def rewind(self) -> None:
+        """Before a slice's forward: back to the committed values."""
+        for place in self._places:
+            if place.replaced:
+                place.put_back()
+        _copy(self._live, self._committed)
+
+    def keep_left(self) -> None:
+        """After the first shard's forward: what it left becomes the step's result."""
+        self._take_over()
+        _copy(self._left, self._live)
+        self._was_left = True
+
+    def forget(self) -> None:
+        """The step starts over: live values are committed ones again, so that a donor hands out nothing else."""
+        self.rewind()
+        self._was_left = False
+
+    def encode(self) -> Tensor | None:
+        """(word_length,) float32 of 16-bit pieces, or None on members that did not run the first shard."""
+        if not (self._was_left and self._live):
+            return None
+        return (self._left_flat.view(torch.int16).to(torch.int32) & 0xFFFF).to(torch.float32)
+
+    def commit(self, encoded: Tensor) -> None:
+        """Take the step's buffers out of the reduced word on every member."""
+        if not self._live:
+            return
+        self._flat.view(torch.int16).copy_(encoded.to(torch.int32))
+        self.rewind()
+        self._was_left = False
+
+    def committed_bytes(self) -> Tensor:
+        """(n,) uint8 of all committed values; a copy."""
+        return self._flat.clone()
+
+    def left_bytes(self) -> Tensor | None:
+        """(n,) uint8 that the first shard's forward left, a copy; None where it did not run here."""
+        if not (self._was_left and self._live):
+            return None
+        self._was_left = False
+        return self._left_flat.clone()
+
+    def put_left(self, left: Tensor) -> None:
+        """(n,) uint8 become what the first shard's forward left, as if it had run here."""
+        self._left_flat.copy_(left)
+        self._was_left = True
+
+    def put(self, committed: Tensor) -> None:
+        """(n,) uint8 become the committed and the live values."""
+        if self._live:
+            self._flat.copy_(committed)
+            self.rewind()
+
+    def follow(self, start: Tensor, left: Tensor) -> None:
+        """A slice that started from older values left these: nothing that others did to the buffers since is lost.
+
+        Numbers move by as much as the slice moved them: counts and sums are exact, and a running mean of momentum m
+        goes m of the way from the mean that its slice saw. What cannot be negative (was not before, and is not in what
+        the slice left) stays so: moves of several slices together may overshoot a running variance. Truth values are
+        those of the slice that is applied last. Where nothing came in between the values are what the slice left.
+
+        Args:
+            start: (n,) uint8 the committed values before the slice's forward.
+            left: (n,) uint8 after it.
+        """
+        if torch.equal(start, self._flat):
+            self.put(left)
+            return
+        for committed, old, new in zip(self._committed, self._views(start), self._views(left), strict=True):
+            if committed.dtype == torch.bool:
+                committed.copy_(new)
+                continue
+            moved = committed + (new - old)
+            if committed.is_floating_point():
+                counted = (committed >= 0) & (new >= 0)
+                moved = torch.where(counted, moved.clamp(min=0), moved)
+            committed.copy_(moved)
+        self.rewind()
+
+    def adopt(self) -> None:
+        """The live values (just healed) are the committed ones."""
+        self._take_over()
+        _copy(self._committed, self._live)
+        self._was_left = False
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        return _views(flat, self._live)
+
+    @torch.no_grad()
+    def _take_over(self) -> None:
+        for place in self._places:
+            if place.replaced:
+                place.take_over()
+
+
+def _flat_like(buffers: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """One (n,) uint8 tensor on the CPU and views into it, one for each buffer, at aligned places."""
+    flat = torch.zeros(sum(map(_room, buffers)), dtype=torch.uint8)
+    return flat, _views(flat, buffers)
+
+
+def _views(flat: Tensor, buffers: Sequence[Tensor]) -> list[Tensor]:
+    starts = list(accumulate(map(_room, buffers), initial=0))
+    return [
+        flat[start : start + buffer.nbytes].view(buffer.dtype).view(buffer.shape)
+        for start, buffer in zip(starts, buffers, strict=False)
+    ]
+
+
+def _room(buffer: Tensor) -> int:
+    """Bytes that it takes, rounded up."""
+    return -(-buffer.nbytes // _ALIGNED) * _ALIGNED
+
+
+@torch.no_grad()
+def _copy(into: list[Tensor], source: list[Tensor]) -> None:
+    if into:
+        torch._foreach_copy_(into, source)

@@ -1,0 +1,104 @@
+"""Fingerprints of a worker's state: whether another one holds the same bits, found out without sending them."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ringleader.checkpoint.pieces import take_apart
+from ringleader.train.state.training_state import TrainingState
+
+PRINT_BYTES = 8
+
+WHOLE_BYTES = 1 << 16
+"""A tensor up to this size is hashed as it is; of a larger one the sums of its words are, ten times as fast."""
+
+WORD_BYTES = 8
+COLUMNS, ROWS = 511, 255
+"""Words in a row and rows in a block, which fits into a core's cache. Both are odd: a change of the same highest bit in
+every word (float64 weights that are negated) would vanish in a sum of an even number of them."""
+
+Place = tuple[Any, ...]
+
+
+def prints(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool = True) -> dict[str, bytes]:
+    """Of every weight, buffer and optimiser's state, and of the states of these kept objects, by what they are.
+
+    Tensors are read as bits, so that each NaN equals itself alone. For 200 MB about 20 ms on one core.
+
+    Args:
+        kept: by name. Where their pickles differ their prints do.
+        optimizers: whether optimisers' states are read.
+    """
+    # All live until the end: no place is given to another tensor meanwhile.
+    entries = dict(_entries(held, kept, optimizers=optimizers))
+    known: dict[Place, bytes] = {}
+    return {name: _print(entry, known) for name, entry in entries.items()}
+
+
+def first_difference(mine: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> str:
+    """What differs first, or is not on both sides; empty where nothing does."""
+    names = [*theirs, *(name for name in mine if name not in theirs)]
+    return next((name for name in names if mine.get(name) != theirs.get(name)), "")
+
+
+def _entries(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool) -> Iterator[tuple[str, Any]]:
+    names: dict[int, str] = {}
+    for number, model in enumerate(held.models):
+        prefix = f"{number}." if len(held.models) > 1 else ""
+        names |= {id(p): prefix + name for name, p in model.named_parameters()}
+        yield from ((prefix + name, entry) for name, entry in model.state_dict().items())
+    for number, (optimizer, _) in enumerate(held.optimizers if optimizers else ()):
+        for parameter, state in optimizer.state.items():
+            if state:
+                name = names.get(id(parameter), "another tensor")
+                yield f"optimizer {number}'s state of {name}", state
+    yield from ((f"kept object {name!r}", state) for name, state in kept.items())
+
+
+def _print(entry: Any, known: dict[Place, bytes]) -> bytes:
+    if isinstance(entry, Tensor) and entry.layout is torch.strided:
+        return _known(entry, known)
+    skeleton, tensors = take_apart(entry)
+    digest = hashlib.blake2b(skeleton, digest_size=PRINT_BYTES)
+    for tensor in tensors:
+        digest.update(_known(tensor, known))
+    return digest.digest()
+
+
+def _known(tensor: Tensor, known: dict[Place, bytes]) -> bytes:
+    """A large tensor that has several names is read once."""
+    if tensor.nbytes <= WHOLE_BYTES:
+        return fingerprint(tensor)
+    place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+    if place not in known:
+        known[place] = fingerprint(tensor)
+    return known[place]
+
+
+def fingerprint(tensor: Tensor) -> bytes:
+    """PRINT_BYTES of the tensor's type, shape and bits.
+
+    Of a large tensor the sums of each row of words and of each column of a block are hashed. Two that differ have the
+    same only where changes cancel along rows and columns alike: nothing that a program does to weights.
+    """
+    digest = hashlib.blake2b(f"{tensor.dtype}{tensor.shape}".encode(), digest_size=PRINT_BYTES)
+    raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    if raw.numel() > WHOLE_BYTES:
+        raw = _summed(raw if raw.storage_offset() % WORD_BYTES == 0 else raw.clone(), digest)
+    digest.update(raw.cpu().numpy().data)
+    return digest.digest()
+
+
+def _summed(raw: Tensor, digest: "hashlib.blake2b") -> Tensor:
+    """Take in the sums of (n,) uint8; returns those behind the last whole row."""
+    full = raw.numel() // (COLUMNS * WORD_BYTES)
+    summed = full * COLUMNS * WORD_BYTES
+    words = raw[:summed].view(torch.int64).view(full, COLUMNS)
+    for start in range(0, full, ROWS):
+        block = words[start : start + ROWS]
+        digest.update(block.sum(dim=1).cpu().numpy().data)
+        digest.update(block.sum(dim=0).cpu().numpy().data)
+    return raw[summed:]

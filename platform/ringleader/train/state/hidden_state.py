@@ -1,0 +1,175 @@
+"""State that forwards change and no step commits: what modules keep outside of parameters and persistent buffers.
+
+Such state goes on from the slices that the same worker had before, and no peer or checkpoint brings it: what it gives
+depends on who computed what. It is looked for in a few turns, more and more seldom.
+"""
+
+import linecache
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ringleader.train.source.current_line import BELOW
+from ringleader.train.source.loop_bodies import text_of
+
+if TYPE_CHECKING:
+    from ringleader.train.generation.member import Member
+
+IN_A_ROW = 3
+"""Turns looked at, one after the other, in which a value changed: tables that grow with the longest text do not."""
+MANY = 20
+"""So many entries of a dict or a list are looked at."""
+NAMED = 5
+"""So many are named; of more the number is given."""
+_EVERYBODYS = frozenset(vars(nn.Module()))
+"""What every module has: `training`, and where parameters and hooks are."""
+_VALUES = (Tensor, str, bytes, int, float, complex, np.generic)
+
+
+class HiddenState:
+    """What was found by this worker, by its donors and by attempts before. A part of what heals and is checkpointed."""
+
+    def __init__(self, group: "Member") -> None:
+        self._group = group
+        self._matters = group.spec.sync.same_bits
+        self._turns = 0
+        self._before: dict[str, _Seen] | None = None
+        self._in_a_row: Counter[str] = Counter()
+        self._found: list[str] = []
+
+    def begin_turn(self) -> None:
+        """The loop body gets a slice."""
+        self._before = self._look() if self._matters and looked_at(self._turns) else None
+        self._turns += 1
+
+    def end_turn(self) -> None:
+        """The slice's forward is over."""
+        before, self._before = self._before, None
+        if before is None:
+            return
+        changed = [path for path, now in self._look().items() if now.differs(before.get(path))]
+        self._in_a_row = Counter({path: self._in_a_row[path] + 1 for path in changed})
+        often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self._found]
+        new = [path for path in often if may_matter(*self._owner(path))]
+        self._found += new
+        if new and self._group.seat is not None and self._group.seat.rank == 0:
+            print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
+
+    @property
+    def why_other_bits(self) -> str:
+        """What forwards change, by the names of the attributes, and what to do; empty where nothing was found."""
+        if not self._found:
+            return ""
+        names, more = sorted(self._found)[:NAMED], len(self._found) - NAMED
+        told = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+        return f"forwards change state that no step commits ({told}): register it as a persistent buffer"
+
+    def state(self) -> list[str]:
+        return list(self._found)
+
+    def restore(self, state: Sequence[str]) -> None:
+        """Take over what others found; what this worker has found itself stays."""
+        self._found += [path for path in state if path not in self._found]
+
+    def _look(self) -> dict[str, "_Seen"]:
+        return {path: _Seen.of(value) for path, _, value in unkept_values(self._group.held.models)}
+
+    def _owner(self, path: str) -> tuple[type[nn.Module], str]:
+        """Whose it is, and the attribute's name."""
+        part = next(part for each, part, _ in unkept_values(self._group.held.models) if each == path)
+        return type(part), path.partition("[")[0].rpartition(".")[2]
+
+
+def unkept_values(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, Any]]:
+    """Numbers, texts and tensors in attributes of modules, and in dicts and lists there, and buffers that are not
+    persistent, by their paths; with the module."""
+    for number, model in enumerate(models):
+        prefix = f"{number}." if len(models) > 1 else ""
+        for place, part in model.named_modules(prefix=prefix.rstrip(".")):
+            for name, value in _held_by(part):
+                if isinstance(value, _VALUES):
+                    yield f"{place}.{name}" if place else name, part, value
+
+
+def may_matter(kind: type[nn.Module], name: str) -> bool:
+    """Whether training may feel what modules of that class keep under this name. It does not where the class is the
+    program's own, and no text of the program reads it but to show or store it."""
+    classes = [each for each in kind.__mro__ if each not in (nn.Module, object)]
+    files = [_file_of(each.__module__) for each in classes]
+    texts = [text_of(file) for file in files if file and not file.startswith(BELOW)]
+    key = ("", f".{name}")
+    if len(texts) < len(classes) or not any(text is not None and key in text.flows.sets for text in texts):
+        return True
+    return any(_reads(file, name) for file in {_file_of(module) for module in list(sys.modules)} if file)
+
+
+def _reads(file: str, name: str) -> bool:
+    """Whether a file of the program reads that attribute for more than to show it, or names it in quotes."""
+    source = "" if file.startswith(BELOW) else "".join(linecache.getlines(file))
+    if f"'{name}'" in source or f'"{name}"' in source:
+        return True
+    text = text_of(file) if f".{name}" in source else None
+    return text is not None and text.flows.may_matter(("", f".{name}"))
+
+
+def _file_of(module: str) -> str:
+    return str(getattr(sys.modules.get(module), "__file__", "") or "")
+
+
+def _held_by(part: nn.Module) -> Iterable[tuple[str, Any]]:
+    for name, value in vars(part).items():
+        if name in _EVERYBODYS:
+            continue
+        yield name, value
+        items = value.items() if type(value) is dict else enumerate(value) if type(value) is list else ()
+        yield from ((f"{name}[{key!r}]", item) for key, item in islice(items, MANY))
+    for name in part._non_persistent_buffers_set:
+        yield name, part._buffers.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A value as it was; a tensor is held, so that no other one gets its place meanwhile.
+
+    Attributes:
+        version: how often the tensor had been changed in place.
+    """
+
+    value: Any
+    version: int = 0
+
+    @classmethod
+    def of(cls, value: Any) -> "_Seen":
+        return cls(value, value._version if isinstance(value, Tensor) and not value.is_inference() else 0)
+
+    def differs(self, before: "_Seen | None") -> bool:
+        """Whether this is not what was there before. What a forward computed anew, with a graph to differentiate, is
+        not counted: weights that `weight_norm` makes, losses that layers add. No later slice can go through it."""
+        if not isinstance(self.value, Tensor):
+            return before is None or isinstance(before.value, Tensor) or bool(self.value != before.value)
+        if self.value.grad_fn is not None:
+            return False
+        if before is None or not isinstance(before.value, Tensor):
+            return True
+        if before.value is self.value:
+            return self.version != before.version
+        return not _equal(self.value, before.value)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Of two tensors; on the meta device there is nothing that could differ."""
+    kinds = [(t.dtype, t.shape, t.device, t.layout) for t in (one, other)]
+    return kinds[0] == kinds[1] and (one.is_meta or (one.layout is torch.strided and torch.equal(one, other)))
+
+
+def looked_at(turn: int) -> bool:
+    """Counted from 0, the second turn to the seventh, then three from every power of two on: in the first one modules
+    that are lazy take their shape, and tables are made."""
+    return turn > 0 and turn - (1 << turn.bit_length() - 1) < IN_A_ROW

@@ -1,0 +1,87 @@
+"""The loss scale of fp16: losses are multiplied by it so that small gradients do not vanish in 16 bits.
+
+Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", 2018) by the rules and numbers of
+torch.amp.GradScaler. The scale is committed state like the weights, and a power of two: to divide by it changes no bit.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ringleader.errors import NonFiniteLoss
+from ringleader.train.state.norms import scale_by
+
+FIRST, LEAST, MOST = 2.0**16, 2.0**-16, 2.0**127
+GROWTH, BACKOFF = 2.0, 0.5
+GROWTH_INTERVAL = 2000
+"""Updates in a row after which the scale grows."""
+
+
+class LossScale:
+    """One job's, the same on all members.
+
+    Attributes:
+        scale: what the losses of the running step are multiplied by.
+        good: updates since the scale changed last.
+        skipped: committed steps whose gradient had overflowed: they changed no weight.
+    """
+
+    def __init__(self) -> None:
+        self.scale = FIRST
+        self.good = 0
+        self.skipped = 0
+
+    def commit(self, *, overflowed: bool) -> None:
+        """A step is committed."""
+        if overflowed:
+            self.skipped += 1
+            self.scale, self.good = self.scale * BACKOFF, 0
+            return
+        self.good += 1
+        if self.good == GROWTH_INTERVAL:
+            self.scale, self.good = min(self.scale * GROWTH, MOST), 0
+
+    def check(self, step: int) -> None:
+        """The gradient of `step` has overflowed: a smaller scale can help.
+
+        Raises:
+            NonFiniteLoss: it could not; smaller ones have been tried in all the steps before.
+        """
+        if self.scale <= LEAST:
+            raise NonFiniteLoss(
+                f"the gradient of step {step} is not finite, nor are those of the steps before, down to a loss scale "
+                f"of {self.scale:g}.",
+                hint="It is not for the scale: look for a division by zero, or use precision: bf16.",
+            )
+
+    def told(self) -> dict[str, float]:
+        """What a step's record says."""
+        return {"loss_scale": self.scale, "skipped_updates": float(self.skipped)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scale": self.scale, "good": self.good, "skipped": self.skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scale, self.good, self.skipped = state["scale"], state["good"], state["skipped"]
+
+
+def finite(parameters: Sequence[Parameter]) -> bool:
+    """Whether the gradients that are here are all numbers."""
+    # The least and the largest are NaN where one is; isfinite() of all would take 15 times as long.
+    ends = [torch.stack(torch.aminmax(values)).double() for values in _values(parameters) if values.numel()]
+    return not ends or bool(torch.isfinite(torch.stack(ends)).all())
+
+
+def unscale(parameters: Sequence[Parameter], scale: float) -> None:
+    """Take the scale out of the gradients that are here."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            scale_by(parameter.grad, 1 / scale)
+
+
+def _values(parameters: Sequence[Parameter]) -> list[Tensor]:
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return [gradient._values() if gradient.is_sparse else gradient for gradient in gradients]

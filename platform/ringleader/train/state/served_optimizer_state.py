@@ -1,0 +1,237 @@
+"""An optimiser's state as the program sees it where parameter servers keep it: workers have none of it, and of several
+servers each has a part.
+
+The program may clear it, set it, save all of it and put that back: every member does so with what it has. What it reads
+of it would be something else on every member, or missing: that is refused, with the line.
+"""
+
+import copy
+import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch.optim import Optimizer
+
+import ringleader
+from ringleader.errors import StepMisuse
+from ringleader.train.source.current_line import calling_line
+from ringleader.train.state.training_state import TrainingState
+
+State = MutableMapping[Any, dict[str, Any]]
+READERS = (str(Path(ringleader.__file__).parent), str(Path(torch.optim.__file__).with_name("optimizer.py")))
+"""Whose code reads what a member has, whatever it is."""
+CURE = (
+    "With sync: ring every worker has all of it. On servers it can be cleared, optimizer.state.clear(), and kept and "
+    "put back whole: kept = copy.deepcopy(optimizer.state_dict()), optimizer.load_state_dict(kept)."
+)
+
+
+class ServedOptimizerStates:
+    """Of all registered optimisers of one member.
+
+    Args:
+        on: parameter servers step them.
+
+    Attributes:
+        on: as above; to be set before the first one is registered.
+    """
+
+    def __init__(self, held: TrainingState, *, on: bool) -> None:
+        self._held = held
+        self.on = on
+        self._hidden = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the program's lines run, and servers step the optimisers."""
+        return self.on and self._hidden
+
+    def add(self, optimizer: Optimizer) -> None:
+        """It is registered."""
+        if self.on:
+            optimizer.register_state_dict_post_hook(self._saved)
+            optimizer.register_load_state_dict_post_hook(self._loaded)
+
+    def hide(self) -> None:
+        """The program's own lines go on."""
+        self._hidden = True
+        for optimizer, _ in self._held.optimizers if self.on else ():
+            self._loaded(optimizer)
+
+    def show(self) -> None:
+        """The session goes on."""
+        self._hidden = False
+        for optimizer, _ in self._held.optimizers if self.on else ():
+            state: Any = optimizer.state
+            if isinstance(state, ClosedState):
+                optimizer.state = state.opened  # type: ignore[assignment]
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """The block is the program's."""
+        self.hide()
+        try:
+            yield
+        finally:
+            self.show()
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """The block is the session's, in the middle of the program's lines."""
+        self.show()
+        try:
+            yield
+        finally:
+            self.hide()
+
+    def _loaded(self, optimizer: Optimizer) -> None:
+        """The optimiser has a state, maybe another one than before."""
+        state: Any = optimizer.state
+        if self._hidden and not isinstance(state, ClosedState):
+            keys = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            optimizer.state = LiveState(state, keys)  # type: ignore[assignment]
+
+    def _saved(self, _optimizer: Optimizer, saved: dict[str, Any]) -> None:
+        if self._hidden:
+            count = sum(len(group["params"]) for group in saved["param_groups"])
+            saved["state"] = ClosedState(saved["state"], list(range(count)))
+
+
+class ClosedState(MutableMapping[Any, Any]):
+    """What `state_dict` has of a state.
+
+    Args:
+        opened: the member's own part.
+        keys: of all that any member may have.
+
+    Attributes:
+        what: it is, for people.
+    """
+
+    what = "the state of an optimiser"
+
+    def __init__(self, opened: State, keys: list[Any]) -> None:
+        self._opened = opened
+        self._keys = keys
+
+    @property
+    def opened(self) -> State:
+        """The part itself."""
+        return self._opened
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(list(self._opened) if self._readable() else self._keys)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._opened[key] if self._readable() else ServedEntry(self._opened, key)
+
+    def __setitem__(self, key: Any, values: Any) -> None:
+        self._opened[key] = values
+
+    def __delitem__(self, key: Any) -> None:
+        self._opened.pop(key, None)
+
+    def pop(self, key: Any, *_default: Any) -> Any:
+        """What was there stays closed."""
+        return ClosedState({key: self._opened.pop(key, {})}, [key])[key]
+
+    def clear(self) -> None:
+        self._opened.clear()
+
+    def __len__(self) -> int:
+        return len(self._opened) if self._readable() else self._refuse()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._opened if self._readable() else self._refuse()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._refuse()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{self.what}, which parameter servers keep>"
+
+    def __copy__(self) -> "ClosedState":
+        return type(self)(self._opened, self._keys)
+
+    def __deepcopy__(self, known: dict[int, Any]) -> "ClosedState":
+        return ClosedState(copy.deepcopy(self._opened, known), list(self._keys))
+
+    def __reduce_ex__(self, _protocol: Any) -> NoReturn:
+        self._refuse()
+
+    def _readable(self) -> bool:
+        return _is_reader()
+
+    def _refuse(self) -> NoReturn:
+        raise StepMisuse(
+            f"{self.what} was read ({calling_line()}): parameter servers keep it, so that workers have nothing of it, "
+            f"and of several servers each has a part.",
+            hint=CURE,
+        )
+
+
+class LiveState(ClosedState):
+    """`optimizer.state` of a registered optimiser while the program runs."""
+
+    def __deepcopy__(self, known: dict[int, Any]) -> ClosedState:
+        return SealedState(copy.deepcopy(self._opened, known), copy.deepcopy(self._keys, known))
+
+
+class SealedState(ClosedState):
+    """The state of a copy of an optimiser: the session does not know the copy, so it cannot keep it whole."""
+
+    what = "the state of a copy of an optimiser"
+
+    def __deepcopy__(self, known: dict[int, Any]) -> ClosedState:
+        return SealedState(copy.deepcopy(self._opened, known), copy.deepcopy(self._keys, known))
+
+    def _readable(self) -> bool:
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._keys) if not _is_reader() else self._refuse()
+
+
+class ServedEntry(MutableMapping[str, Any]):
+    """What an optimiser keeps for one parameter."""
+
+    def __init__(self, opened: State, key: Any) -> None:
+        self._closed = ClosedState(opened, [key])
+        self._key = key
+
+    def __getitem__(self, _name: str) -> Any:
+        self._closed._refuse()
+
+    def __iter__(self) -> Iterator[str]:
+        self._closed._refuse()
+
+    def __len__(self) -> int:
+        return len(self._closed)
+
+    def __contains__(self, _name: object) -> bool:
+        self._closed._refuse()
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._closed.opened.setdefault(self._key, {})[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        self._closed.opened.get(self._key, {}).pop(name, None)
+
+    def clear(self) -> None:
+        self._closed.opened.get(self._key, {}).clear()
+
+    def __repr__(self) -> str:
+        return repr(self._closed)
+
+
+def _is_reader() -> bool:
+    """Whether the code that reads a state, through whatever of this file and of `collections`, is torch's or ours."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename in (__file__, "<frozen _collections_abc>"):
+        frame = frame.f_back
+    return frame.f_code.co_filename.startswith(READERS)

@@ -1,0 +1,161 @@
+"""Which parameters are trained: those whose gradients travel.
+
+At first they are those that are trainable then. What the program freezes or unfreezes between two loops leaves them or
+comes in with the first transaction of the next loop, in which all members agree on it; the step is made behind that. So
+what is frozen is neither sent nor held, and who joins, or begins with a checkpoint, goes by what was agreed.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import Parameter
+
+from ringleader.errors import CallMismatch, StepMisuse
+from ringleader.train.generation.agreement import BRANCH_ON
+
+if TYPE_CHECKING:
+    from ringleader.train.generation.member import Member
+
+Agreed = tuple[tuple[int, ...], int]
+
+
+class TrainedParameters:
+    """One member's. What is agreed on is a part of what heals and is checkpointed.
+
+    Attributes:
+        settled: it cannot change: items and tokens are on their way while the program's lines run.
+    """
+
+    def __init__(self, group: "Member") -> None:
+        self.settled = group.spec.sync.leased or group.spec.sync.circulates
+        self._group = group
+        self._first: tuple[int, ...] | None = None
+        self._numbers: tuple[int, ...] | None = None
+        self._call = -1
+        self._ended_with: frozenset[int] | None = None
+        self._thawed: frozenset[int] = frozenset()
+        self._frozen: frozenset[int] = frozenset()
+        self._idle: list[tuple[str, Parameter]] = []
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """The numbers of the parameters that were trainable at the program's first session call: the same in every
+        member, whenever it came."""
+        if self._first is None:
+            self._first = tuple(sorted(self._trainable()))
+            self._look_at_idle()
+        return self._first
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of the parameters that are trained, ascending."""
+        return self.first if self._numbers is None else self._numbers
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Those themselves."""
+        return [self._group.parameters[number] for number in self.numbers]
+
+    def left(self) -> None:
+        """A loop is over: what is frozen or unfrozen from here on is the doing of the lines behind it. What a body has
+        left frozen may be trained by its next turn."""
+        self._ended_with = self._trainable()
+
+    def begin(self) -> None:
+        """A loop begins on this member.
+
+        Raises:
+            StepMisuse: there is nothing to be trained.
+        """
+        now = self._trainable()
+        before = frozenset(self.first) if self._ended_with is None else self._ended_with
+        self._thawed, self._frozen = now - before, before - now
+        if not self._wanted():
+            raise StepMisuse(
+                "no parameter of the models is trainable where this loop begins: all have requires_grad=False.",
+                hint="Call requires_grad_(True) before the loop for what is to be trained.",
+            )
+
+    def due(self, call: int) -> bool:
+        """Whether the loop of that call begins with an agreement, as far as this member knows."""
+        if self._group.calls.offset or self._call == call:
+            return False
+        return self._wanted() != self.numbers or self._group.laying.outdated
+
+    def agree(self) -> tuple[int, ...]:
+        """What all members want together. Raises ExchangeBroken.
+
+        Raises:
+            CallMismatch: some have unfrozen a parameter, and others have not.
+        """
+        seat, exchange = self._group.seat, self._group.exchange
+        assert seat is not None
+        assert exchange is not None
+        said = torch.zeros(len(seat.plan.members), len(self._group.parameters), dtype=torch.float64)
+        said[seat.rank, list(self._wanted())] = 1.0
+        told = exchange.all_reduce(said.view(-1)).view(said.shape)
+        for number in (told.min(dim=0).values < told.max(dim=0).values).nonzero().flatten().tolist():
+            if number not in self.numbers:
+                unfroze, not_so = (int(told[:, number].argmax()), int(told[:, number].argmin()))
+                raise CallMismatch(
+                    f"the parameter {self._name(number)!r} was unfrozen on rank {unfroze} "
+                    f"({seat.plan.members[unfroze]}), and not on rank {not_so} ({seat.plan.members[not_so]}).",
+                    hint=BRANCH_ON,
+                )
+        return tuple(told.any(dim=0).nonzero().flatten().tolist())
+
+    def go_by(self, numbers: tuple[int, ...], call: int) -> None:
+        """All members have agreed on these at the begin of that call."""
+        self._numbers, self._call = numbers, call
+        self._look_at_idle()
+
+    def state(self) -> Agreed:
+        return self.numbers, self._call
+
+    def restore(self, state: Agreed) -> None:
+        self.go_by(tuple(state[0]), state[1])
+
+    def check_reached(self) -> None:
+        """Nothing that is not exchanged has a gradient.
+
+        Raises:
+            StepMisuse: a parameter was unfrozen where nobody else learns of it.
+        """
+        for name, parameter in self._idle:
+            if parameter.grad is not None:
+                raise StepMisuse(
+                    f"the parameter {name!r} was unfrozen inside a loop over session.batches, where the other members "
+                    f"do not learn of it: its gradient is not exchanged.",
+                    hint="Call requires_grad_(True) between two loops, or before the first one. What a body freezes "
+                    "and unfreezes by turns has to be trainable where the loop begins.",
+                )
+
+    def check_settled(self) -> None:
+        """Raises StepMisuse: an optimiser is to train what was frozen at first, and what is trained cannot change."""
+        held = self._group.held
+        mine = {p for optimizer, _ in held.optimizers for g in optimizer.param_groups for p in g["params"]}
+        late = [name for name, parameter in self._idle if parameter.requires_grad and parameter in mine]
+        if late and self.settled:
+            sync = self._group.spec.sync
+            raise StepMisuse(
+                f"the parameter {late[0]!r} (one of {len(late)}) was frozen at the first session call and is to be "
+                f"trained now: with sync: {sync.architecture}"
+                f"{f', consistency: {sync.consistency}' if sync.leased else ''} that is settled there.",
+                hint="Leave it trainable, keep it out of the optimiser until then, and call optimizer.add_param_group "
+                "between two loops. It can be unfrozen with sync: ring, local_sgd, or synchronous servers.",
+            )
+
+    def _wanted(self) -> tuple[int, ...]:
+        return tuple(sorted((frozenset(self.numbers) | self._thawed) - self._frozen))
+
+    def _trainable(self) -> frozenset[int]:
+        return frozenset(number for number, p in enumerate(self._group.parameters) if p.requires_grad)
+
+    def _look_at_idle(self) -> None:
+        trained = frozenset(self.numbers)
+        named = enumerate(self._group.held.spoken_parameters.items())
+        self._idle = [entry for number, entry in named if number not in trained]
+        self._group.held.idle = frozenset(parameter for _, parameter in self._idle)
+
+    def _name(self, number: int) -> str:
+        return list(self._group.held.spoken_parameters)[number]

@@ -1,0 +1,474 @@
+"""Everything a step commits: models, optimisers, schedulers, kept objects and callbacks."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ringleader.comm.objects import packed, unpacked_of_any_type
+from ringleader.comm.seal import Seal
+from ringleader.errors import StepMisuse
+from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itself
+from ringleader.train.state.optimizer_state import assign, load
+from ringleader.train.state.schedules import advance, take
+from ringleader.train.state.sparse_parameters import step
+
+
+class Stateful(Protocol):
+    """What `session.keep` takes."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> Any: ...
+
+
+class TrainingState:
+    """The registered objects, in the order the training function registered them.
+
+    Attributes:
+        idle: parameters that are not trained now, see `TrainedParameters`: nobody updates or publishes them.
+        calling_back: what stands around a call of each of the program's callbacks.
+    """
+
+    def __init__(self) -> None:
+        self.models: list[nn.Module] = []
+        self.optimizers: list[tuple[Optimizer, float | None]] = []
+        self.schedulers: list[LRScheduler] = []
+        self.kept: dict[str, Stateful] = {}
+        self.callbacks: list[Callable[[], None]] = []
+        self.committed_kept: dict[str, dict[str, Any]] = {}
+        self.idle: frozenset[nn.Parameter] = frozenset()
+        self.calling_back: Callable[..., AbstractContextManager[None]] = nullcontext
+        self._owed: tuple[int, int] | None = None
+        self._waiting = _Waiting()
+        self._given: Sequence[dict[str, Any]] = ()
+
+    def add_scheduler(self, scheduler: LRScheduler) -> None:
+        # Where servers own the optimiser, a worker's own never steps; torch's order check must not warn about it.
+        scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
+        take(scheduler)
+        self.schedulers.append(scheduler)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Every parameter once, in registration order, frozen ones too."""
+        return list(self.named_parameters.values())
+
+    @property
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """The same under the number of the model and the name in it."""
+        seen: dict[int, tuple[str, nn.Parameter]] = {}
+        for number, model in enumerate(self.models):
+            for name, parameter in model.named_parameters():
+                seen.setdefault(id(parameter), (f"{number}.{name}", parameter))
+        return dict(seen.values())
+
+    @property
+    def spoken_parameters(self) -> dict[str, nn.Parameter]:
+        """The same, without the number where there is one model: as the user knows them."""
+        named = self.named_parameters
+        return {n.partition(".")[2]: p for n, p in named.items()} if len(self.models) == 1 else named
+
+    def check_covered(self) -> None:
+        """What the optimisers are to train belongs to a model, and all that a peer has is registered here.
+
+        Raises:
+            StepMisuse: naming what is wrong.
+        """
+        if not self.take_rest():
+            raise StepMisuse(
+                "this worker registered fewer optimisers, schedulers or kept objects than its peer, "
+                "or an optimiser with other parameter groups.",
+                hint="Register the same objects in the same order on every worker.",
+            )
+        if not self.optimizers:
+            raise StepMisuse(
+                "no optimiser is registered.", hint="Call session.optimizer(...) before the first loop."
+            )
+        known = {id(p) for p in self.weights}
+        groups = (group["params"] for optimizer, _ in self.optimizers for group in optimizer.param_groups)
+        strangers = sum(p.requires_grad and id(p) not in known for params in groups for p in params)
+        if strangers:
+            raise StepMisuse(
+                f"{strangers} trainable parameters of the optimisers are not exchanged between workers.",
+                hint="Pass every model through session.model(...).",
+            )
+
+    @property
+    def module(self) -> nn.Module:
+        """The model, or all of them under their number."""
+        if not self.models:
+            raise StepMisuse(
+                "no model is registered.",
+                hint="Call session.model(net) before the first session.batches or evaluate.",
+            )
+        return self.models[0] if len(self.models) == 1 else nn.ModuleList(self.models)
+
+    def update(self, complete: Complete = itself, *, applied: bool = False) -> None:
+        """Clip and step every optimiser; parameters whose `.grad` is None are left alone.
+
+        Args:
+            complete: makes the block sums of the whole norm of those over the gradients that are here.
+            applied: this update has been made; the others still need this member's part of the norm.
+        """
+        # All that can break comes before anything that changes a weight.
+        for optimizer, clip_norm in self.optimizers:
+            if clip_norm is not None:
+                clip(self._clipped(optimizer), clip_norm, complete)
+        for optimizer, _ in self.optimizers:
+            if not applied:
+                step(optimizer, self.spoken_parameters)
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Of every parameter group of every optimiser all but its parameters; a copy."""
+        return [
+            copy.deepcopy({key: value for key, value in group.items() if key != "params"})
+            for optimizer, _ in self.optimizers
+            for group in optimizer.param_groups
+        ]
+
+    def set(self, settings: Sequence[dict[str, Any]]) -> None:
+        """Take over what `settings` gave on a peer."""
+        groups = [group for optimizer, _ in self.optimizers for group in optimizer.param_groups]
+        for group, given in zip(groups, settings, strict=True):
+            assign(group, given)
+
+    def knows(self, settings: Sequence[dict[str, Any]], kept: Mapping[str, Any]) -> bool:
+        """Whether these, of a peer, are for objects that are registered here too."""
+        groups = [(optimizer, group) for optimizer, _ in self.optimizers for group in optimizer.param_groups]
+        alike = len(groups) == len(settings) and kept.keys() <= self.kept.keys()
+        return alike and not any(
+            _of_another_kind(optimizer, group, given)
+            for (optimizer, group), given in zip(groups, settings, strict=True)
+        )
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """Every parameter, frozen ones too."""
+        return [parameter for model in self.models for parameter in model.parameters()]
+
+    def marks(self, weights: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
+        """Differ from those of before once somebody has changed one of the weights or an optimiser's state in place,
+        or put another tensor there. What is changed through `parameter.data` in place leaves no mark."""
+        marks = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
+        states = [
+            (id(tensor), tensor._version)
+            for optimizer, _ in self.optimizers
+            for state in optimizer.state.values()
+            for tensor in state.values()
+            if isinstance(tensor, Tensor)
+        ]
+        groups = [group for optimizer, _ in self.optimizers for group in optimizer.param_groups]
+        return [*marks, *states, *((number, len(group["params"])) for number, group in enumerate(groups))]
+
+    def updated_places(self) -> frozenset[int]:
+        """Where everything lies that `marks` watches: weights and optimisers' states."""
+        states = (state for optimizer, _ in self.optimizers for state in optimizer.state.values())
+        tensors = (tensor for state in states for tensor in state.values() if isinstance(tensor, Tensor))
+        return frozenset(tensor.data_ptr() for tensor in (*self.weights, *tensors))
+
+    @contextmanager
+    def at_rate(self, factor: float) -> Iterator[None]:
+        """Every learning rate is so much of itself while the block lasts.
+
+        Raises:
+            StepMisuse: an optimiser has no `lr`.
+        """
+        groups = [group for optimizer, _ in self.optimizers for group in optimizer.param_groups]
+        if any("lr" not in group for group in groups):
+            raise StepMisuse(
+                "an optimiser has no learning rate `lr` in its parameter groups.",
+                hint="consistency: async scales it by an item's share of the batch; use another consistency.",
+            )
+        rates = [group["lr"] for group in groups]
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate * factor
+        try:
+            yield
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+    @property
+    def block_count(self) -> int:
+        """How many `norm_blocks` there are."""
+        clipped = [optimizer for optimizer, clip_norm in self.optimizers if clip_norm is not None]
+        return sum(-(-p.numel() // BLOCK) for optimizer in clipped for p in self._clipped(optimizer))
+
+    def norm_blocks(self) -> list[Tensor]:
+        """() float64 squares by blocks of every norm that clips, one after the other, over the gradients here."""
+        return [
+            block
+            for optimizer, clip_norm in self.optimizers
+            if clip_norm is not None
+            for block in block_sums(self._clipped(optimizer))
+        ]
+
+    def ever_trained(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        """Those of them that are trained, or of which an optimiser remembers that they were."""
+        known = [optimizer.state for optimizer, _ in self.optimizers]
+        return [p for p in parameters if p not in self.idle or any(p in state for state in known)]
+
+    def _clipped(self, optimizer: Optimizer) -> list[nn.Parameter]:
+        """Whose gradients count in its norm."""
+        return [p for group in optimizer.param_groups for p in group["params"] if p not in self.idle]
+
+    def after_update(
+        self, seed: int, step: int, *, published: bool = False, skipped: bool = False, later: bool = False
+    ) -> None:
+        """What happens once per committed step on every member.
+
+        Args:
+            seed, step: what callbacks draw follows from them, not from what the update drew here.
+            published: the weights here are what servers have made of them, who ran the callbacks themselves.
+            skipped: no optimiser made a step, so schedules make none either.
+            later: only a part of the weights is here until all have published: callbacks wait for `call_back`.
+
+        Raises:
+            StepMisuse: a callback changed such weights.
+        """
+        for scheduler in () if skipped else self.schedulers:
+            advance(scheduler)
+        self._owed = (seed, step)
+        if not later:
+            self.call_back(published=published)
+
+    def call_back(self, *, published: bool = False) -> None:
+        """Run the callbacks of the newest committed step, unless they have run. As `after_update`."""
+        owed, self._owed = self._owed, None
+        if owed is None:
+            return
+        if self.callbacks:
+            seed_all(owed[0], "commit", owed[1])
+        named = self.spoken_parameters if published and self.callbacks else {}
+        named = {name: parameter for name, parameter in named.items() if parameter not in self.idle}
+        before = {name: parameter._version for name, parameter in named.items()}
+        for callback in self.callbacks:
+            with self.calling_back(callback):
+                callback()
+        changed = [name for name, parameter in named.items() if parameter._version != before[name]]
+        if changed:
+            raise StepMisuse(
+                f"an on_commit callback changed {changed[0]}, which parameter servers publish.",
+                hint="Change weights in an optimiser of your own, or with sync: ring.",
+            )
+        self.commit_kept()
+
+    def commit_kept(self) -> None:
+        self.committed_kept = self.copied_kept()
+
+    def copied_kept(self) -> dict[str, dict[str, Any]]:
+        return {name: copy.deepcopy(kept.state_dict()) for name, kept in self.kept.items()}
+
+    def rewind_kept(self) -> None:
+        """Before a replay: kept objects that the loop body touched go back to the committed step."""
+        self.set_kept(copy.deepcopy(self.committed_kept))
+
+    def set_kept(self, states: Mapping[str, Any]) -> None:
+        for name, state in states.items():
+            self.kept[name].load_state_dict(state)
+
+    def state(self, rest: dict[str, Any]) -> dict[str, Any]:
+        """All committed state: the live objects' own tensors, and `rest`."""
+        return {
+            "models": [model.state_dict() for model in self.models],
+            "optimizers": _listed(self._waiting.optimizers, [o.state_dict() for o, _ in self.optimizers]),
+            "schedulers": _listed(self._waiting.schedulers, [s.state_dict() for s in self.schedulers]),
+            "kept": {name: kept.state_dict() for name, kept in self.kept.items()} | self._waiting.kept,
+            "rest": rest,
+        }
+
+    def state_of(self, parameters: Sequence[nn.Parameter]) -> dict[str, Any]:
+        """The values of these parameters under their names in the models, and their optimiser states."""
+        wanted = {id(p) for p in parameters}
+        models = [
+            {name: p.detach() for name, p in model.named_parameters() if id(p) in wanted}
+            for model in self.models
+        ]
+        optimizers = []
+        for optimizer, _ in self.optimizers:
+            saved = optimizer.state_dict()
+            live = (p for group in optimizer.param_groups for p in group["params"])
+            numbers = (n for group in saved["param_groups"] for n in group["params"])
+            own = {number for p, number in zip(live, numbers, strict=True) if id(p) in wanted}
+            optimizers.append({"state": {n: state for n, state in saved["state"].items() if n in own}})
+        return {"models": models, "optimizers": optimizers}
+
+    def payload(self, rest: dict[str, Any], seal: Seal, room: Tensor | None = None) -> Tensor:
+        """All committed state as (n,) uint8, to heal a peer with; `room` is as for `packed`."""
+        return packed(self.state(rest), seal, room)
+
+    def restore(self, payload: Tensor, seal: Seal, keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
+        """Take over a peer's committed state; returns its `rest`.
+
+        Args:
+            keep: parameters that the peer does not own: they stay as they are, with their optimiser state.
+        """
+        return self.take(unpacked_of_any_type(payload, seal), keep)
+
+    @torch.no_grad()
+    def take_part(self, state: dict[str, Any], parameters: Sequence[nn.Parameter]) -> None:
+        """Take over what `state_of` gave for these parameters: their values and optimiser states."""
+        wanted = {id(p) for p in parameters}
+        for model, values in zip(self.models, state["models"], strict=True):
+            for name, parameter in model.named_parameters():
+                if id(parameter) in wanted:
+                    parameter.copy_(values[name])
+        for (optimizer, _), theirs in zip(self.optimizers, state["optimizers"], strict=True):
+            whole = optimizer.state_dict()
+            whole["state"].update(theirs["state"])
+            load(optimizer, whole)
+
+    def take(self, state: dict[str, Any], keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
+        """Take over what `state` gave; as `restore`."""
+        self._owed = None
+        own = _Own.of(keep, [optimizer for optimizer, _ in self.optimizers]) if keep else None
+        self._check_same_program(state)
+        for model, saved in zip(self.models, state["models"], strict=True):
+            _load_model(model, saved)
+        self._given = state["optimizers"]
+        self._waiting = _Waiting(state["optimizers"], state["schedulers"], state["kept"])
+        self.take_rest()
+        if own is not None:
+            own.put_back()
+        self.commit_kept()
+        rest: dict[str, Any] = state["rest"]
+        return rest
+
+    def take_rest(self) -> bool:
+        """Take over what `take` was given for objects that the program had not registered by then, and for optimisers
+        whose groups it had not all added. Returns whether nothing is left."""
+        waiting = self._waiting
+        for number, (optimizer, _) in enumerate(self.optimizers):
+            saved = waiting.optimizers.get(number)
+            if saved is not None and _fits(optimizer, saved):
+                load(optimizer, waiting.optimizers.pop(number))
+        for number, scheduler in enumerate(self.schedulers):
+            if number in waiting.schedulers:
+                scheduler.load_state_dict(waiting.schedulers.pop(number))
+        known = self.kept.keys() & waiting.kept.keys()
+        self.set_kept({name: waiting.kept.pop(name) for name in known})
+        return not (waiting.optimizers or waiting.schedulers or waiting.kept)
+
+    def add_optimizer(self, optimizer: Optimizer, clip_norm: float | None) -> None:
+        """Register an optimiser; it takes the place of one whose parameters it has all.
+
+        Raises:
+            StepMisuse: it has some of them.
+        """
+        mine = _parameters(optimizer)
+        for number, (other, _) in enumerate(self.optimizers):
+            theirs = _parameters(other)
+            if theirs <= mine:
+                self.optimizers[number] = (optimizer, clip_norm)
+                return
+            if theirs & mine:
+                raise StepMisuse(
+                    "an optimiser was registered for some parameters of one that was registered before.",
+                    hint="Give it all parameters of the other one, whose place it then takes, or none of them.",
+                )
+        self.optimizers.append((optimizer, clip_norm))
+
+    def take_anew(self, before: Sequence[Optimizer]) -> None:
+        """Optimisers that took the places of those `before` since `take` get what it was given for those places."""
+        given, self._given = self._given, ()
+        for number, (other, saved) in enumerate(zip(before, given, strict=False)):
+            if self.optimizers[number][0] is not other:
+                load(self.optimizers[number][0], saved)
+
+    def _check_same_program(self, state: dict[str, Any]) -> None:
+        """A peer that is further in the program may have registered more."""
+        mine = (len(self.models), len(self.optimizers), len(self.schedulers), sorted(self.kept))
+        theirs = (
+            len(state["models"]),
+            len(state["optimizers"]),
+            len(state["schedulers"]),
+            sorted(state["kept"]),
+        )
+        more = mine[1] <= theirs[1] and mine[2] <= theirs[2] and self.kept.keys() <= state["kept"].keys()
+        if mine[0] != theirs[0] or not more:
+            raise StepMisuse(
+                f"this worker registered (models, optimisers, schedulers, kept) {mine}, its peer {theirs}.",
+                hint="Register the same objects in the same order on every worker before the first batches call.",
+            )
+
+
+class _Waiting:
+    """States that were given for registered objects, by their number or name, and not taken over yet."""
+
+    def __init__(
+        self,
+        optimizers: Sequence[dict[str, Any]] = (),
+        schedulers: Sequence[dict[str, Any]] = (),
+        kept: Mapping[str, Any] = {},
+    ) -> None:
+        self.optimizers = dict(enumerate(optimizers))
+        self.schedulers = dict(enumerate(schedulers))
+        self.kept = dict(kept)
+
+
+def _load_model(model: nn.Module, saved: dict[str, Any]) -> None:
+    try:
+        model.load_state_dict(saved)
+    except RuntimeError as error:
+        raise StepMisuse(
+            f"a model has other entries here than on the member that gave its state: {error}",
+            hint="Change a model's structure (pruning, new layers, parametrizations) before the first loop only.",
+        ) from error
+
+
+def _parameters(optimizer: Optimizer) -> set[nn.Parameter]:
+    return {parameter for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def _listed(waiting: dict[int, Any], live: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """States by number: of what has one waiting that one."""
+    count = max([len(live), *(number + 1 for number in waiting)])
+    return [waiting[number] if number in waiting else live[number] for number in range(count)]
+
+
+def _of_another_kind(optimizer: Optimizer, group: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Whether settings are another kind of optimiser's, which would add its own to what it is given. A newer torch may
+    know settings that saved ones lack."""
+    return bool(optimizer.defaults.keys() - given.keys() and given.keys() - group.keys() - {"initial_lr"})
+
+
+def _fits(optimizer: Optimizer, saved: dict[str, Any]) -> bool:
+    """Whether both have the same parameter groups, and settings of one kind of optimiser."""
+    for group, given in zip(optimizer.param_groups, saved["param_groups"], strict=False):
+        if _of_another_kind(optimizer, group, given):
+            return False
+    mine = [len(group["params"]) for group in optimizer.param_groups]
+    return mine == [len(group["params"]) for group in saved["param_groups"]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A server's part: the values of its parameters, and for each optimiser the state of those."""
+
+    values: list[tuple[nn.Parameter, Tensor]]
+    states: list[tuple[Optimizer, dict[Tensor, Any]]]
+
+    @classmethod
+    def of(cls, parameters: Sequence[nn.Parameter], optimizers: Sequence[Optimizer]) -> "_Own":
+        values = [(p, p.detach().clone()) for p in parameters]
+        states: list[tuple[Optimizer, dict[Tensor, Any]]] = []
+        for o in optimizers:
+            states.append((o, {p: o.state[p] for p in parameters if p in o.state}))
+        return cls(values, states)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """The others' optimiser state, which came along, is dropped."""
+        for parameter, value in self.values:
+            parameter.copy_(value)
+        for optimizer, state in self.states:
+            optimizer.state.clear()
+            optimizer.state.update(state)

@@ -1,0 +1,67 @@
+"""Where a worker's time goes: exposed communication, idle, recovery; the rest is compute."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from ringleader.comm.timeline import TRAINING, Timeline
+
+
+@dataclass(slots=True)
+class TimeSplit:
+    """Seconds by kind since the session began; `timeline` gets them one by one."""
+
+    timeline: Timeline | None = None
+    now: Callable[[], float] = perf_counter
+    exposed_s: float = 0.0
+    idle_s: float = 0.0
+    recovery_s: float = 0.0
+    _start: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._start = self.now()
+
+    @property
+    def wall_s(self) -> float:
+        return self.now() - self._start
+
+    @property
+    def compute_s(self) -> float:
+        return max(0.0, self.wall_s - self.exposed_s - self.idle_s - self.recovery_s)
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Waiting for data, or for the first plan."""
+        start = self.now()
+        try:
+            yield
+        finally:
+            until = self.now()
+            self.idle_s += until - start
+            if self.timeline is not None:
+                self.timeline.add(TRAINING, "idle", start, until)
+
+    @contextmanager
+    def exposed(self) -> Iterator[None]:
+        """Waiting for the exchange, where no ticket of it is waited for."""
+        start = self.now()
+        try:
+            yield
+        finally:
+            until = self.now()
+            self.exposed_s += until - start
+            if self.timeline is not None:
+                self.timeline.add(TRAINING, "exposed", start, until)
+
+    @contextmanager
+    def recovery(self) -> Iterator[None]:
+        """Between a broken exchange (or a boundary) and the next generation's first slice."""
+        start = self.now()
+        try:
+            yield
+        finally:
+            until = self.now()
+            self.recovery_s += until - start
+            if self.timeline is not None:
+                self.timeline.add(TRAINING, "recovery", start, until)

@@ -1,0 +1,72 @@
+"""What the job file asks of its exchange and this generation has no use for, or does in a slower way, in sentences."""
+
+from collections.abc import Iterator, Sequence
+
+from torch.nn import Parameter
+
+from ringleader.comm.transports import Transport
+from ringleader.exchange.coded_sums import LEAST_BYTES, is_coded
+from ringleader.spec import JobSpec
+from ringleader.spec.sync import Sync
+
+Unmet = tuple[str, str, str]
+"""What it is about, what happens, and what to do."""
+ON_DEVICES = frozenset({"ring", "local_sgd"})
+"""Architectures whose sums stay on the devices, where each member has one."""
+
+
+def unmet(
+    spec: JobSpec, parameters: Sequence[Parameter], transport: Transport | None, *, on_devices: bool
+) -> Iterator[Unmet]:
+    """All of it.
+
+    Args:
+        parameters: whose gradients are exchanged in buckets.
+        transport: None for a world of one.
+        on_devices: whether the workers compute on CUDA devices.
+    """
+    sync = spec.sync
+    if sync.codec != "none" and not any(is_coded(parameter, sync.codec) for parameter in parameters):
+        yield (
+            "codec",
+            f"sync.codec is {sync.codec}, and no parameter of this model is coded: vectors and what has less than "
+            f"{LEAST_BYTES >> 10} KB go as they are, as do all that would not get smaller.",
+            "Leave codec out, or use it with larger layers.",
+        )
+    if sync.inter_node != sync.intra_node:
+        yield from _levels(sync, transport, on_devices=on_devices)
+    if on_devices and transport is not None:
+        yield from _through_host(sync, transport)
+
+
+def _levels(sync: Sync, transport: Transport | None, *, on_devices: bool) -> Iterator[Unmet]:
+    asked = f"sync is {sync.inter_node} between nodes and {sync.intra_node} inside them"
+    if transport is None or transport.shared:
+        yield (
+            "levels",
+            f"{asked}, and all members are on one node: nothing goes between nodes.",
+            f"Set workers.placement: spread, or sync: {sync.intra_node} if one node is what you want.",
+        )
+    elif on_devices:
+        yield (
+            "levels",
+            f"{asked}, and members with devices do not know who shares a node: each counts as a node of its own.",
+            f"Set sync: {sync.inter_node}, which is what it does.",
+        )
+
+
+def _through_host(sync: Sync, transport: Transport) -> Iterator[Unmet]:
+    """Gradients on devices that go from one to the other by way of host memory."""
+    reasons = {
+        f"with sync: {sync.architecture} gradients and weights": sync.architecture not in ON_DEVICES,
+        "where not every member has a device of its own gradients": transport.together is None,
+        f"with sync.codec: {sync.codec} gradients": sync.codec != "none",
+        f"with sync.algorithm: {sync.algorithm} gradients": sync.algorithm not in (None, "auto", "native"),
+    }
+    why = next((why for why, holds in reasons.items() if holds), None)
+    if why is not None:
+        yield (
+            "host_memory",
+            f"{why} go through host memory, device to host to device.",
+            "They stay on the devices with sync: ring, algorithm auto and no codec, one device a worker.",
+        )
